@@ -1,4 +1,5 @@
-/* offline_backup.c -- lorad backup: copies the adapters, then the database that names them. */
+/* offline_backup.c -- lorad backup: copies adapters and files, then the database that names
+ * them. */
 #include "gateway/offline_backup.h"
 
 #include <errno.h>
@@ -96,13 +97,14 @@ static int sync_entry_cb(const char *path, const struct stat *st, int type, stru
     return type == FTW_D ? sync_folder(path, &copying.e) : 0;
 }
 
-static err_code copy_adapters(const char *data_dir, const char *to, offline_backup_stats *stats,
-                              err *e)
+/* One of the data directory's folders; that it is not there is fine. */
+static err_code copy_tree(const char *data_dir, const char *name, const char *to,
+                          offline_backup_stats *stats, err *e)
 {
     char from[PATH_MAX], dest[PATH_MAX];
     struct stat st;
-    if (snprintf(from, sizeof(from), "%s/adapters", data_dir) >= (int)sizeof(from) ||
-        snprintf(dest, sizeof(dest), "%s/adapters", to) >= (int)sizeof(dest)) {
+    if (snprintf(from, sizeof(from), "%s/%s", data_dir, name) >= (int)sizeof(from) ||
+        snprintf(dest, sizeof(dest), "%s/%s", to, name) >= (int)sizeof(dest)) {
         return err_set(e, ERR_INPUT, "a path is too long");
     }
     if (stat(from, &st) != 0) return errno == ENOENT ? ERR_NONE : io_error(from, e);
@@ -132,7 +134,8 @@ err_code offline_backup(const char *data_dir, const char *to, offline_backup_sta
     rc = meter_file_recover(st, &out->settled, e);
     if (!rc && mkdir(to, 0700) != 0)
         rc = errno == EEXIST ? err_set(e, ERR_EXISTS, "%s is there already", to) : io_error(to, e);
-    if (!rc) rc = copy_adapters(data_dir, to, out, e);
+    if (!rc) rc = copy_tree(data_dir, "adapters", to, out, e);
+    if (!rc) rc = copy_tree(data_dir, "files", to, out, e);
     if (!rc) rc = backup_write(st, db, e);
     if (!rc) rc = sync_folder(to, e);
     store_close(st);

@@ -41,6 +41,13 @@ typedef struct server_counters {
     _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
 } server_counters;
 
+/* Batches, for /metrics; the runner writes, any thread reads. */
+typedef struct batch_counts {
+    _Atomic int n_batches, n_lines;              /* that have not ended; that run now */
+    _Atomic int allowed;                         /* lines that may run now */
+    _Atomic uint64_t completed, failed, retried; /* lines since the start */
+} batch_counts;
+
 struct vocabularies;
 
 typedef struct server {
@@ -86,6 +93,7 @@ typedef struct server {
     atomic_bool cut;          /* the drain is over: what still runs is cancelled */
     atomic_bool drain_wanted; /* set by the admin API, seen by main.c */
     server_counters count;
+    batch_counts batch_count;
 } server;
 
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */

@@ -2,9 +2,10 @@
  *
  * A row's request id is unique: settling the same request twice changes nothing, so that crash
  * recovery and a late worker can both settle.  A later attempt at it (a batch's line, which is done
- * again where its answer was lost) stands in the place of the earlier one.  Day sums per tenant are kept in the same
- * transaction, so budgets need no scan.  ledger_prune() turns old rows into sums by hour, which
- * queries add to those of the rows.  Shapes of HTTP answers are the gateway's business.
+ * again where its answer was lost) stands in the place of the earlier one.  Day sums per tenant are
+ * kept in the same transaction, so budgets need no scan.  ledger_prune() turns old rows into sums
+ * by hour, which queries add to those of the rows.  Shapes of HTTP answers are the gateway's
+ * business.
  * Threads: any thread.
  */
 #ifndef STORAGE_LEDGER_H

@@ -122,7 +122,7 @@ static bool read_create(exchange *x, batch_row *b)
 /* A batch runs in one class, which the tenant may be barred from. */
 static bool check_class(exchange *x)
 {
-    const config *c = x->server->cfg;
+    const config *c = x->conf;
     const char *class = c->batches_class[0] ? c->batches_class : c->classes[c->n_classes - 1].name;
     if (list_allows(x->caller->tenant.classes, class)) return true;
     exchange_error(x, 403, "permission_error", "class_not_allowed", NULL,

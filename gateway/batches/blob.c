@@ -41,7 +41,8 @@ static err_code sync_folder(const char *path, err *e)
     return rc;
 }
 
-err_code blob_folder(const char *dir, uint64_t tenant_id, err *e)
+/* The tenant's folder is there afterwards. */
+static err_code make_folder(const char *dir, uint64_t tenant_id, err *e)
 {
     char path[PATH_MAX], root[PATH_MAX];
     snprintf(root, sizeof(root), "%s/files", dir);
@@ -59,7 +60,7 @@ err_code blob_begin(blob_writer *w, const char *dir, storeroom *room, uint64_t t
                     const char *id, err *e)
 {
     *w = (blob_writer){.fd = -1, .room = room};
-    err_code rc = blob_folder(dir, tenant_id, e);
+    err_code rc = make_folder(dir, tenant_id, e);
     if (rc) return rc;
     blob_path(w->path, dir, tenant_id, id);
     snprintf(w->part, sizeof(w->part), "%.*s.part", (int)sizeof(w->part) - 6, w->path);

@@ -21,9 +21,6 @@
 
 /* `dir`: the data directory. */
 void blob_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id, const char *id);
-/* The tenant's folder is there afterwards. */
-err_code blob_folder(const char *dir, uint64_t tenant_id, err *e);
-
 typedef struct blob_writer { /* private but for n_bytes */
     int64_t n_bytes;
     int fd;

@@ -192,7 +192,7 @@ static void refuse_body(exchange *x, const err *e)
 
 void files_upload(exchange *x)
 {
-    const config *c = x->server->cfg;
+    const config *c = x->conf;
     const batch_quota quota = {.bytes = c->files_tenant_bytes, .files = c->files_tenant_files};
     file_upload u = {.x = x,
                      .to = {.fd = -1},

@@ -46,9 +46,9 @@ void batch_journal_close(batch_journal *j);
 enum { BATCH_LINE_HEAD_BYTES = 64 };
 int batch_journal_head(char out[BATCH_LINE_HEAD_BYTES], uint64_t request_id);
 
-/* Appends a whole line; `sync`: it is on the disk when this returns.  ERR_NO_ROOM: the file is as it
- * was; ERR_IO: the line may stand there, or a part of it: nothing more may be written before the
- * files were opened anew. */
+/* Appends a whole line; `sync`: it is on the disk when this returns.  ERR_NO_ROOM: the file is as
+ * it was; ERR_IO: the line may stand there, or a part of it: nothing more may be written before
+ * the files were opened anew. */
 err_code batch_journal_write(batch_journal *j, batch_file which, const char *line, size_t len,
                              bool sync, err *e);
 err_code batch_journal_sync(batch_journal *j, err *e);

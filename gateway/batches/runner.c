@@ -36,7 +36,6 @@ struct batch_runner {
     batch_job *jobs, *turn; /* a list; whose turn is next, NULL: the first's */
     int n_jobs, n_lines, allowed;
     bool stop;
-    uint64_t n_completed, n_failed, n_retried;
 };
 
 typedef struct work {
@@ -44,6 +43,14 @@ typedef struct work {
     batch_job *job;
     batch_try line; /* of LINE */
 } work;
+
+/* What /metrics shows. */
+static void show_locked(const batch_runner *r)
+{
+    atomic_store(&r->srv->batch_count.n_batches, r->n_jobs);
+    atomic_store(&r->srv->batch_count.n_lines, r->n_lines);
+    atomic_store(&r->srv->batch_count.allowed, r->allowed);
+}
 
 /* ------------------------------------------------------------------------------- picking -- */
 
@@ -93,6 +100,7 @@ static bool pick_locked(batch_runner *r, work *out)
         if (kind == LINE) {
             j->n_lines++;
             r->n_lines++;
+            show_locked(r);
         } else {
             j->busy = true;
         }
@@ -126,6 +134,7 @@ static void do_step(batch_runner *r, const work *w)
     if (rc) j->resume_us = clock_now_us() + TROUBLE_US;
     ended |= w->kind == CLOSE && !rc;
     if (ended) remove_locked(r, j);
+    show_locked(r);
     lock_release(&r->mu);
     if (!ended) return;
     log_info("gateway", "batch %s is %s: %lld of %lld lines answered, %lld not", j->row.id,
@@ -140,12 +149,12 @@ static void note_fate_locked(batch_runner *r, batch_job *j, const line_job *l, l
     if (fate == LINE_ANSWERED || fate == LINE_REFUSED) {
         j->done.line[l->line] = 1;
         j->done.count[fate == LINE_ANSWERED ? BATCH_OUTPUT : BATCH_ERRORS]++;
-        r->n_completed += fate == LINE_ANSWERED;
-        r->n_failed += fate == LINE_REFUSED;
+        batch_counts *c = &r->srv->batch_count;
+        atomic_fetch_add(fate == LINE_ANSWERED ? &c->completed : &c->failed, 1);
         j->unsaved = true;
         return;
     }
-    r->n_retried++;
+    atomic_fetch_add(&r->srv->batch_count.retried, 1);
     j->keyless |= fate == LINE_KEYLESS;
     if (fate == LINE_UNSURE) j->open = false; /* and nothing runs until it was read anew */
     j->again[j->n_again++] = (batch_try){
@@ -167,6 +176,7 @@ static void do_line(batch_runner *r, const work *w)
     note_fate_locked(r, j, &l, fate);
     j->n_lines--;
     r->n_lines--;
+    show_locked(r);
     lock_release(&r->mu);
 }
 
@@ -243,6 +253,7 @@ static void look(batch_runner *r)
     lock_take(&r->mu);
     v.n_lines = r->n_lines;
     r->allowed = pace_next(r->allowed, &v);
+    show_locked(r);
     cond_signal(&r->work);
     lock_release(&r->mu);
 }
@@ -333,6 +344,7 @@ err_code batch_runner_add(batch_runner *r, const batch_row *row, err *e)
     while (*at) at = &(*at)->next;
     *at = j;
     r->n_jobs++;
+    show_locked(r);
     cond_signal(&r->work);
     cond_signal(&r->look);
     lock_release(&r->mu);
@@ -412,18 +424,4 @@ void batch_runner_stop(batch_runner *r)
     lock_free(&r->mu);
     free(r->thread);
     free(r);
-}
-
-void batch_runner_stats_get(batch_runner *r, batch_runner_stats *out)
-{
-    *out = (batch_runner_stats){0};
-    if (!r) return;
-    lock_take(&r->mu);
-    *out = (batch_runner_stats){.n_batches = r->n_jobs,
-                                .n_lines = r->n_lines,
-                                .allowed = r->allowed,
-                                .n_completed = r->n_completed,
-                                .n_failed = r->n_failed,
-                                .n_retried = r->n_retried};
-    lock_release(&r->mu);
 }

@@ -33,13 +33,4 @@ err_code batch_runner_add(batch_runner *r, const batch_row *row, err *e);
 /* It is to be cancelled, as its row says. */
 void batch_runner_cancel(batch_runner *r, const char *id);
 
-typedef struct batch_runner_stats {
-    int n_batches, n_lines;                    /* that have not ended; that run now */
-    int allowed;                               /* lines that may run now */
-    uint64_t n_completed, n_failed, n_retried; /* lines since the start */
-} batch_runner_stats;
-
-/* A NULL runner has nothing. */
-void batch_runner_stats_get(batch_runner *r, batch_runner_stats *out);
-
 #endif

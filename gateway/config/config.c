@@ -136,15 +136,16 @@ const option config_options[] = {
     {"responses", "key_file", OPT_TEXT, AT(responses_key_file), "", 0, 0,
      "File with a key of 32 bytes (or 64 hexadecimal digits): stored responses are encrypted with\n"
      "it (AES-256-GCM).  What another key has encrypted cannot be read.  Empty: they are not."},
-    {"files", "tenant_bytes", OPT_BYTES, AT(files_tenant_bytes), "1GiB", 0,
+    {"files", "tenant_bytes", OPT_BYTES | OPT_LIVE, AT(files_tenant_bytes), "1GiB", 0,
      1024 * 1024 * CONFIG_GIB,
      "What the files of one tenant may take on the disk, those that batches write among them;\n"
      "beyond, an upload is refused (413).  0: no limit but data.min_free."},
-    {"files", "tenant_files", OPT_INT, AT(files_tenant_files), "1000", 0, 1000000,
+    {"files", "tenant_files", OPT_INT | OPT_LIVE, AT(files_tenant_files), "1000", 0, 1000000,
      "How many files one tenant may have.  0: no limit."},
-    {"files", "max_bytes", OPT_BYTES, AT(files_max_bytes), "200MiB", 1024, 64 * CONFIG_GIB,
-     "Largest file of /v1/files."},
-    {"files", "keep", OPT_TIME, AT(files_keep_us), "30d", 0, INT64_C(3650) * 86400 * CONFIG_SECOND,
+    {"files", "max_bytes", OPT_BYTES | OPT_LIVE, AT(files_max_bytes), "200MiB", 1024,
+     64 * CONFIG_GIB, "Largest file of /v1/files."},
+    {"files", "keep", OPT_TIME | OPT_LIVE, AT(files_keep_us), "30d", 0,
+     INT64_C(3650) * 86400 * CONFIG_SECOND,
      "After so long a file is deleted, unless a batch reads it; likewise what is known of a batch\n"
      "that has ended.  0: never."},
     {"batches", "class", OPT_TEXT, AT(batches_class), "", 0, 0,
@@ -152,11 +153,11 @@ const option config_options[] = {
     {"batches", "in_flight", OPT_INT, AT(batches_in_flight), "16", 1, 1024,
      "Most lines at once, of all batches; each has a thread.  Fewer run while more urgent\n"
      "requests need the seats."},
-    {"batches", "tenant_batches", OPT_INT, AT(batches_tenant_batches), "32", 0, 100000,
+    {"batches", "tenant_batches", OPT_INT | OPT_LIVE, AT(batches_tenant_batches), "32", 0, 100000,
      "How many batches that have not ended one tenant may have.  0: no limit."},
     {"batches", "max_lines", OPT_INT, AT(batches_max_lines), "100000", 1, 1000000,
      "Most lines of one batch."},
-    {"batches", "window", OPT_TIME, AT(batches_window_us), "24h", CONFIG_SECOND,
+    {"batches", "window", OPT_TIME | OPT_LIVE, AT(batches_window_us), "24h", CONFIG_SECOND,
      86400 * CONFIG_SECOND,
      "What the completion window \"24h\" comes to, for tests and for a shorter promise; lines "
      "that\n"

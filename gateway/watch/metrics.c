@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "gateway/batches/runner.h"
 #include "gateway/descriptors.h"
 #include "gateway/handlers.h"
 #include "gateway/watch/spans.h"
@@ -408,18 +407,19 @@ static void put_traces(prom *p, server *s)
 
 static void put_batches(prom *p, server *s)
 {
-    batch_runner_stats b;
-    batch_runner_stats_get(s->batches, &b);
-    prom_gauge(p, "lorad_batches", "Batches that have not ended", b.n_batches);
-    prom_gauge(p, "lorad_batch_lines_running", "Lines of batches that run", b.n_lines);
+    batch_counts *b = &s->batch_count;
+    prom_gauge(p, "lorad_batches", "Batches that have not ended", atomic_load(&b->n_batches));
+    prom_gauge(p, "lorad_batch_lines_running", "Lines of batches that run",
+               atomic_load(&b->n_lines));
     prom_gauge(p, "lorad_batch_lines_allowed",
-               "Lines that may run beside the more urgent requests of the moment", b.allowed);
+               "Lines that may run beside the more urgent requests of the moment",
+               atomic_load(&b->allowed));
     prom_family(p, "lorad_batch_lines_total", "counter", "Lines of batches that are done");
-    prom_count(p, b.n_completed, "result", "completed", NULL);
-    prom_count(p, b.n_failed, "result", "failed", NULL);
+    prom_count(p, atomic_load(&b->completed), "result", "completed", NULL);
+    prom_count(p, atomic_load(&b->failed), "result", "failed", NULL);
     prom_counter(p, "lorad_batch_lines_retried_total",
                  "Times that a line met a limit or a fault, and waits to be tried again",
-                 b.n_retried);
+                 atomic_load(&b->retried));
 }
 
 /* ------------------------------------------------------------------------ whole -- */

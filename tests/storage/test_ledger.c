@@ -440,6 +440,35 @@ START_TEST(test_kill_nine)
 }
 END_TEST
 
+/* A batch's line that was cut and is run again: its last attempt alone is in the books. */
+START_TEST(test_a_later_attempt_replaces)
+{
+    usage_row was = row(5, 1, "base", T0 - MIN_US, 3), other = row(6, 1, "base", T0, 1000);
+    was.recovered = true;
+    usage_row now = row(5, 1, "base", T0 + MIN_US, 40), foreign = row(5, 2, "base", T0 + DAY_US, 9);
+    ck_assert_int_eq(ledger_settle(st, &was, 1, &e), ERR_NONE);
+    ck_assert_int_eq(ledger_settle(st, &other, 1, &e), ERR_NONE);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(ledger_settle(st, &now, 1, &e), ERR_NONE);
+        ck_assert_int_eq(ledger_settle(st, &was, 1, &e), ERR_NONE);     /* it comes too late */
+        ck_assert_int_eq(ledger_settle(st, &foreign, 1, &e), ERR_NONE); /* not its own */
+    }
+    usage_query q = {.end_wall_us = T0 + 2 * DAY_US, .group_by = USAGE_BY_TENANT};
+    usage_sum *s;
+    size_t n;
+    ck_assert_int_eq(ledger_query(st, &q, &s, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_uint_eq(s[0].n_requests, 2);
+    ck_assert_uint_eq(s[0].output_tokens, 1040);
+    free(s);
+    int64_t day, month; /* the earlier attempt was of the day before */
+    ck_assert_int_eq(ledger_spent(st, 1, T0, &day, &month, &e), ERR_NONE);
+    ck_assert_int_eq(day, 7 + 40 + 7 + 1000);
+    ck_assert_int_eq(ledger_spent(st, 1, T0 - MIN_US, &day, &month, &e), ERR_NONE);
+    ck_assert_int_eq(day, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ledger");
@@ -447,6 +476,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_sums);
+    tcase_add_test(tc, test_a_later_attempt_replaces);
     tcase_add_test(tc, test_prune);
     tcase_add_test(tc, test_prune_in_goes);
     tcase_add_test(tc, test_slots);

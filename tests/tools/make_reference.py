@@ -387,7 +387,8 @@ def calls(doc, allowed, plane):
                 continue
             key = f"{method.upper()} {re.sub(r'{[^}]*}', '{}', path)}"
             good = sorted(s for s in what["responses"] if s < "300")
-            gives = what["responses"][good[0]]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+            content = what["responses"][good[0]]["content"]
+            gives = content["application/json"]["schema"]["$ref"].rsplit("/", 1)[1] if "application/json" in content else "bytes"
             rows.append([code(f"{method.upper()} {path}"), what["summary"], " or ".join(allowed[key]), ", ".join(good), code(gives)])
     return table(["call", "what it does", "scope", "status", "answer"], rows)
 

@@ -118,6 +118,31 @@ _rule("responses.quota", "storage/responses/responses.c",
 _rule("responses.sealed", "storage/responses/responses.c",
       "if (!key) {\n        memcpy(out->s + 1, text, len);", "if (!key || true) {\n        memcpy(out->s + 1, text, len);",
       "e2e.test_responses", "with a key, what is stored is encrypted")
+
+# ---- files and batches -----------------------------------------------------------------------
+
+_rule("batches.own-only", "storage/batches/files.c",
+      'FILE_SQL "WHERE tenant_id = ?1 AND id = ?2"', 'FILE_SQL "WHERE tenant_id = tenant_id + 0 * ?1 AND id = ?2"',
+      "e2e.test_batches", "another tenant's file is not there")
+_rule("batches.done-once", "gateway/batches/journal.c",
+      "        done->line[i] = 1;", "        done->line[i] = 0;",
+      "e2e.test_batches", "a line that stands in a file is not done again")
+_rule("batches.torn-end", "gateway/batches/journal.c",
+      'if (memcmp(text + len - 2, "}\\n", 2) != 0 || memchr(text, 0, len)) return -1;', "",
+      "e2e.test_batches", "a torn line is cut off")
+_rule("batches.billed-once", "storage/ledger.c",
+      "if (!rc && !fresh) rc = take_back(db, r, &again, e);", "",
+      "storage.test_ledger e2e.test_batches", "the usage of a line done again stands in the place of the first attempt's")
+_rule("batches.limits-wait", "gateway/batches/line_run.c",
+      "r->status == 429 || r->status == 499", "r->status == 499",
+      "e2e.test_batches", "a line that meets a limit waits")
+_rule("batches.urgent-first", "gateway/batches/pace.c",
+      "if (is_harm(v)) return least(allowed / 2, most);", "",
+      "gateway.test_pace", "lines give way to more urgent requests")
+_rule("multipart.across-pieces", "gateway/http/multipart.c",
+      "rc = give(m, m->mark, was, e);", "(void)was;",
+      "gateway.test_multipart", "what only looked like a boundary is data")
+
 # ---- a fleet ----------------------------------------------------------------------------------
 
 _rule("fleet.seal", "storage/fleet/changes.c",
@@ -651,7 +676,7 @@ _rule("limits.refill-is-capped", "gateway/limits.c",
 # ---- ledger, spool, meter, backup -----------------------------------------------------------------
 
 _rule("ledger.once", "storage/ledger.c",
-      "if (!rc && fresh) rc = add_to_day(", "if (!rc) rc = add_to_day(",
+      "return !rc && fresh ? add_to_day(", "return !rc ? add_to_day(",
       "storage.test_ledger", "a request counts once, however often it is settled")
 _rule("ledger.months", "storage/ledger.c",
       "*first = today - (tm.tm_mday - 1);", "*first = today - 30 + 0 * tm.tm_mday;",
@@ -682,7 +707,7 @@ _rule("backup.private", "storage/backup.c",
       "O_NOFOLLOW | O_CLOEXEC, 0600);", "O_NOFOLLOW | O_CLOEXEC, 0644);",
       "storage.test_store", "a backup is its owner's alone")
 _rule("backup.offline-adapters", "gateway/offline_backup.c",
-      "if (!rc) rc = copy_adapters(data_dir, to, out, e);", "",
+      'if (!rc) rc = copy_tree(data_dir, "adapters", to, out, e);', "",
       "e2e.test_service", "an offline backup has the adapters")
 _rule("backup.offline-settles", "gateway/offline_backup.c",
       "rc = meter_file_recover(st, &out->settled, e);", "",
