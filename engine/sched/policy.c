@@ -32,6 +32,9 @@ static const double thrift = 0.9;
  * them would hold seats and pages, and each be slower. */
 static const double stride = 1.5;
 
+/* Of the tightest target for a first token, what a step of none but the background may take. */
+static const double unnoticed = 0.02;
+
 /* So long the prompts' share of the time is remembered. */
 static const double memory_us = 5e6;
 
@@ -120,6 +123,36 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
 static bool is_decode(const policy_request *r)
 {
     return r->running && r->left == 1;
+}
+
+bool policy_is_awaited(const policy_request *r)
+{
+    return !r->background && r->due_us == 0 && r->left > 0;
+}
+
+int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, policy_entry *held)
+{
+    int kept = 0, n_held = 0;
+    bool awaited = false;
+    for (int i = 0; i < n_plan; i++) awaited |= policy_is_awaited(&rq[plan[i].request]);
+    if (!awaited) return n_plan;
+    for (int i = 0; i < n_plan; i++) {
+        if (rq[plan[i].request].background)
+            held[n_held++] = plan[i];
+        else
+            plan[kept++] = plan[i];
+    }
+    memcpy(plan + kept, held, (size_t)n_held * sizeof(*held));
+    return kept;
+}
+
+double policy_background_us(const policy_request *rq, const policy_entry *plan, int n_plan,
+                            int64_t ttft_us)
+{
+    for (int i = 0; i < n_plan; i++) {
+        if (!rq[plan[i].request].background) return INFINITY;
+    }
+    return unnoticed * (double)ttft_us;
 }
 
 /* What prompts must add to each step, over the decode rows' time, so that nobody's first

@@ -37,6 +37,7 @@ typedef struct policy_request {
     int64_t tpot_us;     /* target for each further token; 0: none, it takes part in every step */
     double weight;       /* of its class, in what streams share */
     bool rich;           /* its tenant has more than its share of the seats */
+    bool background;     /* it stands back where others wait for a first token */
 } policy_request;
 
 typedef struct policy_limits {
@@ -61,6 +62,19 @@ extern const double policy_hurry;
  * adapter is not there yet.  `order` is scratch [n]. */
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
+
+/* Puts what is in the background behind all others if one of these waits for its first token;
+ * returns how many entries stand before it, n_plan where nothing is held back.  `held` is scratch
+ * [n_plan].  Who finds that none of those has its rows after all takes the others, too. */
+int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, policy_entry *held);
+
+/* Is it a first token of such a one that is waited for? */
+bool policy_is_awaited(const policy_request *r);
+
+/* What is all that is planned in the background may take of a step, so that whoever comes meanwhile
+ * does not wait for long: a small part of the tightest target for a first token, `ttft_us`. */
+double policy_background_us(const policy_request *rq, const policy_entry *plan, int n_plan,
+                            int64_t ttft_us);
 
 /* When the next token of a stream is due that has made `made` of them, the first at first_us, the
  * latest at last_us: what it is ahead of its pace counts, for clients read from a buffer, but not

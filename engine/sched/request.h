@@ -78,6 +78,7 @@ typedef struct request {
     grammar_run *grammar; /* what the answer must be, or NULL; the gateway's to release */
     const bars *bars;     /* what must not come, or NULL; for the vocabulary of n_vocab; borrowed */
     int slo_class;        /* index into the scheduler's classes */
+    bool background;      /* it runs in no step that others' first tokens wait for */
     float weight;         /* of the tenant in fair sharing; 1 is normal */
     /* Monotonic; 0: none.  The targets are the class's, or its tenant's own. */
     int64_t arrived_us, ttft_deadline_us, tpot_target_us;

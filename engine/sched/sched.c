@@ -287,6 +287,7 @@ static void *engine_thread(void *arg)
     A(list, places)      \
     A(view, places)      \
     A(plan, places)      \
+    A(held, places)      \
     A(order, places)     \
     A(allowed, places)   \
     A(token, rows)       \

@@ -133,7 +133,7 @@ struct sched {
     request **list;       /* those who run, then those who may be seated in this step */
     int n, cap, n_running;
     policy_request *view;
-    policy_entry *plan;
+    policy_entry *plan, *held;
     int *order;
     bool *allowed;     /* may still be placed or pre-empted in this step */
     bool pages_short;  /* someone waits for pages: nobody behind may take them */

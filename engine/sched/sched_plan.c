@@ -42,6 +42,7 @@ static void describe(sched *sc, int i, int64_t now)
         .due_us = due_of(rq, now),
         .tpot_us = rq->tpot_target_us,
         .weight = (double)sc->cfg.classes[rq->slo_class].weight,
+        .background = rq->background,
     };
 }
 
@@ -501,6 +502,32 @@ static void tell_loaders(sched *sc, int64_t now)
     sc->source->step(sc->source->self, step_us, slack - step_us);
 }
 
+static void add_entries(sched *sc, int from, int to, int64_t now)
+{
+    for (int i = from; i < to && sc->rows_left > 0 && !sc->must_land; i++)
+        add_entry(sc, &sc->plan[i], now);
+}
+
+/* Has somebody rows in the step whose first token is waited for? */
+static bool some_is_awaited(const sched *sc)
+{
+    for (int i = 0; i < sc->step.n_seq; i++) {
+        const request *rq = sc->row_owner[i];
+        if (!rq->background && !rq->first_token_us) return true;
+    }
+    return false;
+}
+
+static int64_t tightest_ttft_us(const sched *sc)
+{
+    int64_t us = INT64_MAX;
+    for (int i = 0; i < sc->cfg.n_class; i++) {
+        int64_t one = sc->cfg.classes[i].ttft_us;
+        if (one > 0 && one < us) us = one;
+    }
+    return us;
+}
+
 void sched_plan_step(sched *sc, int64_t now)
 {
     list_waiting(sc, now);
@@ -509,7 +536,8 @@ void sched_plan_step(sched *sc, int64_t now)
         sc->allowed[i] = true;
     }
     policy_limits lim = limits_of(sc);
-    int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order), listed = n;
+    int all = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order);
+    int n = policy_hold_back(sc->view, sc->plan, all, sc->held), listed = n;
     double step_us;
     n = policy_trim(sc->view, sc->plan, n, &lim, &sc->cost, now, sc->order, &step_us);
     sc->n_out = listed - n;
@@ -520,9 +548,11 @@ void sched_plan_step(sched *sc, int64_t now)
     sc->rows_left = sc->cfg.max_rows;
     sc->pages_short = sc->rows_short = sc->must_land = false;
     sc->pace_short = sc->crowded = false;
-    for (int i = 0; i < n && sc->rows_left > 0 && !sc->must_land; i++) {
-        add_entry(sc, &sc->plan[i], now);
-    }
+    if (sc->cost.n >= COST_LEARNING)
+        sc->budget_us =
+            fmin(sc->budget_us, policy_background_us(sc->view, sc->plan, n, tightest_ttft_us(sc)));
+    add_entries(sc, 0, n, now);
+    if (listed < all && !some_is_awaited(sc)) add_entries(sc, listed, all, now);
     prefetch_waiting(sc, now);
     sched_sweep(sc);
     sort_by_adapter(sc);

@@ -27,7 +27,7 @@ static bool is_harm(const pace_view *v)
 int pace_next(int allowed, const pace_view *v)
 {
     int most = least(v->most, free_seats(v));
-    if (is_harm(v)) return least(allowed / 2, most);
+    if (v->crowded || is_harm(v)) return least(allowed / 2, most);
     if (v->n_waiting > 0) return least(allowed, most);
     return least(allowed + 1, most);
 }

@@ -20,6 +20,7 @@ typedef struct pace_view {
     int n_running, n_waiting; /* in the engine, lines among them */
     int n_lines;              /* of batches, that run or wait */
     int n_urgent;             /* requests of more urgent classes */
+    bool crowded;             /* hardly any page is free */
     bool late;                /* a more urgent request's first token would be */
     int64_t step_us;          /* the last step */
     int64_t tpot_us;          /* the tightest target of those urgent ones; 0: there is none */

@@ -245,6 +245,7 @@ static void look(batch_runner *r)
                    .max_seqs = (int)r->srv->cfg->engine_max_seqs,
                    .n_running = st.n_running,
                    .n_waiting = st.n_waiting,
+                   .crowded = st.n_pages_used > st.n_pages - st.n_pages / 8,
                    .step_us = st.last_step_us};
     const config *conf = live_pin(r->srv->live);
     look_at_others(r, conf, &v);

@@ -183,6 +183,7 @@ static bool begin_request(completion *c, choice *ch)
     err e;
     request_init(rq);
     rq->id = ch->usage_id;
+    rq->background = c->x->inner != NULL;
     rq->tenant_id = c->x->caller->tenant.id;
     rq->isolation = isolation_of(c);
     rq->n_vocab = c->vocab->n_own;

@@ -137,8 +137,11 @@ _rule("batches.limits-wait", "gateway/batches/line_run.c",
       "r->status == 429 || r->status == 499", "r->status == 499",
       "e2e.test_batches", "a line that meets a limit waits")
 _rule("batches.urgent-first", "gateway/batches/pace.c",
-      "if (is_harm(v)) return least(allowed / 2, most);", "",
+      "v->crowded || is_harm(v)", "v->crowded",
       "gateway.test_pace", "lines give way to more urgent requests")
+_rule("batches.stand-back", "engine/sched/policy.c",
+      "if (!awaited) return n_plan;", "return n_plan;",
+      "engine.test_policy", "lines of batches run in no step that a first token waits for")
 _rule("multipart.across-pieces", "gateway/http/multipart.c",
       "rc = give(m, m->mark, was, e);", "(void)was;",
       "gateway.test_multipart", "what only looked like a boundary is data")

@@ -50,6 +50,25 @@ START_TEST(decode_rows_stand_before_any_prefill)
 }
 END_TEST
 
+START_TEST(the_background_stands_back_for_first_tokens)
+{
+    policy_request rq[] = {decoding(2, 0), decoding(0, 1), prefilling(0, 2), prefilling(2, 3)};
+    policy_entry held[MAX];
+    rq[0].background = rq[3].background = true;
+    rq[0].due_us = rq[1].due_us = 5;
+    expect(rq, 4, &lim, 10, (int[]){0, 1, 2, 3}, 4);
+    ck_assert_int_eq(policy_hold_back(rq, out, 4, held), 2);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(out[i].request, ((int[]){1, 2, 0, 3})[i]);
+    rq[2].due_us = 5; /* its first token is made: it was pre-empted */
+    expect(rq, 4, &lim, 10, (int[]){0, 1, 2, 3}, 4);
+    ck_assert_int_eq(policy_hold_back(rq, out, 4, held), 4);
+    ck_assert_int_eq(out[0].request, 0);
+    ck_assert(isinf(policy_background_us(rq, out, 4, SECOND)));
+    rq[1].background = rq[2].background = true; /* alone: whoever comes must not wait for long */
+    ck_assert_double_eq_tol(policy_background_us(rq, out, 4, SECOND), 0.02 * SECOND, 1e-6);
+}
+END_TEST
+
 START_TEST(chunks_are_bounded)
 {
     policy_request rq[] = {waiting(0, 1)};
@@ -504,6 +523,7 @@ int main(void)
     Suite *s = suite_create("policy");
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, decode_rows_stand_before_any_prefill);
+    tcase_add_test(tc, the_background_stands_back_for_first_tokens);
     tcase_add_test(tc, chunks_are_bounded);
     tcase_add_test(tc, what_is_begun_goes_on_unless_a_more_urgent_class_waits);
     tcase_add_test(tc, without_a_seat_only_the_stronger_are_offered);

@@ -56,6 +56,8 @@ START_TEST(targets_halve_it)
     ck_assert_int_eq(pace_next(8, &v), 4);
     v.n_urgent = 0; /* nobody is there to be late */
     ck_assert_int_eq(pace_next(8, &v), 9);
+    v.crowded = true; /* who comes next needs pages */
+    ck_assert_int_eq(pace_next(8, &v), 4);
 }
 END_TEST
 
