@@ -5,6 +5,7 @@ every phase), the same beside a batch of short lines, and the batch alone. Looke
 and what the batch makes of the time that interactive requests leave: its tokens a second over those of the batch alone, times the
 share of the time in which the engine computed nothing while they were alone. One line of JSON."""
 import json
+import os
 import pathlib
 import random
 import statistics
@@ -117,6 +118,7 @@ def main(model, seconds=30, rounds=3):
         out["p99"] = statistics.median(r["beside"][1] / r["alone"][1] for r in out["rounds"])
         out["p50"] = statistics.median(r["beside"][0] / r["alone"][0] for r in out["rounds"])
         out["used"] = statistics.median(r["lines"] / r["most"] / (1 - LOAD) for r in out["rounds"])
+        out["load"] = os.getloadavg()[0]  # of this machine, this bench's own share among it
         print(json.dumps(out))
 
 

@@ -17,7 +17,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire moe"
+    disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -361,6 +361,22 @@ else:
     print(f"slowloris {r['ratio']:.3f} times the streams' p99 inter-token latency alone, {r['thrown_out']} sockets thrown out, "
           f"{r['server_cores']:.3f} cores of the server and {r['attacker_cores']:.3f} of the attacker for it, "
           f"{r['errors']} errors (asked 1.2, -, 0): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+batch-beside)
+    [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    model=build/bench/15M
+    [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py 15M "$model" >&2
+    out=$(build/venv/bin/python tests/bench/batch_beside.py "$model" 30 5)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+ok = r["p99"] <= 1.05 and r["used"] >= 0.95
+print(f"batch-beside {r['p99']:.3f} times the first tokens' p99 alone ({r['p50']:.3f} of p50), {100 * r['used']:.0f} % of the idle time used, "
+      f"load {r['load']:.1f} (asked 1.05, -, 95): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
     ;;

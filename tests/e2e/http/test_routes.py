@@ -10,7 +10,7 @@ server = Server()
 INFER, READ, WRITE, ADMIN, LOOK = "inference", "adapters.read", "adapters.write", "admin", "admin.read"
 READERS = {READ, WRITE}  # who may write may read
 V1, ADM = "/v1", "/admin/v1"
-A, R, C = V1 + "/adapters/", V1 + "/responses/", V1 + "/conversations/"
+A, R, C, F, B = (V1 + x for x in ("/adapters/", "/responses/", "/conversations/", "/files/", "/batches/"))
 
 # method, pattern, path, scopes of which one is enough, body, status for those who have it, status for
 # another tenant who has it (None: the same)
@@ -30,6 +30,15 @@ INFERENCE = [
     ("GET", C + "{}", C + "conv_none", {INFER}, None, 404, None),
     ("DELETE", C + "{}", C + "conv_none", {INFER}, None, 404, None),
     ("GET", C + "{}/items", C + "conv_none/items", {INFER}, None, 404, None),
+    ("POST", V1 + "/files", None, {INFER}, {}, 415, None),
+    ("GET", V1 + "/files", None, {INFER}, None, 200, None),
+    ("GET", F + "{}", F + "file-none", {INFER}, None, 404, None),
+    ("GET", F + "{}/content", F + "file-none/content", {INFER}, None, 404, None),
+    ("DELETE", F + "{}", F + "file-none", {INFER}, None, 404, None),
+    ("POST", V1 + "/batches", None, {INFER}, {}, 400, None),
+    ("GET", V1 + "/batches", None, {INFER}, None, 200, None),
+    ("GET", B + "{}", B + "batch_none", {INFER}, None, 404, None),
+    ("POST", B + "{}/cancel", B + "batch_none/cancel", {INFER}, {}, 404, None),
     ("POST", "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
     ("POST", V1 + "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
     ("POST", "/detokenize", None, {INFER}, {"tokens": [5]}, 200, None),
