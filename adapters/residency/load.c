@@ -467,7 +467,7 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
 static err_code join_parts(const adapter_load *ld, uint8_t **out, uint64_t *len, err *e)
 {
     const model_config *base = ld->env->base;
-    int *row0 = calloc(peft_slots(base->n_layer), sizeof(*row0));
+    int *row0 = calloc(peft_slots(&ld->layout.peft), sizeof(*row0));
     *len = ld->layout.file_bytes;
     *out = malloc((size_t)*len + 1);
     err_code rc = row0 && *out ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for a stack");

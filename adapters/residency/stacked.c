@@ -14,10 +14,11 @@ err_code stacked_check(const adapter_layout *al, const model_config *base, err *
                        : pc->lora_bias                ? "lora_bias"
                        : pc->n_token > 0              ? "trainable_token_indices"
                        : pc->n_invocation > 0         ? "alora_invocation_tokens"
+                       : pc->n_expert > 0             ? "LoRA on experts"
                        : pc->tie                      ? "ensure_weight_tying"
                        : al->n_vocab != base->n_vocab ? "added tokens"
                                                       : NULL;
-    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+    for (size_t slot = 0; slot < peft_slots(pc); slot++) {
         const adapter_pair *p = &al->pair[slot];
         bool whole = p->table.present || p->rows.present || p->more.present;
         if (whole || pc->layer[slot].saved) what = "modules_to_save";
@@ -46,10 +47,10 @@ static void lay_slot(adapter_layout *out, size_t slot, const model_config *base)
 err_code stacked_layout(const adapter_layout *const *part, int n, const model_config *base,
                         adapter_layout *out, err *e)
 {
-    size_t slots = peft_slots(base->n_layer);
     *out = (adapter_layout){.n_vocab = base->n_vocab, .dtype_name = "F32"};
     out->peft.n_layer = base->n_layer;
     out->peft.n_vocab = base->n_vocab;
+    size_t slots = peft_slots(&out->peft);
     out->peft.layer = calloc(slots, sizeof(*out->peft.layer));
     out->pair = calloc(slots, sizeof(*out->pair));
     if (!out->peft.layer || !out->pair) return err_set(e, ERR_NOMEM, "out of memory");
@@ -112,7 +113,7 @@ bool stacked_add(const adapter_layout *whole, uint8_t *to, const adapter_layout 
                  const model_config *base)
 {
     bool ok = true;
-    for (size_t slot = 0; slot < peft_slots(base->n_layer) && ok; slot++) {
+    for (size_t slot = 0; slot < peft_slots(&whole->peft) && ok; slot++) {
         if (!part->peft.layer[slot].wrapped) continue;
         ok = add_slot(whole, to, part, file, bytes, share, slot, row0[slot], base);
         row0[slot] += part->peft.layer[slot].rank;
