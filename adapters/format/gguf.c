@@ -325,7 +325,8 @@ static err_code write_header(const adapter *g, int fd, err *e)
  * went to (head, i, half).  Zero heads: rows stay. */
 static int heads_turned(const model_config *base, const matrix *m)
 {
-    bool llama = strcmp(base->family, "llama") == 0 || strcmp(base->family, "mistral") == 0;
+    bool llama = strcmp(base->family, "llama") == 0 || strcmp(base->family, "mistral") == 0 ||
+                 strcmp(base->family, "mixtral") == 0;
     if (!llama || m->to.role != ROLE_B) return 0;
     int heads = m->to.module == PROJ_Q   ? base->n_head
                 : m->to.module == PROJ_K ? base->n_kv_head

@@ -8,6 +8,8 @@
 
 #include "engine/files/documents_inside.h"
 
+enum { LAYERS_MAX = 1024 };
+
 typedef struct making {
     const gguf *g;
     const char *arch;
@@ -78,8 +80,11 @@ static err_code real(const making *m, const char *name, double *v)
 /* Which family's arithmetic it is; a window belongs to a Mistral, which is a llama here. */
 static const char *family_of(const making *m)
 {
-    uint64_t window = 0;
+    uint64_t window = 0, experts = 0;
     bool llama = strcmp(m->arch, "llama") == 0;
+    if (strcmp(m->arch, "qwen2moe") == 0) return "qwen2_moe";
+    if (strcmp(m->arch, "qwen3moe") == 0) return "qwen3_moe";
+    if (llama && gguf_whole(key_of(m, "expert_count"), &experts) && experts > 0) return "mixtral";
     if (llama && gguf_whole(key_of(m, "attention.sliding_window"), &window) && window > 0)
         return "mistral";
     return m->arch;
@@ -152,6 +157,39 @@ static err_code put_window(const making *m)
     return window > 0 ? put_number(m, "sliding_window", (double)window) : ERR_NONE;
 }
 
+/* Layers that have one MLP among those with experts. */
+static err_code put_dense_layers(const making *m)
+{
+    uint64_t n = 0;
+    err_code rc = whole(m, "block_count", &n);
+    cJSON *list = cJSON_AddArrayToObject(m->out, "mlp_only_layers");
+    for (uint64_t i = 0; i < n && i < LAYERS_MAX && list && !rc; i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "blk.%d.ffn_gate_inp.weight", (int)i);
+        if (gguf_find_tensor(m->g, name)) continue;
+        if (!cJSON_AddItemToArray(list, cJSON_CreateNumber((double)i))) list = NULL;
+    }
+    return rc || list ? rc : no_memory(m->e);
+}
+
+/* A mixture's keys.  Whether weights are normed llama.cpp knows by the architecture. */
+static err_code put_experts(const making *m)
+{
+    static const struct {
+        const char *key, *field;
+    } fields[] = {{"expert_count", "num_experts"},
+                  {"expert_used_count", "num_experts_per_tok"},
+                  {"expert_feed_forward_length", "moe_intermediate_size"},
+                  {"expert_shared_feed_forward_length", "shared_expert_intermediate_size"}};
+    uint64_t experts = 0;
+    err_code rc = whole(m, "expert_count", &experts);
+    if (rc || experts == 0) return rc;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]) && !rc; i++)
+        if (key_of(m, fields[i].key)) rc = put_whole(m, fields[i].key, fields[i].field);
+    if (!rc) rc = put_flag(m, "norm_topk_prob", strcmp(m->arch, "qwen3moe") == 0);
+    return rc ? rc : put_dense_layers(m);
+}
+
 /* What the tensors tell. */
 static err_code put_from_tensors(const making *m)
 {
@@ -168,6 +206,7 @@ static err_code put_from_tensors(const making *m)
     if (!rc) rc = put_flag(m, "tie_word_embeddings", !gguf_find_tensor(m->g, "output.weight"));
     if (!rc)
         rc = put_flag(m, "attention_bias", gguf_find_tensor(m->g, "blk.0.attn_q.bias") != NULL);
+    if (!rc) rc = put_flag(m, "qkv_bias", gguf_find_tensor(m->g, "blk.0.attn_q.bias") != NULL);
     if (!rc) rc = put_flag(m, "mlp_bias", gguf_find_tensor(m->g, "blk.0.ffn_gate.bias") != NULL);
     return rc;
 }
@@ -194,9 +233,12 @@ static err_code check_keys(const making *m)
                                         "rope.scaling.finetuned",
                                         "rope.scaling.original_context_length",
                                         "tensor_data_layout",
+                                        "expert_count",
+                                        "expert_used_count",
+                                        "expert_feed_forward_length",
+                                        "expert_shared_feed_forward_length",
                                         "attention.sliding_window"};
-    static const char *const zero[] = {"expert_count", "expert_used_count",
-                                       "rope.dimension_count_swa", "nextn_predict_layers",
+    static const char *const zero[] = {"rope.dimension_count_swa", "nextn_predict_layers",
                                        "leading_dense_block_count"};
     char prefix[40];
     size_t n = (size_t)snprintf(prefix, sizeof(prefix), "%s.", m->arch);
@@ -255,10 +297,12 @@ static err_code read_arch(making *m, char *out, size_t size)
         return err_set(m->e, ERR_INPUT, "GGUF: general.architecture is missing");
     snprintf(out, size, "%.*s", len < size ? (int)len : (int)size - 1, s);
     m->arch = out;
-    if (strcmp(out, "llama") == 0 || strcmp(out, "qwen2") == 0 || strcmp(out, "qwen3") == 0)
-        return ERR_NONE;
+    static const char *const taken[] = {"llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmoe"};
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+        if (strcmp(out, taken[i]) == 0) return ERR_NONE;
     return err_set(m->e, ERR_UNSUPPORTED,
-                   "GGUF: general.architecture '%s' is not supported (llama, qwen2, qwen3 are)",
+                   "GGUF: general.architecture '%s' is not supported (llama, qwen2, qwen3, "
+                   "qwen2moe, qwen3moe, olmoe are)",
                    out);
 }
 
@@ -281,6 +325,7 @@ err_code gguf_make_config(const gguf *g, cJSON *out, err *e)
     if (!rc) rc = real(&m, "attention.layer_norm_rms_epsilon", &eps);
     if (!rc && eps < 0) rc = refuse(&m, "attention.layer_norm_rms_epsilon", "is missing");
     if (!rc) rc = put_number(&m, "rms_norm_eps", eps);
+    if (!rc) rc = put_experts(&m);
     if (!rc) rc = put_from_tensors(&m);
     return rc ? rc : put_ids(&m);
 }

@@ -355,7 +355,8 @@ static const gguf_tensor *take_gguf(model_files *f, const char *name, bool *twic
 static int turned(const model_files *f, const char *module)
 {
     const char *family = f->cfg.family, *dot = strrchr(module, '.');
-    bool llama = strcmp(family, "llama") == 0 || strcmp(family, "mistral") == 0;
+    bool llama = strcmp(family, "llama") == 0 || strcmp(family, "mistral") == 0 ||
+                 strcmp(family, "mixtral") == 0;
     bool is = dot && (strcmp(dot, ".q_proj") == 0 || strcmp(dot, ".k_proj") == 0);
     return llama && is ? f->cfg.head_dim : 0;
 }
@@ -369,7 +370,9 @@ static err_code find_gguf(model_files *f, const char *module, const char *suffix
         return err_set(e, ERR_INPUT, "tensor '%s' is %s", s->name, t ? "in two files" : "missing");
     uint64_t shape[GGUF_DIMS_MAX];
     for (int i = 0; i < t->n_dims; i++) shape[i] = t->ne[t->n_dims - 1 - i];
-    err_code rc = check_shape(shape, t->n_dims, s, e);
+    bool one_row = t->n_dims == 1 && !s->vector && s->src.rows == 1; /* a shared expert's gate */
+    if (one_row) shape[1] = shape[0], shape[0] = 1;
+    err_code rc = check_shape(shape, one_row ? 2 : t->n_dims, s, e);
     if (rc) return rc;
     snprintf(s->format, sizeof(s->format), "%s", gguf_type_name(t->type));
     bool read = stored_take_ggml(s, t->type, t->data, t->bytes);

@@ -72,6 +72,7 @@ static const char *const families[] = {"gemma2",         "gemma2-bf16",  "gemma3
                                        "olmoe",          "granitemoe"};
 #endif
 static const char *fixtures = "fixtures"; /* or families' */
+static bool as_gguf;                      /* the base is gguf/NAME.gguf there */
 #ifdef CONFORM_CUDA
 static const char *const isas[] = {"cuda"};
 enum { ISA_LEAST = 1 };
@@ -172,7 +173,7 @@ static void rig_open(const char *base, bool int8, weights_form weights)
     tenant t;
     ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &t, &e), ERR_NONE);
     tenant_id = t.id;
-    snprintf(path, sizeof path, "%s/models/%s", fixtures, base);
+    snprintf(path, sizeof path, as_gguf ? "%s/gguf/%s.gguf" : "%s/models/%s", fixtures, base);
     ck_assert_msg(model_load_with(&m, path, be, MAX_ROWS, MAX_ROWS, &mo, &e) == ERR_NONE, "%s",
                   e.msg);
     ck_assert_msg(model_allow_added(m, ADDED_MAX, LEAST, &e) == ERR_NONE, "%s", e.msg);
@@ -478,6 +479,20 @@ START_TEST(test_quantised_base)
 }
 END_TEST
 
+/* Mixtures in llama.cpp's files, whose values are those of the folders: of OLMoE by its codes. */
+START_TEST(test_experts_in_ggufs)
+{
+    static const char *const names[] = {"mixtral", "qwen2-moe", "qwen3-moe", "olmoe"};
+    bool codes = strcmp(names[_i], "olmoe") == 0;
+    fixtures = "fixtures/families";
+    as_gguf = true;
+    ck_assert(conform(names[_i], "plain", FAMILY_BOUND));
+    ck_assert(conform(names[_i], "auto", codes ? 0.2 : FAMILY_BOUND)); /* codes: x is rounded */
+    as_gguf = false;
+    fixtures = "fixtures";
+}
+END_TEST
+
 /* Experts in other types than their file's, and adapters for them in 8 bits: a row whose scores lie
  * close then goes to another expert, so the mean alone is bounded; and the same bits in any
  * company. */
@@ -519,6 +534,7 @@ int main(void)
     /* of the base where no two tokens are nearly as likely: check_alone() holds the greedy ones */
     tcase_add_loop_test(tc, test_quantised_base, 1, 2);
     tcase_add_loop_test(tc, test_experts_rounded, 0, 3);
+    tcase_add_loop_test(tc, test_experts_in_ggufs, 0, 4);
 #endif
     suite_add_tcase(s, tc);
     TCase *of_families = tcase_create("families");

@@ -151,7 +151,8 @@ EXPERTS = {
         num_hidden_layers=4, head_dim=16, num_experts=9, num_experts_per_tok=4, norm_topk_prob=True,
         moe_intermediate_size=33, decoder_sparse_step=2)),
     "olmoe": lambda: tf.OlmoeConfig(**shape(
-        num_attention_heads=4, num_key_value_heads=2, num_experts=7, num_experts_per_tok=7)),
+        hidden_size=64, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
+        num_experts=7, num_experts_per_tok=5)),
     "granitemoe": lambda: tf.GraniteMoeConfig(**shape(
         num_local_experts=6, num_experts_per_tok=3, embedding_multiplier=6.0,
         residual_multiplier=0.4, attention_multiplier=0.5, logits_scaling=3.0)),
@@ -213,12 +214,26 @@ def randomise(model, gen):
                 p.copy_(0.1 * noise)
 
 
+def to_grid(model):
+    """Weights that Q8_0 of a GGUF holds as they are: each block of 32 reaches 127 steps of 2^-9."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() < 2 or "gate.weight" in name:
+                continue
+            step = 2.0 ** (-6 if "embed_tokens" in name else -9)
+            p.copy_((p / step).round().clamp(-127, 127) * step)
+            blocks = p.view(-1, 32)
+            blocks[:, 0] = 127 * step
+
+
 def make_model(where, config, dtype, gen):
     auto = tf.AutoModelForCausalLM
     if hasattr(config, "vision_config"):
         auto = tf.AutoModelForImageTextToText
     model = auto.from_config(config, attn_implementation="eager")
     randomise(model, gen)
+    if config.model_type == "olmoe":
+        to_grid(model)
     model.to(dtype).save_pretrained(where)
     return auto
 

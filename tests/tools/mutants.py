@@ -835,6 +835,12 @@ _rule("experts.parameters-scanned", "adapters/format/validate.c",
 _rule("experts.inner-parameter", "adapters/format/layout.c",
       "tn->module == MODULE_STACK && down ? PROJ_DOWN", "tn->module != MODULE_STACK && down ? PROJ_DOWN",
       "adapters.test_golden adapters.test_experts", "the inner of two parameters is gate_up_proj")
+_rule("experts.gguf-slice", "engine/model/model_files.c",
+      "t->data + each * (uint64_t)at->slice, each)", "t->data, each)",
+      "adapters.test_golden", "each expert is its own slice of a GGUF's tensor")
+_rule("experts.gguf-norm", "engine/files/gguf_config.c",
+      'strcmp(m->arch, "qwen3moe") == 0);', "false);",
+      "adapters.test_golden", "a Qwen3-MoE's GGUF norms the chosen weights")
 _rule("experts.cost", "engine/sched/cost.c",
       "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 : 1;",
       "engine.test_cost", "a step costs the experts that its rows take together")
