@@ -842,7 +842,7 @@ _rule("experts.gguf-norm", "engine/files/gguf_config.c",
       'strcmp(m->arch, "qwen3moe") == 0);', "false);",
       "adapters.test_golden", "a Qwen3-MoE's GGUF norms the chosen weights")
 _rule("experts.cost", "engine/sched/cost.c",
-      "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 : 1;",
+      "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 + 0 * top_k : 1;",
       "engine.test_cost", "a step costs the experts that its rows take together")
 _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
       "if (state[0] == -INFINITY && all_m == -INFINITY) continue;", "",

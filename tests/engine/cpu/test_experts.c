@@ -197,15 +197,12 @@ START_TEST(ties_and_what_is_no_number)
 }
 END_TEST
 
-/* What be_reserve() took is enough for any routing: steps allocate nothing. */
-START_TEST(steps_stay_within_what_was_reserved)
+/* What be_reserve() took is enough for any routing, of few rows and of many: steps allocate
+ * nothing. */
+static void check_reserved(rig *r, int rows)
 {
     static float out[ROWS * DIM];
-    int isa = _i / FORMS, f = _i % FORMS;
-    if (isa > (int)cpu_isa_detect()) return;
-    rig r;
-    rig_open(&r, &backend_cpu, isa, forms[f].type, forms[f].bits);
-    step_bounds most = {.rows = ROWS,
+    step_bounds most = {.rows = rows,
                         .cols = 1,
                         .dim = DIM,
                         .context = 1,
@@ -213,17 +210,28 @@ START_TEST(steps_stay_within_what_was_reserved)
                         .experts = N,
                         .top_k = TOP_K,
                         .expert_dim = FFN};
-    ck_assert_int_eq(be_reserve(r.be, &most, NULL), ERR_NONE);
-    const cpu_state *cpu = r.be->impl;
+    ck_assert_int_eq(be_reserve(r->be, &most, NULL), ERR_NONE);
+    const cpu_state *cpu = r->be->impl;
     size_t bytes[CPU_SCRATCHES];
     for (int i = 0; i < CPU_SCRATCHES; i++) bytes[i] = cpu->scratch[i].bytes;
-    run(&r, 0, ROWS, false, out);
+    run(r, 0, rows, false, out);
     for (int i = 0; i < ROWS * N; i++) scores[i] = (float)-(i % N); /* all take the same */
-    run(&r, 0, ROWS, false, out);
+    run(r, 0, rows, false, out);
     for (int i = 0; i < CPU_SCRATCHES; i++)
-        ck_assert_msg(cpu->scratch[i].bytes == bytes[i], "use %d: %zu, reserved %zu", i,
-                      cpu->scratch[i].bytes, bytes[i]);
-    rig_close(&r);
+        ck_assert_msg(cpu->scratch[i].bytes == bytes[i], "%d rows, use %d: %zu, reserved %zu", rows,
+                      i, cpu->scratch[i].bytes, bytes[i]);
+}
+
+START_TEST(steps_stay_within_what_was_reserved)
+{
+    int isa = _i / FORMS, f = _i % FORMS;
+    if (isa > (int)cpu_isa_detect()) return;
+    for (int rows = 4; rows <= ROWS; rows += ROWS - 4) {
+        rig r;
+        rig_open(&r, &backend_cpu, isa, forms[f].type, forms[f].bits);
+        check_reserved(&r, rows);
+        rig_close(&r);
+    }
 }
 END_TEST
 
