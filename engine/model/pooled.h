@@ -21,7 +21,7 @@ typedef struct pooled_config {
     char problem[200]; /* why no vectors are made; "": they are */
     int n_label;
     char **label; /* [n_label] of the base's classes; owned */
-    /* What scores become.  Usual: one class alone goes through a sigmoid, several through softmax. */
+    /* What scores become.  Usual: of one class alone a sigmoid, of several softmax. */
     enum { POOLED_USUAL, POOLED_SIGMOID, POOLED_SOFTMAX, POOLED_PLAIN } scores;
 } pooled_config;
 

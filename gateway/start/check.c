@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/model/model.h"
+#include "engine/model/pooled.h"
 #include "engine/text/tokenizer.h"
 #include "gateway/config/running.h"
 #include "gateway/descriptors.h"
@@ -71,6 +72,7 @@ int verb_check(const arguments *a)
     err e;
     config c;
     model_config mc;
+    pooled_config pooled;
     model_survey weights;
     tokenizer *tok;
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
@@ -87,6 +89,8 @@ int verb_check(const arguments *a)
     }
     if (model_config_read(c.model_path, &mc, &e)) return arguments_fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return arguments_fail(&e);
+    if (pooled_read(&pooled, c.model_path, c.model_pooling, &e)) return arguments_fail(&e);
+    pooled_clear(&pooled);
     char device[512], draft[256], experts[192];
     char room[64] = "what the model leaves";
     const double gib = (double)(1 << 30);

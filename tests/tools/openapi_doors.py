@@ -63,8 +63,9 @@ ASK_MESSAGE = {"type": "object", "required": ["model", "messages", "max_tokens"]
                "properties": {**MESSAGES, "max_tokens": {"type": "integer", "minimum": 1}}}
 ASK_COUNT = {"type": "object", "required": ["model", "messages"], "properties": MESSAGES}
 INPUTS = {"anyOf": [STR, arr(COUNT), arr(STR, minItems=1, maxItems=2048), arr(arr(COUNT), minItems=1, maxItems=2048)]}
-TEXTS = {"anyOf": [STR, arr({"anyOf": [STR, open_obj({"text": STR})]}, minItems=1, maxItems=2048)]}
-POOLED = {"model": ASK["properties"]["model"], "user": opt(STR), "service_tier": opt(STR), "cache_salt": opt({"type": "string", "maxLength": 1024}),
+ONE_TEXT = {"anyOf": [STR, open_obj({"text": STR})]}
+TEXTS = {"anyOf": [*ONE_TEXT["anyOf"], arr(ONE_TEXT, minItems=1, maxItems=2048)]}
+POOLED = {"model": ASK["properties"]["model"], "service_tier": opt(STR), "cache_salt": opt({"type": "string", "maxLength": 1024}),
           "priority": {"type": ["integer", "null"], "minimum": -1000000, "maximum": 1000000}, "add_special_tokens": opt(BOOL),
           "truncate_prompt_tokens": {"type": ["integer", "null"], "minimum": -1, "not": {"const": 0}}}
 
@@ -77,7 +78,7 @@ ASK_EMBEDDINGS = ask_pooled({"input": INPUTS}, {"encoding_format": {"enum": ["fl
                                                 "dimensions": {"type": ["integer", "null"], "minimum": 1}})
 ASK_CLASSES = ask_pooled({"input": INPUTS})
 ASK_SCORES = ask_pooled({"text_1": TEXTS, "text_2": TEXTS})
-ASK_RANKING = ask_pooled({"query": STR, "documents": TEXTS},
+ASK_RANKING = ask_pooled({"query": ONE_TEXT, "documents": TEXTS},
                          {"top_n": {"type": ["integer", "null"], "minimum": 0}, "return_documents": opt(BOOL)})
 NEW_CONVERSATION = {"type": "object", "properties": {"items": opt(arr(MESSAGE, maxItems=20)), "metadata": METADATA}}
 PAGE = [query("limit", {"type": "integer", "minimum": 1, "maximum": 100}), query("order", {"enum": ["asc", "desc"]}), query("after", STR)]

@@ -175,8 +175,11 @@ def classifies():
     for g, w in zip(got, want):
         assert g["num_classes"] == 3 and max(abs(a - b) for a, b in zip(g["probs"], w)) < 10 * NEAR, (g, w)  # a BF16 base
         assert g["label"] == f"LABEL_{w.index(max(w))}", (g, w)
-    with Server(model=model("classes")) as s:
+    where = model("classes")
+    (where / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]))
+    with Server(model=where) as s:
         key = s.tenant("classes")
+        assert "'Dense'" in embed(s, key, "base", "x", expect=400)["error"]["message"]
         for g, v in zip(classes(s, key, "base", TEXTS), GOLDEN["logits"]["classes"]):
             w = softmax(v)
             assert max(abs(a - b) for a, b in zip(g["probs"], w)) < NEAR, (g, w)
