@@ -120,6 +120,11 @@ START_TEST(options_must_fit_together)
     ck_assert_ptr_nonnull(strstr(e.msg, "model.path"));
     strcpy(c.model_path, "/m");
     ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
+    strcpy(c.model_pooling, "median");
+    ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "'median' is none of auto, last, cls, mean"));
+    strcpy(c.model_pooling, "mean");
+    ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
     c.engine_max_seqs = c.engine_max_rows + 1;
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
 }
