@@ -78,18 +78,49 @@ static bool take_pair(rerank *r, exchange *x, openai_problem *p)
                          r->first, r->left.n, r->second, r->right.n);
 }
 
+/* vLLM's names for the two sides of a score. */
+static const char *const sides[][2] = {
+    {"text_1", "text_2"}, {"queries", "documents"}, {"queries", "items"}, {"data_1", "data_2"}};
+enum { SIDES = sizeof(sides) / sizeof(sides[0]) };
+
+static bool has(const cJSON *body, const char *name)
+{
+    const cJSON *v = json_get(body, name);
+    return v && !cJSON_IsNull(v);
+}
+
+/* Which of them the body has; nothing of another one. */
+static bool find_sides(rerank *r, openai_problem *p)
+{
+    int k = 0;
+    while (k < SIDES && !has(r->body, sides[k][1])) k++;
+    r->first = sides[k % SIDES][0];
+    r->second = sides[k % SIDES][1];
+    for (int i = 0; i < 2 * SIDES; i++) {
+        const char *name = sides[i / 2][i % 2];
+        if (!has(r->body, name) || strcmp(name, r->first) == 0 || strcmp(name, r->second) == 0)
+            continue;
+        return openai_refuse(p, 400, "invalid_value", name,
+                             "'%s' is of another request than '%s': scores are of text_1 and "
+                             "text_2, queries and documents (or items), or data_1 and data_2",
+                             name, r->second);
+    }
+    return true;
+}
+
 static bool read_score(void *state, exchange *x, const cJSON *body, openai_request *rq,
                        openai_problem *p)
 {
     static const door_field fields[] = {
-        {"text_1", DOOR_TAKEN},    {"text_2", DOOR_TAKEN},      {"encoding_format", DOOR_REFUSED},
-        {"queries", DOOR_REFUSED}, {"documents", DOOR_REFUSED}, {"data_1", DOOR_REFUSED},
-        {"data_2", DOOR_REFUSED},  {"items", DOOR_REFUSED},
+        {"text_1", DOOR_TAKEN},  {"text_2", DOOR_TAKEN},
+        {"queries", DOOR_TAKEN}, {"documents", DOOR_TAKEN},
+        {"items", DOOR_TAKEN},   {"data_1", DOOR_TAKEN},
+        {"data_2", DOOR_TAKEN},  {"encoding_format", DOOR_REFUSED},
     };
     rerank *r = state;
     r->body = body;
     return pooled_fields(x, body, fields, sizeof(fields) / sizeof(fields[0]), rq, p) &&
-           take_pair(r, x, p);
+           find_sides(r, p) && take_pair(r, x, p);
 }
 
 static bool read_rerank(void *state, exchange *x, const cJSON *body, openai_request *rq,
@@ -222,7 +253,7 @@ static void write_rerank(void *state, jsonw *w, const pooled_answer *a)
 void score_create(exchange *x)
 {
     static const completion_pooled api = {"score", "score", "text_2", read_score, ask, write_score};
-    rerank r = {.first = "text_1", .second = "text_2"};
+    rerank r = {.top = 0};
     completion_handle_pooled(x, &api, &r);
 }
 

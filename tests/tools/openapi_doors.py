@@ -77,7 +77,8 @@ def ask_pooled(required, more=None):
 ASK_EMBEDDINGS = ask_pooled({"input": INPUTS}, {"encoding_format": {"enum": ["float", "base64", None]}, "normalize": opt(BOOL),
                                                 "dimensions": {"type": ["integer", "null"], "minimum": 1}})
 ASK_CLASSES = ask_pooled({"input": INPUTS})
-ASK_SCORES = ask_pooled({"text_1": TEXTS, "text_2": TEXTS})
+ASK_SCORES = ask_pooled({}, {n: {"anyOf": [*TEXTS["anyOf"], {"type": "null"}], "description": "two sides of one way to name them"}
+                             for n in ("text_1", "text_2", "queries", "documents", "items", "data_1", "data_2")})
 ASK_RANKING = ask_pooled({"query": ONE_TEXT, "documents": TEXTS},
                          {"top_n": {"type": ["integer", "null"], "minimum": 0}, "return_documents": opt(BOOL)})
 NEW_CONVERSATION = {"type": "object", "properties": {"items": opt(arr(MESSAGE, maxItems=20)), "metadata": METADATA}}

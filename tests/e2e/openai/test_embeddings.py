@@ -198,6 +198,9 @@ def scores_and_ranks():
         got = [d["score"] for d in r.json["data"]]
         assert max(abs(a - b) for a, b in zip(got, want)) < 10 * NEAR, (name, got, want)
         assert demo.call("POST", "/score", {"model": name, "text_1": TEXTS[:2], "text_2": TEXTS[:2]}, key=alice).status == 200
+        for one, two in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):
+            r = demo.call("POST", "/v1/score", {"model": name, one: TEXTS[0], two: TEXTS}, key=alice)
+            assert [d["score"] for d in r.json["data"]] == got, (one, two, r)
         order = sorted(range(4), key=lambda i: -got[i])
         for path in ("/v1/rerank", "/rerank", "/v2/rerank"):
             r = demo.call("POST", path, {"model": name, "query": TEXTS[0], "documents": [{"text": t} for t in TEXTS], "top_n": 2}, key=alice)
@@ -233,6 +236,8 @@ def refuses_by_name():
     no("/v1/classify", "model", "no head of classes", model="pirate", input="x")
     no("/v1/score", "text_1", "2 texts", text_1=["a", "b"], text_2=["a", "b", "c"])
     no("/v1/score", "text_2", "required", text_1="a")
+    no("/v1/score", "queries", "another request", queries="a", text_2="b")
+    no("/v1/score", "data_1", "another request", data_1="a", queries="b", items="c")
     no("/v1/rerank", "query", "one text", query=["a"], documents=["a"])
     no("/v1/rerank", "documents", "1 to 2048", query="a", documents=[])
     no("/v1/rerank", "documents", "pictures", query="a", documents=[{"image": "x"}])
