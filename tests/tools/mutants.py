@@ -141,7 +141,7 @@ _rule("batches.urgent-first", "gateway/batches/pace.c",
       "gateway.test_pace", "lines give way to more urgent requests")
 _rule("batches.stand-back", "engine/sched/policy.c",
       "if (!awaited) return n_plan;", "return n_plan;",
-      "engine.test_policy", "lines of batches run in no step that a first token waits for")
+      "engine.test_policy engine.test_sched", "lines of batches run in no step that a first token waits for")
 _rule("multipart.across-pieces", "gateway/http/multipart.c",
       "rc = give(m, m->mark, was, e);", "(void)was;",
       "gateway.test_multipart", "what only looked like a boundary is data")

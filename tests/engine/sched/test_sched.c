@@ -128,6 +128,39 @@ START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
 }
 END_TEST
 
+/* A prompt that takes three steps has them to itself, and then all go on. */
+START_TEST(the_background_has_no_row_beside_an_awaited_first_token)
+{
+    setting st = {.max_rows = 16, .max_seqs = 4, .n_pages = 100};
+    rig *r = start(&st);
+    client *low[2], *high = make(50, 12, 4);
+    gate(r, true, 0);
+    for (int i = 0; i < 2; i++) {
+        low[i] = make(i, 8, 20);
+        low[i]->rq.slo_class = 2;
+        low[i]->rq.background = true;
+        submit(r, low[i]);
+        await_step(r, 1);
+    }
+    gate(r, true, 2);
+    await_step(r, 3); /* both are streams by now */
+    high->rq.slo_class = 0;
+    high->rq.n_prompt = 44;
+    for (int k = 12; k < 44; k++) high->prompt[k] = 1;
+    submit(r, high);
+    gate(r, true, 3);
+    await_step(r, 6); /* its last piece; a step may have been planned before it came */
+    ck_assert_int_le(atomic_load(&low[0]->rq.n_pushed), 4);
+    ck_assert_int_le(atomic_load(&low[1]->rq.n_pushed), 3);
+    gate(r, false, 0);
+    finish_well(high);
+    for (int i = 0; i < 2; i++) finish_well(low[i]);
+    for (int i = 0; i < 2; i++) drop(low[i]);
+    drop(high);
+    (void)stop(r);
+}
+END_TEST
+
 /* _i 0: copies are dear, 1: computing is; 2, 3: the same, but the operator has decided
  * otherwise. */
 START_TEST(a_preempted_request_goes_on_in_the_cheaper_way)
@@ -962,6 +995,7 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 9);
     tcase_add_loop_test(tc, streams_that_sit_out_steps_give_the_same_tokens, 0, 3);
     tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
+    tcase_add_test(tc, the_background_has_no_row_beside_an_awaited_first_token);
     tcase_add_loop_test(tc, a_preempted_request_goes_on_in_the_cheaper_way, 0, 4);
     tcase_add_loop_test(tc, a_cost_model_that_lies_stops_nobody, 0, 2);
     tcase_add_test(tc, a_swapped_request_can_be_cancelled);
