@@ -125,7 +125,8 @@ static bool is_decode(const policy_request *r)
     return r->running && r->left == 1;
 }
 
-bool policy_is_awaited(const policy_request *r)
+/* Does somebody wait for its first token, who is not in the background? */
+static bool is_awaited(const policy_request *r)
 {
     return !r->background && r->due_us == 0 && r->left > 0;
 }
@@ -134,7 +135,7 @@ int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, p
 {
     int kept = 0, n_held = 0;
     bool awaited = false;
-    for (int i = 0; i < n_plan; i++) awaited |= policy_is_awaited(&rq[plan[i].request]);
+    for (int i = 0; i < n_plan; i++) awaited |= is_awaited(&rq[plan[i].request]);
     if (!awaited) return n_plan;
     for (int i = 0; i < n_plan; i++) {
         if (rq[plan[i].request].background)

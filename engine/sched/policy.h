@@ -68,9 +68,6 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
  * [n_plan].  Who finds that none of those has its rows after all takes the others, too. */
 int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, policy_entry *held);
 
-/* Is it a first token of such a one that is waited for? */
-bool policy_is_awaited(const policy_request *r);
-
 /* What is all that is planned in the background may take of a step, so that whoever comes meanwhile
  * does not wait for long: a small part of the tightest target for a first token, `ttft_us`. */
 double policy_background_us(const policy_request *rq, const policy_entry *plan, int n_plan,

@@ -175,6 +175,8 @@ static line_fate run_for(line_job *j, caller *who, const batch_line *line)
                        .id = id_of(j),
                        .slo_class = j->slo_class,
                        .who = who,
+                       .tenant = who->tenant.name,
+                       .batch = j->row->id,
                        .conf = live_pin(j->srv->live)};
     inner_run(&j->srv->http, &r, batch_handler_of(j->row->endpoint));
     live_release(j->srv->live, r.conf);

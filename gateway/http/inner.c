@@ -28,6 +28,8 @@ void inner_run(http_host *host, inner_request *r, void (*handler)(exchange *x))
     arena_init(&x.arena, EXCHANGE_ARENA_BYTES);
     snprintf(x.path, sizeof(x.path), "%s", r->path);
     snprintf(x.request_id, sizeof(x.request_id), "req_%016llx", (unsigned long long)r->id);
+    exchange_note(&x, "tenant", "%s", r->tenant);
+    exchange_note(&x, "batch", "%s", r->batch);
     handler(&x);
     exchange_finish(&x);
     exchange_log(&x);

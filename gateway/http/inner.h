@@ -17,11 +17,12 @@
 
 typedef struct inner_request {
     const char *method, *path;
-    const cJSON *body;         /* borrowed */
-    uint64_t id;               /* of the request, and of its first choice's usage */
-    int slo_class;             /* in which it runs, whatever its body says */
-    struct caller *who;        /* for whom */
-    const struct config *conf; /* the options by which it is answered */
+    const cJSON *body;          /* borrowed */
+    uint64_t id;                /* of the request, and of its first choice's usage */
+    int slo_class;              /* in which it runs, whatever its body says */
+    struct caller *who;         /* for whom */
+    const char *tenant, *batch; /* for the log's line: whose it is, of what it is a part */
+    const struct config *conf;  /* the options by which it is answered */
 
     /* ---- the answer, from the handler's end to inner_end() ---- */
     int status;        /* 499: none was made, for want of time or memory */
