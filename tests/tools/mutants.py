@@ -131,13 +131,13 @@ _rule("batches.torn-end", "gateway/batches/journal.c",
       'if (memcmp(text + len - 2, "}\\n", 2) != 0 || memchr(text, 0, len)) return -1;', "",
       "e2e.test_batches", "a torn line is cut off")
 _rule("batches.billed-once", "storage/ledger.c",
-      "if (!rc && !fresh) rc = take_back(db, r, &again, e);", "",
+      "if (!rc && !fresh) rc = take_back(", "if (!rc && !fresh && !r) rc = take_back(",
       "storage.test_ledger e2e.test_batches", "the usage of a line done again stands in the place of the first attempt's")
 _rule("batches.limits-wait", "gateway/batches/line_run.c",
       "r->status == 429 || r->status == 499", "r->status == 499",
       "e2e.test_batches", "a line that meets a limit waits")
 _rule("batches.urgent-first", "gateway/batches/pace.c",
-      "v->crowded || is_harm(v)", "v->crowded",
+      "v->crowded || is_harm(v)", "v->crowded || (!v && is_harm(v))",
       "gateway.test_pace", "lines give way to more urgent requests")
 _rule("batches.stand-back", "engine/sched/policy.c",
       "if (!awaited) return n_plan;", "return n_plan;",
