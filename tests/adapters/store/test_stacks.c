@@ -1,5 +1,7 @@
 /* test_stacks.c -- which stacks are the same, what they hold, and what becomes of them. */
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -171,6 +173,41 @@ START_TEST(those_that_nobody_holds_are_forgotten_in_the_end)
 }
 END_TEST
 
+enum { THREADS = 4, TURNS = 1500 };
+
+static void *use_some(void *arg)
+{
+    unsigned seed = (unsigned)(uintptr_t)arg;
+    for (int i = 0; i < TURNS; i++) {
+        const stack_part part[] = {{one, (float)(1 + rand_r(&seed) % 3)}, {two, 1}};
+        const stack *held, *again;
+        char label[64];
+        err mine;
+        if (stacks_acquire(all, part, 1 + i % 2, 256, &held, &mine) != ERR_NONE) return arg;
+        uint64_t id = held->id;
+        bool same = held->part[0].v == one && stacks_label(all, id, label, sizeof label);
+        same = same && stacks_acquire_id(all, id, &again, &mine) == ERR_NONE && again == held;
+        if (i % 64 == 0) stacks_part_gone(all, two->id); /* those that nobody holds */
+        stacks_release(all, held);
+        if (!same) return arg;
+        stacks_release(all, again);
+    }
+    return NULL;
+}
+
+START_TEST(many_threads_share_them)
+{
+    pthread_t t[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&t[i], NULL, use_some, (void *)(i + 1)), 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *bad;
+        ck_assert_int_eq(pthread_join(t[i], &bad), 0);
+        ck_assert_ptr_null(bad);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("stacks");
@@ -180,6 +217,7 @@ int main(void)
     tcase_add_test(tc, what_is_none_is_refused);
     tcase_add_test(tc, it_pins_its_parts);
     tcase_add_test(tc, those_that_nobody_holds_are_forgotten_in_the_end);
+    tcase_add_test(tc, many_threads_share_them);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
