@@ -775,6 +775,11 @@ START_TEST(what_cannot_be_served_is_refused)
     c = make(1, 8, 8);
     c->rq.rules.temperature = NAN;
     refused(r, c, ERR_INPUT);
+    for (int from = -1; from <= 8; from += 9) { /* not within the prompt */
+        c = make(1, 8, 8);
+        c->rq.adapter_from = from;
+        refused(r, c, ERR_INPUT);
+    }
     c = make(1, 8, 8);
     c->rq.slo_class = 3;
     refused(r, c, ERR_INPUT);
