@@ -495,10 +495,11 @@ _rule("adapter.effect", "adapters/format/validate.c",
       "(none || !al->peft.layer[slot].wrapped);", "none;",
       "e2e.test_stacks", "an adapter all of whose products are zero says that it has no effect")
 _rule("stack.scales-in-key", "adapters/store/stacks.c",
-      "digest_add(&d, le, sizeof le);", "",
+      "digest_add(&d, le, sizeof le);", "digest_add(&d, le, 0 * sizeof le);",
       "e2e.test_stacks", "pages of a stack are those of its scales")
 _rule("stack.weight", "adapters/residency/stacked.c",
-      "float scale = share * part->peft.layer[slot].scale;", "float scale = part->peft.layer[slot].scale;",
+      "float scale = share * part->peft.layer[slot].scale;",
+      "float scale = (float)(share != 0) * part->peft.layer[slot].scale;",
       "e2e.test_stacks", "each adapter of a stack has its weight")
 _rule("stack.plain-parts", "adapters/residency/load.c",
       "if (!rc) rc = stacked_check(&p->layout, env->base, e);", "",
