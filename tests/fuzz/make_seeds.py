@@ -78,6 +78,8 @@ def bodies():
         put("body", "c" + compact(b))
     for b in TEXTS:
         put("body", "t" + compact(b))
+    for parts in ([{"name": "a", "scale": 0.5}, {"name": "b@2"}], [{"name": 1}], [[]], [{"name": "a", "scale": "1", "x": 0}]):
+        put("body", "t" + compact({"model": "base", "prompt": "x", "adapters": parts}))
 
 
 def json_texts():
