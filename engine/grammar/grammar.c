@@ -774,8 +774,8 @@ static void remember(grammar_maker *m, grammar *g)
     grammar_release(out);
 }
 
-/* Masks ahead of time, as far as a small budget goes: the first answer waits less.  Of tags only the
- * free text's: most answers have no other. */
+/* Masks ahead of time, as far as a small budget goes: the first answer waits less.  Of tags only
+ * the free text's: most answers have no other. */
 static void warm(grammar *g)
 {
     g_walk *w = grammar_walk_create();

@@ -179,7 +179,7 @@ static bool add_marked(cJSON *root, tool_style style, cJSON *calls)
     return false;
 }
 
-/* What a call of Llama's begins with, of one function: each of tool_style_heads(). */
+/* What a call of Llama's begins with, of one function: each that tool_style_head() gives. */
 static bool add_heads(cJSON *heads, cJSON *first, const char *function, int fn)
 {
     char head[128], begin[160];

@@ -82,7 +82,8 @@ static bool take_word(openai_request *rq, const cJSON *v)
     return false;
 }
 
-/* {"type": "function", "function": {"name"}}, or as Responses has it {"type": "function", "name"}. */
+/* {"type": "function", "function": {"name"}}, or, as Responses has it, {"type": "function",
+ * "name"}. */
 static const char *allowed_name(const cJSON *v)
 {
     const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;

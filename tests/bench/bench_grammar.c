@@ -3,8 +3,9 @@
  *     bench_grammar TOKENIZER_DIR SPECS N [--time]
  *
  * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."}, {"choice": [...]} or
- * {"tags": ...}.  For each, N answers are made by drawing among the allowed tokens, and written as {"line": i, "text":
- * "..."}.  --time: instead, microseconds per token for mask and accept, and for compiling, by line.
+ * {"tags": ...}.  For each, N answers are made by drawing among the allowed tokens, and written as
+ * {"line": i, "text": "..."}.  --time: instead, microseconds per token for mask and accept, and for
+ * compiling, by line.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,17 +1,21 @@
-"""Structured answers, measured: forms.py schemas | cost MODEL_DIR
+"""Structured answers, measured: forms.py schemas | tools [N] | cost MODEL_DIR
 
 schemas   200 schemas, 50 whole answers each through HTTPS by the demo model at temperature 1.2; one line of
           JSON: how many were made, how many are valid, and how many more were cut by max_tokens (they
           say "length"; another seed is asked instead).
+tools     N answers (10,000) in which the model has called tools, in auto, of three families' ways of writing calls, at
+          temperature 1.4 with a bias for what opens a call; one line of JSON: how many calls, how many are valid.
 cost      tokens per second of 8 requests at once with a schema and without, in turns; one line of JSON."""
 import concurrent.futures
 import json
 import pathlib
 import statistics
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import marked  # noqa: E402
 import schemas  # noqa: E402
 from harness import Server  # noqa: E402
 
@@ -64,6 +68,45 @@ def all_schemas(each=50):
     print(json.dumps(count))
 
 
+def family_tools(folder, base, ids, family, n, count):
+    """Answers until n of them have a whole call."""
+    head, more = ids[marked.OPENS[family]], ids['; {"name":"get_weather"']
+    bias = {str(head): 22, str(more): 21} if family == "llama" else {str(head): 14}
+    with Server(model=base, settings=marked.settings(folder, family)) as server:
+        key = server.tenant("forms")
+
+        def one(seed):
+            return server.call("POST", "/v1/chat/completions", {
+                "model": "base", "temperature": 1.4, "seed": seed, "max_tokens": 100, "tools": marked.TOOLS, "logit_bias": bias,
+                "messages": [{"role": "user", "content": "What is 7 plus 5?"}]}, key=key, timeout=600)
+        done = first = 0
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            while done < n:
+                for r in pool.map(one, range(first, first + 256)):
+                    choice = r.json["choices"][0] if r.status == 200 else None
+                    calls = marked.whole_calls(choice) if choice else []
+                    wrong = marked.wrong(choice, marked.TOOLS) if choice else repr(r)
+                    if wrong:
+                        count["wrong"].append([family, wrong])
+                    if calls and done < n:
+                        done += 1
+                        count["calls"] += len(calls)
+                        count["valid"] += not wrong
+                    count["asked"] += 1
+                first += 256
+        count["answers"] += done
+
+
+def all_tools(n):
+    count = {"answers": 0, "valid": 0, "calls": 0, "asked": 0, "wrong": []}
+    with tempfile.TemporaryDirectory() as folder:
+        base, ids = marked.make(folder)
+        for k, family in enumerate(marked.OPENS):
+            family_tools(folder, base, ids, family, n * (k + 1) // 3 - n * k // 3, count)
+    count["wrong"] = count["wrong"][:20]
+    print(json.dumps(count))
+
+
 def cost(model):
     rates = {"plain": [], "schema": []}
     with Server(model=model) as server:
@@ -90,5 +133,7 @@ def cost(model):
 
 if sys.argv[1] == "schemas":
     all_schemas()
+elif sys.argv[1] == "tools":
+    all_tools(int((sys.argv + ["10000"])[2]))
 else:
     cost(sys.argv[2])

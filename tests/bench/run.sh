@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack streams-2000 slowloris loratop stats-cost schemas tools-auto schema-cost schemathesis
     disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -431,10 +431,12 @@ print(f"slo-wire {figure:.2f} of interactive's targets at p99 (99 tenants beside
 sys.exit(0 if ok else 1)
 PY
     ;;
-schemas | schema-cost)
+schemas | tools-auto | schema-cost)
     python=build/venv/bin/python # made by tests/run.sh
     if [ "$name" = schemas ]; then
         out=$($python tests/bench/forms.py schemas)
+    elif [ "$name" = tools-auto ]; then
+        out=$($python tests/bench/forms.py tools)
     else
         model=build/bench/135M
         [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
@@ -448,6 +450,9 @@ name, r = sys.argv[1], json.loads(sys.argv[2])
 if name == "schemas":
     ok = r["valid"] == r["answers"] == 10000
     print(f"schemas {r['valid']} of {r['answers']} whole answers parse and validate, {r['cut']} others were cut by max_tokens (asked 10000): {'ok' if ok else 'short'}")
+elif name == "tools-auto":
+    ok = r["valid"] == r["answers"] == 10000 and not r["wrong"]
+    print(f"tools-auto {r['valid']} of {r['answers']} answers with calls in auto are valid, {r['calls']} calls (asked 10000): {'ok' if ok else 'short'}")
 else:
     ok = r["ratio"] >= 0.95
     print(f"schema-cost {r['ratio']:.3f} of the throughput without (asked 0.95): {'ok' if ok else 'short'}")

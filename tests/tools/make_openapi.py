@@ -147,10 +147,15 @@ TOOL = {"type": "object", "required": ["type", "function"], "properties": {"type
         "parameters": {"type": ["object", "null"]}, "strict": opt(BOOL)}}}}
 TOKEN_ID = {"type": "integer", "minimum": 0}
 FORM = {"type": ["object", "null"], "required": ["type"], "properties": {
-    "type": {"enum": ["text", "json_object", "json_schema"]},
-    "json_schema": {"type": "object", "properties": {"name": STR, "schema": ANY, "strict": opt(BOOL)}}}}
+    "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+    "json_schema": {"type": "object", "properties": {"name": STR, "schema": ANY, "strict": opt(BOOL)}},
+    "triggers": arr({"type": "string", "minLength": 1, "maxLength": 256}, minItems=1, maxItems=128),
+    "structures": arr({"type": "object", "required": ["begin", "schema", "end"], "properties": {
+        "begin": STR, "schema": {"type": ["object", "boolean"]}, "end": STR}}, minItems=1, maxItems=128),
+    "format": {"type": "object", "required": ["type"], "properties": {"type": {"const": "triggered_tags"}}}}}
 OUTPUTS = {"type": ["object", "null"], "additionalProperties": False, "properties": {
     "json": {"type": ["object", "boolean", "string", "null"]}, "regex": opt(STR), "choice": opt(arr(STR)), "json_object": opt(BOOL),
+    "structural_tag": {"type": ["object", "string", "null"]},
     "disable_any_whitespace": opt(BOOL), "disable_fallback": opt(BOOL), "disable_additional_properties": opt(BOOL)}}
 
 
@@ -191,7 +196,11 @@ CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
     "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32},
     "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, {
         "type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
-            "type": "object", "required": ["name"], "properties": {"name": STR}}}}]}}}
+            "type": "object", "required": ["name"], "properties": {"name": STR}}}}, {
+        "type": "object", "required": ["type"], "properties": {
+            "type": {"const": "allowed_tools"}, "mode": {"enum": ["auto", "required"]}, "tools": arr(ANY, minItems=1),
+            "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {
+                "mode": {"enum": ["auto", "required"]}, "tools": arr(ANY, minItems=1)}}}}]}}}
 TEXT = {"type": "object", "required": ["model", "prompt"], "properties": {
     **COMMON, "prompt": {"anyOf": [STR, arr(TOKEN_ID, minItems=1), arr({"anyOf": [STR, arr(TOKEN_ID)]}, minItems=1, maxItems=128)]},
     "max_tokens": whole(0), "echo": opt(BOOL), "best_of": whole(1, 20), "logprobs": whole(0, 20), "add_special_tokens": opt(BOOL)}}

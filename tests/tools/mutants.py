@@ -1012,6 +1012,27 @@ _rule("split.inverted", "engine/text/tokenizer_split.c",
 _rule("split.nesting", "engine/text/split_parse.c",
       "if (++p->depth > SPLIT_NESTING_MAX)", "if (++p->depth > 9999)",
       "engine.test_split", "a pattern's groups nest no deeper than the limit")
+_rule("tags.fail-links", "engine/grammar/grammar_tags.c",
+      "t->node[to].fail = go(t, from->fail, byte);", "t->node[to].fail = 0;",
+      "engine.test_grammar", "a trigger is found that begins inside of another's beginning")
+_rule("tags.heads-at-the-start", "engine/grammar/grammar_tags.c",
+      "gb_eps(t->b, from, t->node[heads ? t->first : 0].state);", "gb_eps(t->b, from, t->node[0].state);",
+      "engine.test_grammar", "what counts only where the answer begins counts there")
+_rule("tags.home", "engine/grammar/grammar_mask.c",
+      "!(n->below & a->leave_home)", "n->below",
+      "engine.test_grammar", "free text's mask looks at tokens that lead into a trigger")
+_rule("tags.hidden", "engine/grammar/grammar_outside.c",
+      "bool may = open && !shown[i];", "bool may = !shown[i];",
+      "engine.test_grammar", "inside of a tag no special token comes")
+_rule("tags.loose-thoughts", "engine/grammar/grammar_lead.c",
+      "if (forced || (l->form && !l->loose)) push(l, &l->gap);", "if (forced || l->form) push(l, &l->gap);",
+      "engine.test_grammar", "behind thoughts free text is free")
+_rule("tools.reader-and-form-agree", "gateway/openai/tool_reader.c",
+      "return memchr(s + n, '\\\\', end - at - n) ? NO_CALL : CALL;", "return CALL;",
+      "gateway.test_tool_reader", "what the form does not see as a call is none")
+_rule("tools.auto-keeps-schemas", "gateway/openai/openai_calls.c",
+      "return may_guide ? guide(rq, style, p) : openai_free_calls(rq, p);", "return openai_free_calls(rq, p);",
+      "e2e.test_guided_tools", "calls in auto keep their functions' schemas")
 _rule("unigram.unknown-costs", "engine/text/tokenizer_model.c",
       "t->unk_score = least - PENALTY;", "t->unk_score = least;",
       "engine.test_pieces", "an unknown character costs more than the worst piece")
