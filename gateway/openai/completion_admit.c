@@ -384,6 +384,7 @@ static bool compile_form(completion *c)
     if (rc && rc != ERR_NOMEM && c->rq.guided) {
         rc = openai_loosen_calls(&c->rq, c->srv->grammars, &e);
         if (!rc) rc = grammar_acquire(c->srv->grammars, &c->rq.format, &c->form, &e);
+        if (rc == ERR_LIMIT) return openai_free_calls(&c->rq, &c->problem); /* all together */
     }
     if (!rc) return true;
     if (rc == ERR_NOMEM) return completion_refuse(c, &e, c->rq.format_param);

@@ -36,6 +36,14 @@ static tool_style style_of(const chat_template *ct)
                                                     : TOOLS_NONE;
 }
 
+/* Whether calls are written as tool_reader.h has it: channels' have no mark of their own, and some
+ * write tags of other kinds behind <tool_call>. */
+static bool writes_json(const server *s)
+{
+    return s->thinking != THINKING_CHANNEL && !chat_template_says(s->chat, "<function=") &&
+           !chat_template_says(s->chat, "<arg_key>");
+}
+
 bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, openai_problem *p)
 {
     *tools = TOOLS_NONE;
@@ -49,8 +57,7 @@ bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, op
         return openai_refuse(p, 400, "unsupported_parameter", "tools",
                              "'tools' is not supported: this model's chat template has none");
     }
-    /* Channels' calls have no mark of their own. */
-    return openai_form_calls(rq, *tools, s->thinking != THINKING_CHANNEL, p);
+    return openai_form_calls(rq, *tools, writes_json(s), p);
 }
 
 thinking_start prompt_start(const server *s, const tokenizer *tok, const openai_request *rq,

@@ -49,6 +49,22 @@ def every_call_is_valid():
             assert len(calls) >= 6 and len(names) > 1, (family, calls)
 
 
+def where_calls_are_not_held_to_a_form_it_is_said():
+    many = [{"type": "function", "function": {"name": f"f{i}_{'x' * 50}", "strict": i == 7}} for i in range(128)]
+    one = [WEATHER]
+    for name, text, tools in (("xml", "{# <tool_call> <function= #}" + marked.PLAIN, one), ("large", "{# tools #}" + marked.PLAIN[marked.PLAIN.index("{% for m"):], many)):
+        path = marked.pathlib.Path(folder) / f"{name}.jinja"
+        path.write_text(text)
+        with Server(model=base, settings=marked.settings(folder, name)) as server:
+            server.key = server.tenant("tools")
+            ask = body("<tool_call>", {"tools": tools, "max_tokens": 8, "messages": [{"role": "user", "content": "a"}]})
+            r = server.call("POST", "/v1/chat/completions", ask, key=server.key)
+            assert r.status == 200 and r.headers["x-ignored-params"] == "tools.function.strict", (name, r, r.headers)
+            only = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": tools[0]["function"]["name"]}]}
+            r = server.call("POST", "/v1/chat/completions", {**ask, "tool_choice": only}, key=server.key)
+            assert r.status == (400 if name == "xml" else 200), r
+
+
 def several_calls_unless_one_is_asked():
     calls, several = check_many(server, "<tool_call>", tools=[NOW, ADD])
     assert several > 0, calls
@@ -179,7 +195,7 @@ try:
     contract.also.append(openai_types.hold)
     with Server(model=base, settings=marked.settings(folder, "hermes")) as server:
         server.key = server.tenant("tools")
-        run([every_call_is_valid, several_calls_unless_one_is_asked, streams_the_same, choices_and_stop_strings_go_on,
+        run([every_call_is_valid, where_calls_are_not_held_to_a_form_it_is_said, several_calls_unless_one_is_asked, streams_the_same, choices_and_stop_strings_go_on,
              only_allowed_ones_are_called, strict_or_not, openai_python_calls, forms_in_free_text])
 finally:
     shutil.rmtree(folder)
