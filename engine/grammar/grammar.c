@@ -72,7 +72,9 @@ struct grammar_run {
     _Atomic int state; /* run_state; the helper writes RUN_READY last */
     grammar_run *next; /* in the helper's queue */
     bool complete, over, failed;
-    bool starved;            /* it failed for want of memory */
+    bool starved;                 /* it failed for want of memory */
+    char rest[GRAMMAR_TOKEN_MAX]; /* bytes to take before the next mask */
+    int n_rest;
     uint32_t *mask, *before; /* [mask_words] of this place and, if `nearer`, of the one before */
     bool nearer;             /* as before but for counters that are nearer to their upper bound */
     g_conf conf[GRAMMAR_SET_MAX];
@@ -232,26 +234,6 @@ bool grammar_run_ready(const grammar_run *r)
     return is_led(r) || atomic_load_explicit(&r->state, memory_order_acquire) != RUN_QUEUED;
 }
 
-static const uint32_t *form_mask(grammar_run *r, grammar_walk *w)
-{
-    grammar_run_prepare(r);
-    int state = atomic_load_explicit(&r->state, memory_order_acquire);
-    if (state == RUN_QUEUED) return NULL;
-    if (state == RUN_NEW && !r->over && !r->failed) {
-        compose(r, w);
-        add_stops(r);
-        atomic_store(&r->state, RUN_READY);
-    }
-    return r->mask;
-}
-
-const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
-{
-    if (is_led(r)) return lead_mask(r->lead, NULL);
-    const uint32_t *form = form_mask(r, w);
-    return form && r->lead && lead_rules(r->lead) ? lead_mask(r->lead, form) : form;
-}
-
 bool grammar_run_over(const grammar_run *r)
 {
     return r->over && !(r->lead && lead_rules(r->lead));
@@ -388,25 +370,52 @@ static void settle(grammar_run *r, g_walk *w, int depth)
     atomic_store(&r->state, RUN_NEW);
 }
 
-/* What of thoughts' last token is free text behind them. */
-static void take_rest(grammar_run *r, g_walk *w)
+static void take_rest(grammar_run *r, grammar_walk *w)
+{
+    int n = r->n_rest, i = 0;
+    r->n_rest = 0;
+    walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_set(w, r->conf, r->n_conf);
+    while (i < n && walk_byte(w, i, (uint8_t)r->rest[i])) i++;
+    if (i == n) settle(r, w, n);
+}
+
+static const uint32_t *form_mask(grammar_run *r, grammar_walk *w)
+{
+    if (r->n_rest && atomic_load(&r->state) != RUN_QUEUED) take_rest(r, w);
+    grammar_run_prepare(r);
+    int state = atomic_load_explicit(&r->state, memory_order_acquire);
+    if (state == RUN_QUEUED) return NULL;
+    if (state == RUN_NEW && !r->over && !r->failed) {
+        compose(r, w);
+        add_stops(r);
+        atomic_store(&r->state, RUN_READY);
+    }
+    return r->mask;
+}
+
+const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
+{
+    if (is_led(r)) return lead_mask(r->lead, NULL);
+    const uint32_t *form = form_mask(r, w);
+    return form && r->lead && lead_rules(r->lead) ? lead_mask(r->lead, form) : form;
+}
+
+/* What of thoughts' last token is free text behind them; the helper may still have the run. */
+static void keep_rest(grammar_run *r)
 {
     size_t len;
     const char *s = lead_rest(r->lead, &len);
-    if (len == 0 || len > GRAMMAR_TOKEN_MAX) return;
-    walk_begin(w, &r->g->a, r->node, r->n_node);
-    walk_set(w, r->conf, r->n_conf);
-    for (size_t i = 0; i < len; i++)
-        if (!walk_byte(w, (int)i, (uint8_t)s[i])) return;
-    settle(r, w, (int)len);
-    grammar_run_prepare(r);
+    if (len == 0 || len > sizeof(r->rest)) return;
+    memcpy(r->rest, s, len);
+    r->n_rest = (int)len;
 }
 
 void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
 {
     const uint32_t *form = r->lead && lead_asks_form(r->lead) ? r->mask : NULL;
     if (r->lead && lead_rules(r->lead) && !lead_accept(r->lead, token, form)) {
-        take_rest(r, w);
+        keep_rest(r);
         return;
     }
     for (int i = 0; r->complete && i < r->n_stop_id; i++) {

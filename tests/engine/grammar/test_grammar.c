@@ -780,6 +780,7 @@ START_TEST(special_tokens_stand_in_free_text_alone)
     grammar_run *r = grammar_run_create(g, &eos, 1);
     ck_assert(allowed(mask_of(r), user) && allowed(mask_of(r), eos));
     feed(r, "<c");
+    ck_assert(allowed(mask_of(r), user));
     grammar_run_accept(r, walk, user); /* no text: the mark goes on */
     feed(r, ">");
     ck_assert(!allowed(mask_of(r), user) && !allowed(mask_of(r), eos));
@@ -792,6 +793,7 @@ START_TEST(special_tokens_stand_in_free_text_alone)
     g = must_tags(headed);
     r = grammar_run_create(g, &eos, 1);
     feed(r, "text ");
+    ck_assert(allowed(mask_of(r), lead));
     grammar_run_accept(r, walk, lead);
     feed(r, " {\"f\"");
     ck_assert_int_eq(n_set(mask_of(r)), 1);
