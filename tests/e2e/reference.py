@@ -255,10 +255,6 @@ def last_split(s):
     s["pre_tokenizer"]["pretokenizers"].append(dict(s["pre_tokenizer"]["pretokenizers"][0]))
 
 
-def bert(s):
-    s["pre_tokenizer"]["pretokenizers"].insert(0, {"type": "BertPreTokenizer"})
-
-
 def looks_back(s):
     s["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?<=a)b"
 
@@ -273,13 +269,12 @@ def same_normal(s):
 
 # What is refused: a kind, what is done to it, words of the sentence.
 REFUSED = [
-    ("llama3", last_split, "behind ByteLevel"), ("llama3", bert, "BertPreTokenizer"), ("llama3", looks_back, "group of a kind"),
+    ("llama3", last_split, "behind ByteLevel"), ("llama3", looks_back, "group of a kind"),
     ("llama2", put(decoder=None), "decoder 'null'"), ("gpt2", put(decoder={"type": "Fuse"}), "ByteLevel"),
-    ("llama2", put(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}), "WordPiece"),
+    ("llama3", put(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}), "ByteLevel"),
     ("llama2", put(decoder={"type": "Strip", "content": " ", "start": 1, "stop": 0}), "Strip"),
     ("llama2", put(decoder={"type": "Replace", "pattern": {"String": "_"}, "content": " "}), "Replace"),
-    ("llama2", put(normalizer={"type": "NFKC"}), "NFKC"), ("llama2", put(normalizer={"type": "Lowercase"}), "Lowercase"),
-    ("llama2", put(pre_tokenizer={"type": "Digits", "individual_digits": True}), "Digits"),
+    ("llama2", put(normalizer={"type": "ByteLevel"}), "ByteLevel"), ("llama2", put(pre_tokenizer={"type": "CharDelimiterSplit"}), "CharDelimiter"),
     ("llama2", model(dropout=0.1), "dropout"), ("llama2", model(continuing_subword_prefix="##"), "continuing_subword_prefix"),
     ("gpt2", model(type="WordPiece"), "WordPiece"),
     ("llama2", lambda s: other_id(add(s, [token("<far>")])), "'<far>' is listed with id 903"), ("llama2", same_normal, "both looked for"),
