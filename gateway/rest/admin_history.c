@@ -85,6 +85,7 @@ void admin_history(exchange *x)
     size_t n;
     err e;
     jsonw w;
+    x->watches = true;
     if (!take_query(x, &q)) return;
     if (history_get(x->server->store, &q, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);

@@ -16,7 +16,9 @@ enum {
     ACTS_MAX = 256,
     FIRST_RETRY_MS = 250,
     LAST_RETRY_MS = 4000,
-    CALL_MS = 10000
+    CALL_MS = 10000,
+    PAST_US = 10000000,
+    FIRST_PAST_S = 1800, /* about as much as a wide screen shows */
 };
 
 struct feed {
@@ -26,7 +28,7 @@ struct feed {
     lock mu; /* guards all below */
     cond change;
     bool stop, more, took;
-    int64_t interval_ms;
+    int64_t interval_ms, past_from_s;
     char cursor[64];
     feed_item item[ITEMS_MAX];
     int n_item;
@@ -116,10 +118,26 @@ static bool cursor_of(feed *f, char out[64])
     return go;
 }
 
+/* What the server has kept; one that keeps nothing is none the worse. */
+static void ask_past(feed *f)
+{
+    char path[96];
+    client_reply r;
+    err e;
+    lock_take(&f->mu);
+    snprintf(path, sizeof(path), "/admin/v1/history?by=class&step=10&start=%lld",
+             (long long)f->past_from_s);
+    lock_release(&f->mu);
+    client_request rq = {.method = "GET", .path = path, .timeout_ms = CALL_MS};
+    if (!client_call(f->c, &rq, &r, &e) && client_reply_ok(&r))
+        put(f, FEED_PAST, r.body ? r.body : "", r.len, true);
+    client_reply_clear(&r);
+}
+
 static void *feed_thread(void *arg)
 {
     feed *f = arg;
-    int64_t retry_ms = FIRST_RETRY_MS;
+    int64_t retry_ms = FIRST_RETRY_MS, past_us = 0;
     char cursor[64];
     (void)pthread_setname_np(pthread_self(), "feed");
     while (cursor_of(f, cursor)) {
@@ -129,6 +147,8 @@ static void *feed_thread(void *arg)
         snprintf(path, sizeof(path), "/admin/v1/stats%s%s", cursor[0] ? "?cursor=" : "", cursor);
         client_request rq = {.method = "GET", .path = path, .timeout_ms = CALL_MS};
         int64_t start = clock_now_us(), wait_ms;
+        if (start >= past_us) ask_past(f);
+        if (start >= past_us) past_us = start + PAST_US;
         err_code rc = client_call(f->c, &rq, &r, &e);
         if (!rc && client_reply_ok(&r)) {
             put(f, FEED_ANSWER, r.body ? r.body : "", r.len, true);
@@ -176,6 +196,7 @@ err_code feed_open(feed **out, const client_options *o, int wake, int64_t interv
     f->wake = wake;
     f->interval_ms = interval_ms;
     f->took = true;
+    f->past_from_s = clock_wall_us() / 1000000 - FIRST_PAST_S;
     lock_init(&f->mu, LOCK_FEED);
     cond_init(&f->change);
     if (pthread_create(&f->thread, NULL, feed_thread, f) != 0) {
@@ -219,6 +240,13 @@ void feed_set_cursor(feed *f, const char *cursor)
     snprintf(f->cursor, sizeof(f->cursor), "%s", cursor);
     f->took = true;
     cond_broadcast(&f->change);
+    lock_release(&f->mu);
+}
+
+void feed_set_past(feed *f, int64_t from_s)
+{
+    lock_take(&f->mu);
+    f->past_from_s = from_s;
     lock_release(&f->mu);
 }
 

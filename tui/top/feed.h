@@ -16,7 +16,7 @@
 #include "tui/client.h"
 #include "tui/top/view.h"
 
-typedef enum { FEED_ANSWER, FEED_GONE, FEED_DONE, FEED_KEYS } feed_kind;
+typedef enum { FEED_ANSWER, FEED_GONE, FEED_DONE, FEED_KEYS, FEED_PAST } feed_kind;
 
 typedef struct feed_item {
     feed_kind kind;
@@ -34,6 +34,8 @@ void feed_close(feed *f);
 void feed_set_interval(feed *f, int64_t interval_ms);
 /* Where to go on: the cursor of the last answer that was understood ("": from the beginning). */
 void feed_set_cursor(feed *f, const char *cursor);
+/* From when on what the server has kept is wanted next, in its seconds; every ten it is asked. */
+void feed_set_past(feed *f, int64_t from_s);
 /* False: too many wait. */
 bool feed_act(feed *f, const view_action *a);
 

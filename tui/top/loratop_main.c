@@ -273,6 +273,7 @@ static void came(app *a, int i, const char *text, size_t len)
     s->up = true;
     s->error[0] = 0;
     s->answered_us = clock_now_us();
+    feed_set_past(a->feed[i], topdata_past_from(&s->data));
     feed_set_cursor(a->feed[i], s->data.cursor);
     a->n_updates++;
     a->fresh = true;
@@ -314,6 +315,12 @@ static void take_items(app *a, int i)
             view_say(&a->v, clock_now_us(), "%s", it.text);
             a->fresh = true;
             break;
+        case FEED_PAST: { /* the charts do without what is not understood */
+            err e;
+            (void)topdata_apply_past(&s->data, it.text, it.len, &e);
+            a->fresh = true;
+            break;
+        }
         case FEED_KEYS:
             view_keys_came(&a->v, it.text, it.len, clock_now_us());
             a->fresh = true;

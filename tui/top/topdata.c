@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -525,6 +526,83 @@ err_code topdata_apply_text(topdata *t, const char *text, size_t len, err *e)
     cJSON_Delete(tree);
     return rc;
 }
+
+/* -------------------------------------------------------------------------- past -- */
+
+static double ms_of(const cJSON *row, const char *name)
+{
+    const cJSON *v = json_get(row, name);
+    return cJSON_IsNumber(v) ? v->valuedouble : -1;
+}
+
+/* False: it is no such row. */
+static bool read_span(const cJSON *row, const char **name, past_span *out)
+{
+    int64_t width = 0;
+    err e;
+    *name = NULL;
+    if (!cJSON_IsObject(row) || json_str(row, "name", name, NULL, &e) || !*name) return false;
+    out->ttft_ms = ms_of(row, "ttft_p99_ms");
+    out->tpot_ms = ms_of(row, "tpot_p99_ms");
+    return json_int(row, "start", 1, INT64_C(1) << 40, &out->start_s, NULL, &e) == ERR_NONE &&
+           json_int(row, "seconds", 1, 86400, &width, NULL, &e) == ERR_NONE && width == PAST_S &&
+           json_int(row, "met", 0, INT64_C(1) << 50, &out->met, NULL, &e) == ERR_NONE &&
+           json_int(row, "missed", 0, INT64_C(1) << 50, &out->missed, NULL, &e) == ERR_NONE;
+}
+
+/* Its place, or the one that is free; NULL: there are as many as can be. */
+static past_class *past_of(topdata *t, const char *name)
+{
+    for (int i = 0; i < PROTO_CLASS_MAX; i++) {
+        past_class *p = &t->past[i];
+        if (!p->name[0]) snprintf(p->name, sizeof(p->name), "%s", name);
+        if (strncmp(p->name, name, sizeof(p->name) - 1) == 0) return p;
+    }
+    return NULL;
+}
+
+err_code topdata_apply_past(topdata *t, const char *text, size_t len, err *e)
+{
+    cJSON *tree;
+    const cJSON *row;
+    const char *name;
+    past_span span = {0};
+    if (json_parse(text, len, &json_limits_trusted, &tree, e)) return e->code;
+    const cJSON *data = cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
+    err_code rc = cJSON_IsArray(data) ? ERR_NONE : wrong(e, "history", "data");
+    cJSON_ArrayForEach(row, data)
+    {
+        if (!rc && !read_span(row, &name, &span)) rc = wrong(e, "history", "data");
+    }
+    cJSON_ArrayForEach(row, data)
+    {
+        past_class *p = !rc && read_span(row, &name, &span) ? past_of(t, name) : NULL;
+        if (!p) continue;
+        p->span[span.start_s / PAST_S % PAST_SPANS] = span;
+        if (span.start_s > t->past_until_s) t->past_until_s = span.start_s;
+    }
+    if (!rc) t->version++;
+    cJSON_Delete(tree);
+    return rc;
+}
+
+int64_t topdata_past_from(const topdata *t)
+{
+    int64_t now_s = t->server.now_us / 1000000, oldest_s = now_s - PAST_S * PAST_SPANS / 2;
+    return t->past_until_s >= oldest_s && t->past_until_s <= now_s ? t->past_until_s + 1 : oldest_s;
+}
+
+const past_span *topdata_past(const topdata *t, const char *class_name, int64_t start_s)
+{
+    for (int i = 0; i < PROTO_CLASS_MAX && t->past[i].name[0]; i++) {
+        if (strcmp(t->past[i].name, class_name) != 0) continue;
+        const past_span *s = &t->past[i].span[start_s / PAST_S % PAST_SPANS];
+        return start_s > 0 && s->start_s == start_s ? s : NULL;
+    }
+    return NULL;
+}
+
+/* -------------------------------------------------------------------------- life -- */
 
 bool topdata_init(topdata *t)
 {

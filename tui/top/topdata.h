@@ -50,6 +50,20 @@ typedef enum {
     SERIES_ALL
 } series;
 
+/* What the server has kept of a class: ten seconds each, in a ring by time. */
+enum { PAST_S = 10, PAST_SPANS = 360 };
+
+typedef struct past_span {
+    int64_t start_s;         /* server's wall clock; 0: nothing ended then */
+    double ttft_ms, tpot_ms; /* p99; negative: none */
+    int64_t met, missed;
+} past_span;
+
+typedef struct past_class {
+    char name[PROTO_NAME_CAP];
+    past_span span[PAST_SPANS];
+} past_class;
+
 /* Beside each row of a table. */
 typedef struct row_side {
     uint64_t id;
@@ -87,6 +101,8 @@ typedef struct topdata {
     rowset table[TABLES];
     history series[SERIES_ALL];
     history at_s; /* server's time of each sample of the series */
+    past_class past[PROTO_CLASS_MAX];
+    int64_t past_until_s; /* the start of the newest span; 0: none came */
     history class_ttft[PROTO_CLASS_MAX], class_tpot[PROTO_CLASS_MAX];
     uint64_t version; /* raised by each answer */
 } topdata;
@@ -98,5 +114,12 @@ void topdata_clear(topdata *t);
 err_code topdata_apply(topdata *t, const cJSON *answer, err *e);
 /* From text: strict JSON first. */
 err_code topdata_apply_text(topdata *t, const char *text, size_t len, err *e);
+
+/* An answer of GET /admin/v1/history?by=class, taken whole or not at all. */
+err_code topdata_apply_past(topdata *t, const char *text, size_t len, err *e);
+/* From when on the next one is wanted, in the server's seconds. */
+int64_t topdata_past_from(const topdata *t);
+/* NULL: nothing of the class ended in the span that begins then. */
+const past_span *topdata_past(const topdata *t, const char *class_name, int64_t start_s);
 
 #endif

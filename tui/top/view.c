@@ -566,6 +566,7 @@ static void program_key(view *v, int key)
     case KEYS_F1 + 7: change_interval(v, true); break;
     case '-':
     case KEYS_F1 + 6: change_interval(v, false); break;
+    case 'v': v->histograms = !v->histograms; break;
     case 'a':
     case KEYS_F1 + 8: view_open_menu(v); break;
     default: break;

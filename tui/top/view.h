@@ -133,7 +133,7 @@ typedef struct view {
     int rows, cols;
     int64_t now_us, wall_us; /* of the last draw or key */
     int64_t interval_ms;
-    bool paused, read_only, quit, utf8, replay;
+    bool paused, read_only, quit, utf8, replay, histograms;
     char input[VIEW_INPUT_MAX], search[VIEW_INPUT_MAX];
     view_menu menu;
     int code; /* what is being confirmed or asked for */

@@ -22,6 +22,7 @@ static const char *const help[] = {
     "a F9             actions on the row or the tagged rows; all ask first:",
     "                   requests: cancel;  adapters: pin, unpin, evict, warm, roll back",
     "                   tenants: suspend, resume, limits, class, revoke a key;  drain",
+    "v                on the page of classes: how slow over time, or how often how slow",
     "p                pause the display;   + -  F8 F7  longer, shorter interval",
     "mouse            click tabs, headings, rows (twice: down), keys below",
     "H ? F1           this help;   q F10  quit (settings are kept)",

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "tui/text.h"
 #include "tui/top/view.h"
@@ -429,37 +430,100 @@ static void draw_missed(cells *c, int row, const proto_class *k)
     (void)cells_text(c, row, 5, -1, STYLE_WARN, text);
 }
 
+/* A class's figures in `w` columns of a span or two each, up to now; columns that are beyond the
+ * target are red.  which: 0 first tokens, 1 further ones. */
+static void draw_past(const topdata *d, cells *c, int row, int h, const proto_class *k, int which)
+{
+    enum { MOST = 2 * PAST_SPANS };
+    double v[MOST], target = which ? k->tpot_target_ms : k->ttft_target_ms, most = target;
+    int col = 16, w = c->cols - col - 1, per = c->utf8 ? 2 : 1;
+    if (w > PAST_SPANS / per) w = PAST_SPANS / per;
+    if (w < 8) return;
+    int n = w * per;
+    int64_t end_s = d->past_until_s + PAST_S;
+    bool late[PAST_SPANS] = {false};
+    for (int i = 0; i < n; i++) {
+        const past_span *s = topdata_past(d, k->name, end_s - (int64_t)(n - i) * PAST_S);
+        double ms = s ? which ? s->tpot_ms : s->ttft_ms : -1;
+        v[i] = fmax(ms, 0);
+        most = fmax(most, ms);
+        late[i / per] |= target > 0 && ms > target;
+    }
+    char text[16];
+    text_ms(most, text, sizeof(text));
+    (void)cells_printf(c, row, 0, 7, STYLE_DIM, which ? "TPOT99" : "TTFT99");
+    cells_right(c, row, 7, 8, STYLE_DIM, text);
+    cells_graph(c, row, col, h, w, which ? STYLE_ACCENT : STYLE_GOOD, v, n, fmax(most, 1e-3));
+    for (int x = 0; x < w; x++) {
+        for (int y = row; late[x] && y < row + h; y++) cells_paint(c, y, col + x, 1, STYLE_BAD);
+    }
+}
+
+/* Below such charts: local times. */
+static void draw_past_axis(const topdata *d, cells *c, int row)
+{
+    int col = 16, w = c->cols - col - 1, per = c->utf8 ? 2 : 1;
+    if (w > PAST_SPANS / per) w = PAST_SPANS / per;
+    if (row >= c->rows - 2 || w < 30 || !d->past_until_s) return;
+    for (int mark = 0; mark < 3; mark++) {
+        int x = mark * (w - 8) / 2;
+        time_t at = (time_t)(d->past_until_s + PAST_S - (int64_t)(w - x) * per * PAST_S);
+        char text[16];
+        struct tm tm;
+        if (!localtime_r(&at, &tm) || !strftime(text, sizeof(text), "%H:%M:%S", &tm)) return;
+        (void)cells_text(c, row, col + x, 8, STYLE_DIM, text);
+    }
+    (void)cells_text(c, row, 0, col - 1, STYLE_DIM, "10 s a point");
+}
+
+static void draw_counts(cells *c, int y, const proto_class *k)
+{
+    (void)cells_printf(
+        c, y, 0, -1, STYLE_NORMAL,
+        "%s: %lld done, %lld met both targets, %lld missed, %lld failed, %lld limited, "
+        "%lld refused (%s)",
+        k->name, (long long)k->ended, (long long)k->met, (long long)k->missed, (long long)k->failed,
+        (long long)k->limited, (long long)k->refused, k->on_overload);
+}
+
+/* The two histograms of each class; `h` lines high. */
+static int draw_slow(const topdata *d, cells *c, int y, int h, int i)
+{
+    draw_histogram(d, c, y, 0, h, i, 0);
+    if (c->cols >= 90) draw_histogram(d, c, y, 45, h, i, 1);
+    return y + h + 2;
+}
+
+/* What has become of each, why not, and how slow: over time, or how often. */
 void view_draw_slo(view *v, cells *c, int top, int rows)
 {
     const topdata *d = view_data(v);
     if (!d->any) return;
     int y = draw_classes(v, c, top, rows) + 1;
-    int n = d->n_class ? d->n_class : 1, each = (top + rows - y) / n;
-    int h = each - 4 > 8 ? 8 : each - 4;
-    for (int i = 0; i < d->n_class; i++) {
+    int n = d->n_class ? d->n_class : 1, end = top + rows, each = (end - y) / n;
+    int h = v->histograms ? each - 4 : (each - 3) / 2;
+    if (h > 8) h = 8;
+    for (int i = 0; i < d->n_class && y + 1 < end; i++) {
         const proto_class *k = &d->classes[i];
-        if (y + 1 >= top + rows) break;
-        (void)cells_printf(
-            c, y, 0, -1, STYLE_NORMAL,
-            "%s: %lld done, %lld met both targets, %lld missed, %lld failed, %lld limited, "
-            "%lld refused (%s)",
-            k->name, (long long)k->ended, (long long)k->met, (long long)k->missed,
-            (long long)k->failed, (long long)k->limited, (long long)k->refused, k->on_overload);
+        draw_counts(c, y, k);
         if (each >= 2 && k->verdict[0])
             (void)cells_printf(c, ++y, 5, -1, STYLE_BAD, "broken %s", k->verdict);
         else if (each >= 2 && k->missed > 0)
             draw_missed(c, ++y, k);
-        if (h >= 1) {
-            draw_histogram(d, c, y + 1, 0, h, i, 0);
-            if (c->cols >= 90) draw_histogram(d, c, y + 1, 45, h, i, 1);
-            y += h + 3;
-        } else {
-            y++;
+        y++;
+        if (h >= 1 && v->histograms) {
+            y = draw_slow(d, c, y, h, i);
+        } else if (h >= 1) {
+            draw_past(d, c, y, h, k, 0);
+            draw_past(d, c, y + h, h, k, 1);
+            y += 2 * h + 1;
         }
     }
-    if (h >= 1 && y - 1 < top + rows) {
+    if (h >= 1 && v->histograms && y - 1 < end) {
         (void)cells_text(c, y - 1, 5, -1, STYLE_DIM,
                          "10us 100u 1ms  10ms 100m 1s   10s  100s   ^ target");
+    } else if (h >= 1) {
+        draw_past_axis(d, c, y - 1);
     }
 }
 

@@ -263,11 +263,11 @@ def test_settings_are_remembered():
     with Term() as t:
         t.wait("ready")
         t.key("6")
-        t.wait("^ target")
+        t.wait("10 s a point")
         t.type("q")
         t.wait_end()
         with Term(env={"XDG_CONFIG_HOME": t.config}) as again:
-            again.wait("^ target")
+            again.wait("10 s a point")
 
 
 def colours_of(text):

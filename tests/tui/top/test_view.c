@@ -227,7 +227,7 @@ START_TEST(every_screen_shows_what_it_is_for)
     ck_assert(shows("Step time") && shows("Cost model") && shows("100 pages: 25 held"));
     ck_assert(shows("K pages 256 KiB") && shows("A adapters 512 KiB") && shows(". free 256 KiB"));
     ck_assert(shows("KKKKKAAAAA") && shows("AAAAA.....") && !shows("Kc"));
-    press("6");
+    press("6v");
     ck_assert(shows("TTFT") && shows("^ target"));
     ck_assert(shows("missed by swap 2, machine 1"));
     class_more = "\"verdict\":\"since 10:01:20\",";
@@ -435,7 +435,7 @@ START_TEST(what_came_too_late_is_red)
     start(1);
     class_more = "\"tpot_target_ms\":1,";
     feed_it(answer("\"reset\":true", 1, three_tenants));
-    press("6");
+    press("6v");
     draw();
     int y = 0, red = 0;
     for (; y < c.rows; y++) {
@@ -448,6 +448,58 @@ START_TEST(what_came_too_late_is_red)
     for (int x = 5; x < 8; x++) red += style_at(y, x) == STYLE_BAD;
     ck_assert_int_eq(red, 0); /* its target is 500 ms: no bound is beyond it */
     class_more = "";
+    stop();
+}
+END_TEST
+
+static err_code take_past(const char *text)
+{
+    err e;
+    return topdata_apply_past(view_data(&v), text, strlen(text), &e);
+}
+
+#define SPAN(name, start, ttft, more)                                                   \
+    "{\"name\":\"" name "\",\"start\":" start ",\"seconds\":10,\"met\":1,\"missed\":0," \
+    "\"ttft_p99_ms\":" ttft ",\"tpot_p99_ms\":null" more "}"
+
+/* Of the server's own history, whose newest span stands at the right; late ones are red. */
+START_TEST(it_opens_with_what_was)
+{
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{\"data\":7}",
+        "{\"data\":[7]}",
+        "{\"data\":[{\"name\":\"x\"}]}",
+        "{\"data\":[" SPAN("standard", "-10", "5", "") "]}",
+        "{\"data\":[" SPAN("standard", "1e300", "5", "") "]}",
+        "{\"data\":[" SPAN("standard", "1699999970", "5", "") ",{}]}"};
+    start(1);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        ck_assert_msg(take_past(bad[i]) != ERR_NONE, "%s", bad[i]);
+    feed_it(answer("\"reset\":true", 1, three_tenants));
+    ck_assert_int_eq(topdata_past_from(view_data(&v)), 1700000000 - 1800);
+    ck_assert_int_eq(
+        take_past("{\"data\":[" SPAN("standard", "1699999970", "20", "") "," SPAN(
+            "standard", "1699999990", "900", "") "," SPAN("other", "1699999990", "1", "") "]}"),
+        ERR_NONE);
+    ck_assert_int_eq(topdata_past_from(view_data(&v)), 1699999991);
+    ck_assert_ptr_null(topdata_past(view_data(&v), "standard", 1699999980));
+    ck_assert(topdata_past(view_data(&v), "standard", 1699999990)->ttft_ms == 900);
+    press("6");
+    ck_assert(shows("TTFT99") && shows("900ms") && shows("10 s a point") && !shows("^ target"));
+    int y = 0, red = 0, good = 0;
+    for (bool found = false; !found && y < c.rows; y += !found) {
+        char *row = cells_row(&c, y);
+        found = strncmp(row, "TTFT99", 6) == 0;
+        free(row);
+    }
+    for (int x = 16; x < 79; x++) {
+        red += style_at(y, x) == STYLE_BAD;
+        good += c.at[y * c.cols + x].ch != ' ' && style_at(y, x) == STYLE_GOOD;
+    }
+    ck_assert_int_eq(red, 1);
+    ck_assert(style_at(y, 78) == STYLE_BAD && good == 0);
     stop();
 }
 END_TEST
@@ -600,6 +652,7 @@ int main(void)
     tcase_add_test(tc, limits_name_who_is_at_one);
     tcase_add_test(tc, the_thrasher_is_named);
     tcase_add_test(tc, what_came_too_late_is_red);
+    tcase_add_test(tc, it_opens_with_what_was);
     tcase_add_test(tc, charts_say_how_long_ago);
     tcase_add_test(tc, actions_ask_and_name_their_rows);
     tcase_add_test(tc, old_data_is_dimmed_with_its_age);
