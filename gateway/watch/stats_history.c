@@ -106,13 +106,27 @@ void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, bool
 
 /* -------------------------------------------------------------------------- writing -- */
 
-/* "queue:3,machine:1", of those that are not 0. */
+/* The cause of most, of those that are left; they are fewer then. */
+static int take_most(uint64_t left[MISS_CAUSES])
+{
+    int most = MISS_NONE;
+    left[MISS_NONE] = 0;
+    for (int k = MISS_NONE + 1; k < MISS_CAUSES; k++) {
+        if (left[k] > left[most]) most = k;
+    }
+    left[most] = 0;
+    return most;
+}
+
+/* "queue:3,machine:1", of those that are not 0, the one of most misses first. */
 static void put_causes(const uint64_t cause[MISS_CAUSES], char *out, size_t cap)
 {
+    uint64_t left[MISS_CAUSES];
     size_t at = 0;
+    int k;
+    memcpy(left, cause, sizeof(left));
     out[0] = '\0';
-    for (int k = MISS_NONE + 1; k < MISS_CAUSES && at < cap; k++) {
-        if (cause[k] == 0) continue;
+    while ((k = take_most(left)) != MISS_NONE && at < cap) {
         at += (size_t)snprintf(out + at, cap - at, "%s%s:%llu", at ? "," : "", miss_cause_name(k),
                                (unsigned long long)cause[k]);
     }

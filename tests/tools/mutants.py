@@ -1274,6 +1274,16 @@ _rule("loratop.rates-fade", "tui/top/topdata.c",
       "s->events *= exp(-(double)(now - s->at_us) / EVENTS_FADE_US);", "",
       "tui.test_view", "refusals and loads a minute are of the last minute")
 
+_rule("loratop.past-red", "tui/top/view_panels.c",
+      "late[i / per] |= target > 0 && ms > target;", "",
+      "tui.test_view", "spans that were later than the target are red")
+_rule("history.most-first", "gateway/watch/stats_history.c",
+      "if (left[k] > left[most]) most = k;", "if (left[k] && !left[most]) most = k;",
+      "gateway.test_stats_history", "the cause of most misses stands first in a verdict")
+_rule("loractl.why-now", "tui/ctl/loractl_why.c",
+      "    say_now(all);\n", "",
+      "e2e.test_causes", "why a class is slow begins with what is so now")
+
 # ---- loractl ---------------------------------------------------------------------------------
 
 _rule("loractl.only-near", "tui/near.c",

@@ -430,6 +430,12 @@ static void draw_missed(cells *c, int row, const proto_class *k)
     (void)cells_text(c, row, 5, -1, STYLE_WARN, text);
 }
 
+/* The end of the last span that is over. */
+static int64_t past_end_s(const topdata *d)
+{
+    return d->server.now_us / 1000000 / PAST_S * PAST_S;
+}
+
 /* A class's figures in `w` columns of a span or two each, up to now; columns that are beyond the
  * target are red.  which: 0 first tokens, 1 further ones. */
 static void draw_past(const topdata *d, cells *c, int row, int h, const proto_class *k, int which)
@@ -440,7 +446,7 @@ static void draw_past(const topdata *d, cells *c, int row, int h, const proto_cl
     if (w > PAST_SPANS / per) w = PAST_SPANS / per;
     if (w < 8) return;
     int n = w * per;
-    int64_t end_s = d->past_until_s + PAST_S;
+    int64_t end_s = past_end_s(d);
     bool late[PAST_SPANS] = {false};
     for (int i = 0; i < n; i++) {
         const past_span *s = topdata_past(d, k->name, end_s - (int64_t)(n - i) * PAST_S);
@@ -464,10 +470,10 @@ static void draw_past_axis(const topdata *d, cells *c, int row)
 {
     int col = 16, w = c->cols - col - 1, per = c->utf8 ? 2 : 1;
     if (w > PAST_SPANS / per) w = PAST_SPANS / per;
-    if (row >= c->rows - 2 || w < 30 || !d->past_until_s) return;
+    if (row >= c->rows - 2 || w < 30) return;
     for (int mark = 0; mark < 3; mark++) {
         int x = mark * (w - 8) / 2;
-        time_t at = (time_t)(d->past_until_s + PAST_S - (int64_t)(w - x) * per * PAST_S);
+        time_t at = (time_t)(past_end_s(d) - (int64_t)(w - x) * per * PAST_S);
         char text[16];
         struct tm tm;
         if (!localtime_r(&at, &tm) || !strftime(text, sizeof(text), "%H:%M:%S", &tm)) return;

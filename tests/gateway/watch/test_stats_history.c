@@ -154,19 +154,20 @@ START_TEST(a_breach_begins_and_ends)
                   "%s", text);
     ck_assert_ptr_nonnull(strstr(text, " of 500 ms; tokens "));
     tick(40); /* quiet */
-    note(0, 5, "base", MISS_MACHINE, 5);
+    note(0, 5, "base", MISS_MACHINE, 6);
     tick(50);
     tick(60);
     tick(70);
     ck_assert_int_eq(n_told, 1);
-    ck_assert_int_eq(stats_history_breach(h, 0).missed, 10);
+    ck_assert_int_eq(stats_history_breach(h, 0).missed, 11);
     tick(80);
     ck_assert_int_eq(n_told, 2);
     ck_assert_int_eq(told.until_s, T0 + 50);
-    ck_assert_int_eq((int)told.cause[MISS_MACHINE], 5);
+    ck_assert_int_eq((int)told.cause[MISS_MACHINE], 6);
     breach_text(&told, 500 * MS, 0, text, sizeof(text));
-    ck_assert_msg(strstr(text, "from 08:00:20 to 08:00:50 UTC: 10 of 14 missed") == text, "%s",
-                  text);
+    ck_assert_msg(strstr(text, "from 08:00:20 to 08:00:50 UTC: 11 of 15 missed (machine:6,"
+                               "queue:5)") == text,
+                  "%s", text);
     ck_assert_ptr_null(strstr(text, "; tokens"));
     tick(90);
     ck_assert_int_eq(n_told, 2);
