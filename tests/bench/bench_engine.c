@@ -7,8 +7,8 @@
  * random r=16 adapters on all seven layers (and on all experts), and for a prompt of 512 tokens;
  * medians.  Bytes of the weights (of experts: of all), and the multiply-adds of the prompt's linear
  * layers, stand beside.  With a second word only that is done, over and over, for a profiler to
- * look at; "sample" is eight rows with their tokens drawn, by top-k 40 and, step by step in turn, by
- * top-p alone.
+ * look at; "sample" is eight rows with their tokens drawn, by top-k 40 and, step by step in turn,
+ * by top-p alone.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -289,9 +289,6 @@ _rule("fair.rich", "engine/sched/fair.c",
 _rule("promise.crowded", "engine/sched/promise.c",
       "bool behind = o->crowded && ", "bool behind = o->crowded && o->n_tenant < 0 && ",
       "engine.test_promise", "where seats are for others alone, a flood is told how long it waits")
-_rule("promise.turns", "tests/sim/server.c",
-      "s->outlook.crowded = s->crowded || s->rows_short;", "s->outlook.crowded = s->crowded;",
-      "sim.figures", "who waits for its prompt's turn has a queue before it, though seats are free")
 _rule("promise.fair-wait", "engine/sched/promise.c",
       "sum += fmin(work_before(o, i, slo), mine + o->quantum_us);", "sum += work_before(o, i, slo);",
       "engine.test_promise", "another tenant's flood does not count for one's own wait")
