@@ -250,25 +250,34 @@ static err_code check_score(adapter_layout *al, const model_config *base, err *e
     return ERR_NONE;
 }
 
+/* Has the base what the tensor is for? */
+static err_code check_place(const model_config *base, const st_tensor *t, const tensor_name *tn,
+                            err *e)
+{
+    if (tn->layer >= base->n_layer)
+        return err_set(e, ERR_INPUT, "tensor '%.140s': the base has only %d layers", t->name,
+                       base->n_layer);
+    if (tn->expert >= 0 &&
+        (tn->expert >= base->experts.n || !(base->layer[tn->layer] & LAYER_EXPERTS)))
+        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has %d experts",
+                       t->name, base->layer[tn->layer] & LAYER_EXPERTS ? base->experts.n : 0);
+    if (!module_there(base, tn))
+        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has no such module",
+                       t->name);
+    return ERR_NONE;
+}
+
 err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
 {
     tensor_name tn;
     if (!tensor_name_parse(t->name, &tn)) return naming_refuse(t->name, e);
-    if (tn.layer >= base->n_layer)
-        return err_set(e, ERR_INPUT, "tensor '%.140s': the base has only %d layers", t->name,
-                       base->n_layer);
-    if (tn.expert >= 0 &&
-        (tn.expert >= base->experts.n || !(base->layer[tn.layer] & LAYER_EXPERTS)))
-        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has %d experts",
-                       t->name, base->layer[tn.layer] & LAYER_EXPERTS ? base->experts.n : 0);
-    if (!module_there(base, &tn))
-        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has no such module",
-                       t->name);
+    err_code rc = check_place(base, t, &tn, e);
+    if (rc) return rc;
     if (tn.module == MODULE_STACK || tn.module == MODULE_STACK_INNER)
         return place_stack(al, base, t, &tn, e);
     int count;
     size_t slot = first_slot(&al->peft, &tn, &count);
-    err_code rc = check_wanted(al, base, t->name, &tn, slot, e);
+    rc = check_wanted(al, base, t->name, &tn, slot, e);
     if (rc) return rc;
     dtype type;
     if (!st_usable(t->dtype, &type))

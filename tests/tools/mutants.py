@@ -822,7 +822,7 @@ _rule("experts.dense-layers", "engine/model/model_config.c",
       "if ((i + 1) % every != 0) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;", "",
       "engine.test_model_config adapters.test_golden", "layers between those with experts have one MLP")
 _rule("experts.number", "adapters/format/layout.c",
-      "(tn.expert >= base->experts.n ||", "(tn.expert > base->experts.n ||",
+      "(tn->expert >= base->experts.n ||", "(tn->expert > base->experts.n ||",
       "adapters.test_experts", "an adapter for more experts than there are is refused")
 _rule("experts.parameters-apart", "adapters/format/layout.c",
       "from + i * apart * size, size);", "from + i * size, size);",
