@@ -149,7 +149,7 @@ def main():
     stir(model)
     model.half().save_pretrained(OUT / "classes")
     golden["logits"]["classes"] = logits(model.float(), ids)
-    write(OUT, "golden.json", golden)
+    (OUT / "golden.json").write_text(json.dumps(golden).replace("], ", "],\n") + "\n")  # a vector on each line
 
 
 def vectors_of_body(model, ids, how):
