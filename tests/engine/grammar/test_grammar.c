@@ -733,6 +733,12 @@ static const char headed[] = "{\"leads\":[\"<|assistant|>\"],\"heads\":[\"{\\\"f
                              "{\"begin\":\"{\\\"f\\\":\","
                              "\"schema\":{\"enum\":[1,2]},\"end\":\"}\"}]}";
 
+/* A trigger that begins again inside of itself; one that stands in the midst of tokens. */
+static const char again[] = "{\"triggers\":[\"aab\"],\"tags\":[{\"begin\":\"aab\",\"schema\":{"
+                            "\"enum\":[1]},\"end\":\";\"}]}";
+static const char common_letter[] =
+    "{\"triggers\":[\"e\"],\"tags\":[{\"begin\":\"e=\",\"schema\":{\"enum\":[1]},\"end\":\"\"}]}";
+
 START_TEST(free_text_has_its_tags)
 {
     static const struct {
@@ -752,6 +758,10 @@ START_TEST(free_text_has_its_tags)
         {marked, "<cc", false},
         {marked, "<ccc", false},
         {marked, "a <c<c>3</c>", false},
+        {again, "aaab1;aaaab1; aa", true},
+        {again, "aaab2;", false},
+        {common_letter, "a b e=1 c", true},
+        {common_letter, "the", false},
         {headed, "{\"f\":1}", true},
         {headed, " \n {\"f\":2} ; {\"f\":1},{\"f\":1} x {\"f\":9}", true},
         {headed, "{\"g\":9} {\"f\":9}", true},
