@@ -34,14 +34,15 @@ class Stage:
         self.names = sorted(p.name for p in (self.model / "adapters").iterdir() if p.is_dir())[:8]
         self.server = Server(model=self.model, program="lorad_faulty", settings={
             "log.level": "warn", "adapters.roots": self.model, "adapters.host_memory": 0, "engine.max_seqs": 4,
-            "classes.interactive": "ttft:1s tpot:400ms weight:4", "classes.batch": "ttft:1h tpot:1h weight:1"})
+            "classes.interactive": "ttft:1s tpot:400ms weight:4", "classes.standard": "ttft:1s tpot:400ms weight:2",
+            "classes.batch": "ttft:1h tpot:1h weight:1"})
         self.fault, self.slow = self.server.dir.with_suffix(".fault"), self.server.dir.with_suffix(".slow")
         os.environ["LORAD_TEST_FAULT"], os.environ["LORAD_TEST_SLOW"] = str(self.fault), str(self.slow)
         self.over, self.pool, self.keys = threading.Event(), concurrent.futures.ThreadPoolExecutor(48), {}
 
     def __enter__(self):
         self.server.__enter__()
-        for name in ("acme", "cold", "abuser", "bulk"):
+        for name in ("acme", "cold", "abuser"):
             self.keys[name] = self.server.tenant(name)
         self.server.admin("POST", "/adapters/register", {"path": str(self.model / "adapters"), "tenant": "cold"})
         for n in (8, 64, 400):
@@ -51,9 +52,11 @@ class Stage:
         begun = time.monotonic()
         for _ in range(3):
             self.all_names()
-        warm_ms = 1000 * (time.monotonic() - begun) / 3
-        self.server.admin("PATCH", "/tenants/cold", {"targets": {"interactive": {"ttft_ms": math.ceil(3 * warm_ms)}}})
-        self.cold_ms = 3 * warm_ms
+        self.all_ms = 1000 * (time.monotonic() - begun) / 3
+        begun = time.monotonic()
+        for name in self.names:
+            self.ask("cold", name, 1, 1)
+        self.one_ms = 1000 * (time.monotonic() - begun) / len(self.names)
         begun = time.monotonic()
         self.ask("acme", n=1, n_prompt=300, tier="flex")
         self.long = max(100, min(2000, int(2 * 300 / (time.monotonic() - begun))))  # tokens: some two seconds
@@ -82,6 +85,13 @@ class Stage:
 
     def all_names(self):
         list(self.pool.map(lambda name: self.ask("cold", name, 1, 1), self.names))
+
+    def promise(self, ms):
+        self.server.admin("PATCH", "/tenants/cold", {"targets": {"interactive": {"ttft_ms": math.ceil(ms)}}})
+
+    def evict(self):
+        for name in self.names:
+            self.server.admin("POST", f"/tenants/cold/adapters/{name}/evict", expect=(200, 202, 204))
 
     def keep_asking(self):
         while not self.over.is_set():
@@ -115,27 +125,34 @@ def burst(stage, stop):
 
 
 def cold(stage, stop):
+    stage.promise(3 * stage.all_ms)
     while not stop.is_set():
-        for name in stage.names:
-            stage.server.admin("POST", f"/tenants/cold/adapters/{name}/evict", expect=(200, 202, 204))
+        stage.evict()
         stage.all_names()
 
 
 def slow_disk(stage, stop):
-    stage.slow.write_text(str(max(40, math.ceil(stage.cold_ms / 30))))  # of some ten reads for each of eight
-    cold(stage, stop)
+    """One adapter after the other; each takes some ten reads."""
+    stage.promise(3 * stage.one_ms)
+    stage.slow.write_text(str(max(20, math.ceil(stage.one_ms / 2))))
+    while not stop.is_set():
+        stage.evict()
+        for name in itertools.takewhile(lambda _: not stop.is_set(), stage.names):
+            stage.ask("cold", name, 1, 1)
     stage.slow.unlink()
 
 
 def share(stage, stop):
-    """Somebody has set batch's weight so that it has the seats."""
-    stage.server.admin("PATCH", "/config", {"class.batch.weight": 1000})
-    repeat(stage, stop, 16, "bulk", "base", 40, 16, "flex")
-    stage.server.admin("PATCH", "/config", {"class.batch.weight": None})
+    """Of one tenant, interactive takes most of the seats from standard."""
+    stage.server.admin("PATCH", "/config", {"class.interactive.weight": 16})
+    others = stage.pool.submit(repeat, stage, stop, 8, "acme", "base", 4, 16, "default")
+    repeat(stage, stop, 16, "acme", "base", 16)
+    others.result()
+    stage.server.admin("PATCH", "/config", {"class.interactive.weight": None})
 
 
 def long_prompts(stage, stop):
-    repeat(stage, stop, 2, "abuser", "base", 1, stage.long)
+    repeat(stage, stop, 1, "abuser", "base", 1, stage.long)
 
 
 def restart(stage, stop):
@@ -174,13 +191,15 @@ def named(text):
 
 def play(stage, name):
     fault, right = INCIDENTS[name]
+    whose = "standard" if name == "share" else "interactive"
     until(stage.calm, CALM_S)
     stop, begun, wall = threading.Event(), time.monotonic(), time.time()
     running = stage.pool.submit(fault, stage, stop)
     seen = {}
     while time.monotonic() - begun < LASTS_S and len(seen) < 2:
-        why = json.loads(stage.ctl("why", "interactive", "--json") or "{}").get("verdict", "")
+        why = json.loads(stage.ctl("why", whose, "--json") or "{}").get("verdict", "")
         top = stage.top("slo")
+        top = next((line for line in top.split(whose + ":")[1:] if "broken" in line), "").split("TTFT99")[0]
         for who, text in (("loractl", why), ("loratop", top)):
             if who not in seen and named(text) & right:
                 seen[who] = time.monotonic() - begun
@@ -188,9 +207,8 @@ def play(stage, name):
         time.sleep(0.2)
     stop.set()
     running.result()
-    rows = stage.server.admin("GET", f"/history?by=class&name=interactive&start={int(wall) - 20}&limit=1000")["data"]
-    until(lambda: stage.server.admin("GET", f"/history?by=class&name=interactive&start={int(wall) + 10}")["data"], 30)
-    rows = stage.server.admin("GET", f"/history?by=class&name=interactive&start={int(wall) - 20}&limit=1000")["data"]
+    until(lambda: stage.server.admin("GET", f"/history?by=class&name={whose}&start={int(wall) + 10}")["data"], 30)
+    rows = stage.server.admin("GET", f"/history?by=class&name={whose}&start={int(wall) - 20}&limit=1000")["data"]
     with_cause = [r["start"] for r in rows if r["seconds"] == 10 and any(c in r["causes"] for c in right)]
     off = min((s + (0 if wall < s else min(wall - s, 10)) - wall for s in with_cause), key=abs, default=None)
     return {"incident": name, "named_s": {k: round(v, 1) for k, v in seen.items()}, "began_off_s": off and round(off, 1),
