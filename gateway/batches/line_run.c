@@ -29,6 +29,7 @@ static const struct {
     {"/v1/chat/completions", completion_handle_chat},
     {"/v1/completions", completion_handle_text},
     {"/v1/responses", responses_create},
+    {"/v1/embeddings", embeddings_create},
 };
 
 batch_handler *batch_handler_of(const char *url)
@@ -41,7 +42,7 @@ batch_handler *batch_handler_of(const char *url)
 
 const char *batch_endpoints(void)
 {
-    return "/v1/chat/completions, /v1/completions, /v1/responses";
+    return "/v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings";
 }
 
 /* ---------------------------------------------------------------------------- writing -- */
@@ -173,6 +174,7 @@ static line_fate run_for(line_job *j, caller *who, const batch_line *line)
                        .path = j->row->endpoint,
                        .body = line->body,
                        .id = id_of(j),
+                       .most_choices = BATCH_LINE_IDS,
                        .slo_class = j->slo_class,
                        .who = who,
                        .tenant = who->tenant.name,

@@ -19,6 +19,7 @@ typedef struct inner_request {
     const char *method, *path;
     const cJSON *body;          /* borrowed */
     uint64_t id;                /* of the request, and of its first choice's usage */
+    int most_choices;           /* ids from `id` on that are its own */
     int slo_class;              /* in which it runs, whatever its body says */
     struct caller *who;         /* for whom */
     const char *tenant, *batch; /* for the log's line: whose it is, of what it is a part */

@@ -6,6 +6,7 @@
 
 #include "engine/base/json.h"
 #include "engine/sched/sched.h"
+#include "gateway/http/inner.h"
 #include "gateway/openai/completion_inside.h"
 #include "storage/adapter_rows.h"
 
@@ -21,6 +22,9 @@ bool completion_pooled_read(completion *c, const cJSON *body)
         .rules = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_top = -1}};
     if (!c->pooled->read(c->door_state, c->x, body, rq, &c->problem)) return false;
     if (rq->service_tier && strcmp(rq->service_tier, "auto") == 0) rq->service_tier = NULL;
+    if (c->x->inner && rq->n_prompts > c->x->inner->most_choices)
+        return openai_refuse(&c->problem, 400, "invalid_value", c->pooled->param,
+                             "a line of a batch has at most %d inputs", c->x->inner->most_choices);
     if (rq->model && rq->model[0]) return true;
     return openai_refuse(&c->problem, 400, "missing_required_parameter", "model",
                          "'model' is required");

@@ -29,7 +29,8 @@ UPLOAD = {"multipart/form-data": {"type": "object", "required": ["file", "purpos
     "file": {"type": "string", "format": "binary"}, "purpose": {"const": "batch"}}}}
 CREATE = {"type": "object", "required": ["input_file_id", "endpoint", "completion_window"], "additionalProperties": False, "properties": {
     "input_file_id": {**FILE_ID, "description": "of a file with the purpose batch"},
-    "endpoint": {"enum": ["/v1/chat/completions", "/v1/completions", "/v1/responses"]}, "completion_window": {"const": "24h"},
+    "endpoint": {"enum": ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]},
+    "completion_window": {"const": "24h"},
     "metadata": METADATA, "output_expires_after": {"type": ["object", "null"], "required": ["anchor", "seconds"], "properties": {
         "anchor": {"const": "created_at"}, "seconds": {"type": "integer", "minimum": 3600, "maximum": 2592000}}}}}
 

@@ -176,9 +176,24 @@ def a_batch_is_carried_out():
     clean()
 
 
+def vectors_are_lines_too():
+    """As many inputs as ids are a line's own: each has its row of usage, once."""
+    before = rows(server, "SELECT count(*) FROM usage")[0][0]
+    lines = [line(i, url="/v1/embeddings", body={"model": "base", "input": [f"{i} {k}" for k in range(n)]})
+             for i, n in enumerate((2, 128, 129))]
+    b = ended(start(lines, endpoint="/v1/embeddings"))
+    assert (b.request_counts.completed, b.request_counts.failed) == (2, 1), b
+    got = results(b)
+    assert [len(got[f"line-{i}"]["response"]["body"]["data"]) for i in (0, 1)] == [2, 128]
+    wrong = json.loads(mine.files.content(b.error_file_id).text)
+    assert "at most 128" in wrong["response"]["body"]["error"]["message"], wrong
+    assert rows(server, "SELECT count(*) FROM usage")[0][0] == before + 130
+    clean()
+
+
 def bad_lines_fail_the_batch():
     good = line(0)
-    b = ended(start([good, good, "{", line(1, method="GET"), line(2, url="/v1/embeddings"), {**line(3), "body": 7},
+    b = ended(start([good, good, "{", line(1, method="GET"), line(2, url="/v1/rerank"), {**line(3), "body": 7},
                      line(4, body={"prompt": "x"}), line(5, body={"model": "base", "prompt": "x", "stream": True}),
                      {k: v for k, v in line(6).items() if k != "custom_id"}]))
     assert b.status == "failed" and b.failed_at and b.output_file_id is None and b.error_file_id is None, b
@@ -350,5 +365,5 @@ def stops_and_goes_on():
 with Server(settings=SETTINGS) as server:
     own = server.tenant("mine")
     mine, theirs = client(server, own), client(server, server.tenant("theirs"))
-    run([files_are_kept, files_are_refused_by_name, a_batch_is_carried_out, bad_lines_fail_the_batch, strangers_find_nothing,
+    run([files_are_kept, files_are_refused_by_name, a_batch_is_carried_out, vectors_are_lines_too, bad_lines_fail_the_batch, strangers_find_nothing,
          cancelled_ends, limits_make_lines_wait, expired_ends, nothing_is_lost_or_doubled, stops_and_goes_on])
