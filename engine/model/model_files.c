@@ -162,7 +162,8 @@ static void find_root(model_files *f)
         f->root = roots[i];
         break;
     }
-    if (!f->cfg.wrapped && model_files_look(f, "embed_tokens.weight")) f->root = "";
+    bool bare = !f->is_gguf && !f->cfg.wrapped;
+    if (bare && model_files_look(f, "embed_tokens.weight")) f->root = "";
     bool inside = f->cfg.wrapped && model_files_look(f, "language_model.lm_head.weight");
     f->head = inside ? "language_model.lm_head" : "lm_head";
 }
