@@ -297,19 +297,21 @@ static void keep_house(batch_runner *r)
     file_row *list;
     size_t n;
     err e;
-    const config *c = r->srv->cfg;
     int64_t now = clock_now_us(), wall = clock_wall_us();
     if (now < r->house_us) return;
     r->house_us = now + HOUSE_US;
+    const config *c = live_pin(r->srv->live);
+    int64_t keep_us = c->files_keep_us;
+    live_release(r->srv->live, c);
     if (files_expire(r->srv->store, wall, AT_ONCE, &list, &n, &e)) {
         log_error("gateway", "files stay beyond their time: %s", e.msg);
         return;
     }
     for (size_t i = 0; i < n; i++)
-        (void)blob_remove(c->data_dir, list[i].tenant_id, list[i].id, &e);
+        (void)blob_remove(r->srv->cfg->data_dir, list[i].tenant_id, list[i].id, &e);
     if (n) log_info("gateway", "%zu files were deleted: their time is over", n);
     free(list);
-    if (c->files_keep_us && batches_prune(r->srv->store, wall - c->files_keep_us, AT_ONCE, &e))
+    if (keep_us && batches_prune(r->srv->store, wall - keep_us, AT_ONCE, &e))
         log_error("gateway", "old batches stay: %s", e.msg);
 }
 

@@ -14,7 +14,14 @@ static err_code read_back(config *c, const void *bytes, size_t len, err *e)
     return config_read_file(c, path, e);
 }
 
-static void check_printed(const config *c)
+/* Whoever said it. */
+static void forget_sources(config *c)
+{
+    memset(c->from, 0, sizeof(c->from));
+    for (int i = 0; i < CLASS_MAX; i++) memset(c->classes[i].from, 0, sizeof(c->classes[i].from));
+}
+
+static void check_printed(config *c)
 {
     static config again;
     char *text = NULL;
@@ -26,12 +33,8 @@ static void check_printed(const config *c)
     (void)fclose(f);
     config_defaults(&again);
     FUZZ_CHECK(read_back(&again, text, len, &e) == ERR_NONE);
-    free(text);
-    text = NULL;
-    f = open_memstream(&text, &len);
-    if (!f) abort();
-    config_print(&again, f);
-    (void)fclose(f);
+    forget_sources(&again);
+    forget_sources(c);
     FUZZ_CHECK(memcmp(&again, c, sizeof(again)) == 0);
     free(text);
 }

@@ -65,8 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cJSON *tree;
     err e;
     cfg.responses_store = true;
-    srv.cfg = &cfg;
-    x = (exchange){.server = &srv};
+    x = (exchange){.server = &srv, .conf = &cfg};
     if (size < 2) return 0;
     char *text = fuzz_text(data + 1, size - 1);
     if (!json_parse(text, size - 1, &json_limits_request, &tree, &e)) {
