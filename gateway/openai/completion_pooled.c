@@ -22,9 +22,6 @@ bool completion_pooled_read(completion *c, const cJSON *body)
         .rules = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_top = -1}};
     if (!c->pooled->read(c->door_state, c->x, body, rq, &c->problem)) return false;
     if (rq->service_tier && strcmp(rq->service_tier, "auto") == 0) rq->service_tier = NULL;
-    if (c->x->inner && rq->n_prompts > c->x->inner->most_choices)
-        return openai_refuse(&c->problem, 400, "invalid_value", c->pooled->param,
-                             "a line of a batch has at most %d inputs", c->x->inner->most_choices);
     if (rq->model && rq->model[0]) return true;
     return openai_refuse(&c->problem, 400, "missing_required_parameter", "model",
                          "'model' is required");
@@ -165,6 +162,9 @@ bool completion_pooled_prompts(completion *c)
     if (!c->classify && c->by.config->problem[0])
         return openai_refuse(&c->problem, 400, "unsupported_model", "model", "%s",
                              c->by.config->problem);
+    if (c->x->inner && c->rq.n_prompts > c->x->inner->most_choices)
+        return openai_refuse(&c->problem, 400, "invalid_value", c->pooled->param,
+                             "a line of a batch has at most %d inputs", c->x->inner->most_choices);
     for (int i = 0; i < c->rq.n_prompts; i++) {
         if (!check_ids(c, &c->rq.prompts[i]) || !tokenise(c, &c->rq.prompts[i])) return false;
     }

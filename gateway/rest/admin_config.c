@@ -134,6 +134,11 @@ static int read_asks(exchange *x, const cJSON *body, change_ask ask[ASK_MAX])
 {
     const cJSON *v;
     int n = 0;
+    if (!cJSON_IsObject(body)) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", NULL,
+                       "the body must be a JSON object");
+        return -1;
+    }
     cJSON_ArrayForEach(v, body)
     {
         if (n == ASK_MAX || cJSON_IsArray(v) || cJSON_IsObject(v)) {

@@ -89,7 +89,7 @@ static err_code read_certificates(void *self, const config *wanted, bool files, 
     tls_files paths = arguments_tls(wanted, cert, key, ca);
     err_code rc = listener_reload(all, 3, &paths, e);
     if (!rc) tell_expiry(atomic_load(&p->parts.srv.http.cert_expires_wall_us));
-    return rc ? err_context(e, "the old certificate stays") : rc;
+    return rc;
 }
 
 static void follow(void *self, const config *now)

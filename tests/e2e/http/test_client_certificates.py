@@ -82,9 +82,9 @@ def loractl_shows_its_own():
 
 def a_reload_changes_the_authority():
     old = ours[0].read_text()
-    for text, good, bad, says in ((theirs[0].read_text(), stranger, operator, "settings reloaded"),
-                                  ("no certificate", stranger, operator, "the old certificate stays"),
-                                  (old, operator, stranger, "settings reloaded")):
+    for text, good, bad, says in ((theirs[0].read_text(), stranger, operator, "reloaded: the certificate"),
+                                  ("no certificate", stranger, operator, "reload refused, the old config stays"),
+                                  (old, operator, stranger, "reloaded: the certificate")):
         before = server.log_path.read_text().count(says)
         ours[0].write_text(text)
         server.process.send_signal(signal.SIGHUP)

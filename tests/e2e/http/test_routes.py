@@ -30,6 +30,8 @@ INFERENCE = [
     ("GET", C + "{}", C + "conv_none", {INFER}, None, 404, None),
     ("DELETE", C + "{}", C + "conv_none", {INFER}, None, 404, None),
     ("GET", C + "{}/items", C + "conv_none/items", {INFER}, None, 404, None),
+    *(("POST", path, None, {INFER}, {}, 400, None)
+      for path in (V1 + "/embeddings", V1 + "/rerank", "/v2/rerank", V1 + "/score", V1 + "/classify")),
     ("POST", V1 + "/files", None, {INFER}, {}, 415, None),
     ("GET", V1 + "/files", None, {INFER}, None, 200, None),
     ("GET", F + "{}", F + "file-none", {INFER}, None, 404, None),

@@ -62,7 +62,7 @@ def a_bad_certificate_is_not_taken_over():
     cert.write_text("garbage")
     server.process.send_signal(signal.SIGHUP)
     end = time.monotonic() + 10 * PATIENCE
-    while "the old certificate stays" not in server.log_path.read_text():
+    while "reload refused, the old config stays" not in server.log_path.read_text():
         assert time.monotonic() < end, "no word about the bad certificate"
         time.sleep(0.05)
     cert.write_text(good)

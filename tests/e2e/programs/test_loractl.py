@@ -601,7 +601,7 @@ def test_server_side():
     ctl("backup", backup)
     assert backup.stat().st_size > 0 and backup.stat().st_mode & 0o777 == 0o600
     ctl("backup", "relative.db", expect=1)
-    assert "reloading" in ctl("reload")
+    assert "reloaded" in ctl("reload")
 
 
 def test_cannot_connect():

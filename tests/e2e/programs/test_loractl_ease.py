@@ -15,7 +15,7 @@ key = None
 
 
 def table_of_commands():
-    return re.findall(r"^  ([a-z]+(?: [a-z]+)?)(?= |$)", ctl("--help").split("options of")[0], re.M)
+    return re.findall(r"^  ([a-z]+(?: [a-z]+)?)(?= |$)", ctl("--help").split("\noptions of")[0], re.M)
 
 
 def test_help_has_examples():

@@ -188,6 +188,9 @@ def what_is_wrong_changes_nothing():
     refused("server.tls_cert", "", server__tls_cert=["a"])
     refused("class.new.ttft", "there is no option", class__new__ttft="1s")
     refused(None, "", server__tls_cert="nowhere.pem")
+    for body in ([None, None], [], [{"log.level": "debug"}]):
+        r = server.call("PATCH", "/admin/v1/config", body, key=server.admin_key, port=server.admin_port)
+        assert r.status == 400, (body, r)
     assert value("log.level")["value"] == "info" and shown()
     looks = server.admin("POST", "/keys", {"name": "looks", "scopes": ["admin.read"]})["key"]
     for method, status in (("GET", 200), ("PATCH", 403)):
