@@ -26,6 +26,7 @@ static const door_field common[] = {
     {"chat_template_kwargs", DOOR_REFUSED},
     {"instruction", DOOR_REFUSED},
     {"messages", DOOR_REFUSED},
+    {"adapters", DOOR_REFUSED}, /* stacks are for text */
 };
 enum { COMMON = sizeof(common) / sizeof(common[0]) };
 

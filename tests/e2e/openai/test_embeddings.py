@@ -230,6 +230,7 @@ def refuses_by_name():
     no(e, "dimensions", "1", input="x", dimensions=0)
     no(e, "encoding_format", "'float' or 'base64'", input="x", encoding_format="int8")
     no(e, "messages", "not supported", input="x", messages=[])
+    no(e, "adapters", "not supported", input="x", adapters=[{"name": "base"}])
     no(e, "truncate_prompt_tokens", "-1", input="x", truncate_prompt_tokens=0)
     no(e, "model", "does not exist", 404, model="nobody", input="x")
     no("/v1/classify", "model", "no head of classes", input="x")
