@@ -79,7 +79,7 @@ static void sort_by_expert(choice *c, int k)
 
 static void route_row(const expert_set *set, const float *scores, choice *out)
 {
-    float p[EXPERTS_MAX], chosen[EXPERTS_MAX], sum = 0;
+    float p[EXPERTS_MAX], chosen[EXPERTS_MAX] = {0}, sum = 0;
     int k = set->top_k;
     memcpy(p, scores, (size_t)set->n * sizeof(*p));
     if (!set->softmax_last) softmax(p, set->n);
