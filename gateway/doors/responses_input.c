@@ -446,7 +446,8 @@ static bool take_tool(cJSON *list, const cJSON *tool, openai_problem *p)
 static bool take_tools(responses_run *r, const cJSON *body, openai_problem *p)
 {
     const cJSON *tools = json_get(body, "tools"), *choice = json_get(body, "tool_choice"), *t;
-    if (door_is(choice, "type", "allowed_tools")) {
+    bool as_it_is = !cJSON_IsObject(choice) || door_is(choice, "type", "allowed_tools");
+    if (as_it_is) {
         door_copy_set(r->chat, "tool_choice", body, "tool_choice");
     } else if (door_is(choice, "type", "function")) {
         cJSON *c = cJSON_CreateObject(), *f = cJSON_CreateObject();
@@ -454,11 +455,9 @@ static bool take_tools(responses_run *r, const cJSON *body, openai_problem *p)
         door_copy_set(f, "name", choice, "name");
         door_add(c, "function", f);
         door_add(r->chat, "tool_choice", c);
-    } else if (cJSON_IsObject(choice)) {
+    } else {
         const char *type = door_text(choice, "type");
         return unsupported(p, "tool_choice", type ? type : "a choice without a type");
-    } else {
-        door_copy_set(r->chat, "tool_choice", body, "tool_choice");
     }
     if (!tools || cJSON_IsNull(tools)) return true;
     if (!cJSON_IsArray(tools)) return bad(p, "tools", "must be an array");

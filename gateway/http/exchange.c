@@ -318,10 +318,8 @@ static void reply_within(exchange *x, int status, const char *body, size_t len)
     x->answered = true;
     x->status = status;
     x->sent_bytes = len;
-    if (x->arena.starved && status < 400)
-        exchange_drop(x); /* what there is may be incomplete */
-    else if (!inner_take(x->inner, status, body, len))
-        exchange_drop(x);
+    bool partial = x->arena.starved && status < 400; /* what there is may be incomplete */
+    if (partial || !inner_take(x->inner, status, body, len)) exchange_drop(x);
 }
 
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len)
