@@ -18,6 +18,8 @@ static stacks *all;
 static uint64_t acme;
 static const adapter_version *one, *two;
 static err e;
+static uint64_t gone[4]; /* numbers of stacks that were forgotten */
+static int n_gone;
 
 static const adapter_version *publish(const char *name, int content, int rank)
 {
@@ -45,6 +47,7 @@ static const adapter_version *publish(const char *name, int content, int rank)
 static void setup(void)
 {
     tenant want = {.name = "acme"}, t;
+    n_gone = 0;
     tmpdir_make(dir);
     ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
     ck_assert_int_eq(registry_create(&reg, st, NULL, &e), ERR_NONE);
@@ -112,9 +115,6 @@ START_TEST(what_is_none_is_refused)
 END_TEST
 
 /* A part that is deleted stays as long as the stack is held, and not longer. */
-static uint64_t gone[4];
-static int n_gone;
-
 static void see_gone(void *self, uint64_t id)
 {
     (void)self;
