@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/halves.h"
+#include "engine/weight_source.h"
 
 err_code stacked_check(const adapter_layout *al, const model_config *base, err *e)
 {
@@ -68,18 +68,6 @@ err_code stacked_layout(const adapter_layout *const *part, int n, const model_co
     return ERR_NONE;
 }
 
-static float value_at(const uint8_t *p, dtype type, size_t i)
-{
-    uint16_t h;
-    float f;
-    if (type == DT_F32) {
-        memcpy(&f, p + i * sizeof f, sizeof f);
-        return f;
-    }
-    memcpy(&h, p + i * sizeof h, sizeof h);
-    return type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-}
-
 static bool inside(const adapter_tensor *t, uint64_t bytes, uint64_t values)
 {
     return t->present && t->offset <= bytes && t->bytes <= bytes - t->offset &&
@@ -101,10 +89,10 @@ static bool add_slot(const adapter_layout *whole, uint8_t *to, const adapter_lay
     float *a = (float *)(void *)(to + out->a.offset) + (size_t)row0 * (size_t)d_in;
     float *b = (float *)(void *)(to + out->b.offset) + row0;
     for (size_t i = 0; i < rank * (size_t)d_in; i++)
-        a[i] = scale * value_at(file + in->a.offset, in->a.type, i);
+        a[i] = scale * float_at(file + in->a.offset, in->a.type, i);
     for (size_t r = 0; r < (size_t)d_out; r++)
         for (size_t k = 0; k < rank; k++)
-            b[r * all + k] = value_at(file + in->b.offset, in->b.type, r * rank + k);
+            b[r * all + k] = float_at(file + in->b.offset, in->b.type, r * rank + k);
     return true;
 }
 

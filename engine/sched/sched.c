@@ -553,11 +553,11 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
 }
 
 /* mu is held. */
-static double predict_ttft(const sched *sc, const promise_ask *ask)
+static double predict_ttft(const sched *sc, const promise_ask *ask, bool *waits)
 {
     lock_assert_held(&sc->mu);
-    double surprise = sc->surprise[ask->slo][promise_waits(&sc->outlook, ask)];
-    return surprise * promise_ttft_us(&sc->outlook, ask);
+    *waits = promise_waits(&sc->outlook, ask);
+    return sc->surprise[ask->slo][*waits] * promise_ttft_us(&sc->outlook, ask);
 }
 
 /* What may be foreseen of its wait before it is refused. */
@@ -588,7 +588,8 @@ int64_t sched_retry_us(sched *sc, const request *rq)
     lengths_ask length = length_ask(rq);
     lock_take(&sc->mu);
     ask.n_output = lengths_look(sc->lengths, &length).mean;
-    double us = predict_ttft(sc, &ask) - most_us(sc, rq, &ask);
+    bool waits;
+    double us = predict_ttft(sc, &ask, &waits) - most_us(sc, rq, &ask);
     lock_release(&sc->mu);
     return us < 0 ? 0 : us < 1e15 ? (int64_t)us : INT64_MAX;
 }
@@ -650,8 +651,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         refused = MISS_QUEUE;
     } else {
         ask.n_output = rq->length.mean;
-        rq->expected_us = predict_ttft(sc, &ask);
-        rq->expected_wait = promise_waits(&sc->outlook, &ask);
+        rq->expected_us = predict_ttft(sc, &ask, &rq->expected_wait);
         rc = check_promise(sc, rq, &ask, e);
         refused = 2 * ask.load_us > rq->expected_us ? MISS_ADAPTER_LOAD : MISS_QUEUE;
     }

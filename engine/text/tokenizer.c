@@ -253,23 +253,6 @@ static void sentence_piece(encoder *en, const char *s, size_t len)
 
 /* ------------------------------------------------------------- pre-tokenisers -- */
 
-static void encode_byte_level(encoder *en, const char *s, size_t len)
-{
-    split_text t = {0};
-    char *bytes = malloc(UTF8_MAX * 2 * len + 8); /* twice: a step may add spaces */
-    bool ok = bytes && splitter_run(&en->t->split, s, len, &t);
-    en->failed |= !ok;
-    for (size_t i = 0, end; i < t.n && !en->failed; i = end) {
-        size_t used = 0;
-        end = split_text_piece(&t, i);
-        if (t.marks[i] & SPLIT_GONE) continue;
-        for (size_t k = i; k < end; k++) used += utf8_encode(t.c[k] & 0xFFFFFF, bytes + used);
-        byte_level_piece(en, bytes, used);
-    }
-    split_text_clear(&t);
-    free(bytes);
-}
-
 static void encode_word(encoder *en, const char *s, size_t len)
 {
     switch (en->t->model) {
@@ -306,15 +289,21 @@ static void encode_blocks(encoder *en, const char *s, size_t len, bool at_start)
     free(bytes);
 }
 
-/* The pieces of the steps before, if there are any. */
-static void encode_words(encoder *en, const char *s, size_t len, bool at_start)
+static void encode_piece(encoder *en, const char *s, size_t len, bool at_start)
+{
+    if (en->t->byte_level)
+        byte_level_piece(en, s, len);
+    else if (en->t->metaspace)
+        encode_blocks(en, s, len, at_start);
+    else
+        encode_word(en, s, len);
+}
+
+/* The pieces of the steps before. */
+static void encode_pieces(encoder *en, const char *s, size_t len, bool at_start)
 {
     split_text t = {0};
-    if (en->t->split.n == 0) {
-        encode_blocks(en, s, len, at_start);
-        return;
-    }
-    char *bytes = malloc(UTF8_MAX * 2 * len + 8);
+    char *bytes = malloc(UTF8_MAX * 2 * len + 8); /* twice: a step may add spaces */
     bool ok = bytes && splitter_run(&en->t->split, s, len, &t);
     en->failed |= !ok;
     for (size_t i = 0, end; i < t.n && !en->failed; i = end) {
@@ -322,10 +311,7 @@ static void encode_words(encoder *en, const char *s, size_t len, bool at_start)
         end = split_text_piece(&t, i);
         if (t.marks[i] & SPLIT_GONE) continue;
         for (size_t k = i; k < end; k++) used += utf8_encode(t.c[k] & 0xFFFFFF, bytes + used);
-        if (en->t->metaspace)
-            encode_blocks(en, bytes, used, at_start && i == 0);
-        else
-            encode_word(en, bytes, used);
+        encode_piece(en, bytes, used, at_start && i == 0);
     }
     split_text_clear(&t);
     free(bytes);
@@ -334,10 +320,10 @@ static void encode_words(encoder *en, const char *s, size_t len, bool at_start)
 void tokenizer_encode_part(encoder *en, const char *s, size_t len, bool at_start)
 {
     if (len == 0 || en->failed) return;
-    if (en->t->byte_level)
-        encode_byte_level(en, s, len);
+    if (en->t->byte_level || en->t->split.n > 0)
+        encode_pieces(en, s, len, at_start);
     else
-        encode_words(en, s, len, at_start);
+        encode_blocks(en, s, len, at_start);
 }
 
 /* --------------------------------------------------------------------- texts -- */
