@@ -74,8 +74,8 @@ def main():
     for text in ("json", "form", "extract", "code"):
         gains[text], more = figures(model, text, 1, 5)
         runs += more
-    for streams in (1, 4, 16):
-        chat[streams], more = figures(model, "chat", streams, 3)
+    for streams, rounds in ((1, 5), (4, 9), (16, 15)):  # the shorter a gain, the more rounds until both sides had a quiet one
+        chat[streams], more = figures(model, "chat", streams, rounds)
         runs += more
     if args.json:
         pathlib.Path(args.json).write_text("".join(json.dumps(r) + "\n" for r in runs))
