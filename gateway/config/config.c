@@ -9,6 +9,7 @@
 
 #include "gateway/config/classes.h"
 #include "gateway/config/config_inside.h"
+#include "gateway/fetch/source.h"
 #include "gateway/http/networks.h"
 
 #define AT(field) offsetof(config, field)
@@ -245,6 +246,25 @@ const option config_options[] = {
     {"adapters", "roots", OPT_TEXT | OPT_LIVE, AT(adapters_roots), "", 0, 0,
      "Directories, comma-separated, whose adapters an operator may register where they lie,\n"
      "without copying (POST /admin/v1/adapters/register).  Empty: none."},
+    {"sources", "hosts", OPT_TEXT | OPT_LIVE, AT(sources_hosts), "", 0, 0,
+     "Hosts, comma-separated, host or host:port, from which tenants may have an adapter fetched\n"
+     "by the server (\"source\" in POST /v1/adapters/{name}/versions); those of hub and\n"
+     "s3_endpoint must stand here, too.  Empty: none."},
+    {"sources", "networks", OPT_TEXT | OPT_LIVE, AT(sources_networks), "", 0, 0,
+     "Networks (CIDR, comma-separated) that such a host may be in although they are not public,\n"
+     "for a store of your own.  Loopback, private and link-local addresses are refused else,\n"
+     "also behind a redirect."},
+    {"sources", "hub", OPT_TEXT | OPT_LIVE, AT(sources_hub), "", 0, 0,
+     "https:// address of the hub that hf://owner/repository@revision means.  Empty: none."},
+    {"sources", "s3_endpoint", OPT_TEXT | OPT_LIVE, AT(sources_s3_endpoint), "", 0, 0,
+     "https:// address of the S3 API that s3://bucket/prefix means, buckets by path.  Empty:\n"
+     "none."},
+    {"sources", "s3_region", OPT_TEXT | OPT_LIVE, AT(sources_s3_region), "us-east-1", 0, 0,
+     "Its region, for signatures."},
+    {"sources", "ca_file", OPT_TEXT | OPT_LIVE, AT(sources_ca_file), "", 0, 0,
+     "Certificates (PEM) that sources are held to.  Empty: the system's."},
+    {"sources", "timeout", OPT_TIME | OPT_LIVE, AT(sources_timeout_us), "10min", CONFIG_SECOND,
+     86400 * CONFIG_SECOND, "The longest that one file may take."},
     {"classes", "default", OPT_TEXT | OPT_LIVE, AT(classes_default), "standard", 0, 0,
      "Class of requests that ask for none, where the tenant has no default of its own."},
     {"log", "level", OPT_TEXT | OPT_LIVE, AT(log_level), "info", 0, 0,
@@ -460,6 +480,18 @@ static err_code check_database(const char *url, err *e)
     return ERR_NONE;
 }
 
+static err_code check_sources(const config *c, err *e)
+{
+    if (source_check_hosts(c->sources_hosts, e)) return err_context(e, "sources.hosts");
+    if (networks_check_list(c->sources_networks, e)) return err_context(e, "sources.networks");
+    if (*c->sources_hub && source_check_base(c->sources_hub, e))
+        return err_context(e, "sources.hub");
+    if (*c->sources_s3_endpoint && source_check_base(c->sources_s3_endpoint, e))
+        return err_context(e, "sources.s3_endpoint");
+    if (!*c->sources_s3_region) return err_set(e, ERR_INPUT, "sources.s3_region is empty");
+    return ERR_NONE;
+}
+
 static err_code check_pooling(const config *c, err *e)
 {
     static const char *const words[] = {"auto", "last",         "cls",           "mean",
@@ -495,6 +527,7 @@ err_code config_check(const config *c, err *e)
         return err_context(e, "server.plain_networks");
     if (networks_check_list(c->metrics_inference_networks, e))
         return err_context(e, "metrics.inference_networks");
+    if (check_sources(c, e)) return e->code;
     static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", NULL};
     if (check_pooling(c, e)) return e->code;
     if (!one_of(c->model_weights, weights)) {

@@ -87,6 +87,11 @@ typedef struct config {
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
     char adapters_roots[CONFIG_TEXT_MAX];
 
+    char sources_hosts[CONFIG_TEXT_MAX], sources_networks[CONFIG_TEXT_MAX];
+    char sources_hub[CONFIG_TEXT_MAX], sources_s3_endpoint[CONFIG_TEXT_MAX];
+    char sources_s3_region[CONFIG_TEXT_MAX], sources_ca_file[CONFIG_TEXT_MAX];
+    int64_t sources_timeout_us;
+
     char classes_default[CONFIG_TEXT_MAX];
     config_class classes[CLASS_MAX]; /* the most urgent first */
     int n_classes;

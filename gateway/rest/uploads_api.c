@@ -38,6 +38,7 @@
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
+#include "gateway/rest/adapter_source.h"
 #include "gateway/server.h"
 
 static bool refuse_while_draining(exchange *x)
@@ -181,13 +182,13 @@ static bool take_manifest_file(exchange *x, manifest *mf, const cJSON *item, int
     return true;
 }
 
-static bool read_manifest(exchange *x, manifest *mf)
+static bool read_manifest(exchange *x, const cJSON *body, manifest *mf)
 {
     static const char *const known[] = {"files", "description", "activate", NULL};
-    const cJSON *body, *item;
+    const cJSON *item;
     bool activate = true;
     err e;
-    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return false;
+    if (!api_only_fields(x, body, known)) return false;
     const cJSON *files = json_get(body, "files");
     int n = cJSON_IsArray(files) ? cJSON_GetArraySize(files) : 0, i = 0;
     if (n < 1 || n > FOLDER_FILES_MAX) {
@@ -280,7 +281,7 @@ static void add_offset(exchange *x, uint64_t offset)
 
 /* ------------------------------------------------------------------------ handlers -- */
 
-static void begin_resumable(exchange *x)
+static void begin_resumable(exchange *x, const cJSON *body)
 {
     manifest mf = {.m = {.tenant_id = x->caller->tenant.id,
                          .name = x->param[0],
@@ -288,7 +289,7 @@ static void begin_resumable(exchange *x)
     staged_upload u;
     bool resumed;
     err e;
-    if (!read_manifest(x, &mf)) return;
+    if (!read_manifest(x, body, &mf)) return;
     if (staging_create(x->server->staging, &mf.m, &u, &resumed, &e)) {
         if (e.code == ERR_INPUT)
             exchange_error(x, 400, "invalid_request_error", "invalid_value", "name", "%s", e.msg);
@@ -312,10 +313,16 @@ void uploads_begin(exchange *x)
         return;
     }
     if (refuse_while_draining(x)) return;
-    if (tar)
+    const cJSON *body;
+    publish_options o;
+    if (tar) {
         upload_tar(x);
-    else
-        begin_resumable(x);
+    } else if (exchange_read_json(x, &body)) {
+        if (!json_get(body, "source"))
+            begin_resumable(x, body);
+        else if (options_of(x, &o))
+            adapter_from_source(x, body, &o);
+    }
 }
 
 void uploads_get(exchange *x)

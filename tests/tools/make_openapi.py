@@ -215,7 +215,11 @@ MANIFEST = obj({"files": arr(obj({"path": {"type": "string", "pattern": "^[^./\\
                                   "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}), minItems=1, maxItems=64),
                 "description": opt(STR), "activate": opt(BOOL)}, optional=["description", "activate"])
 BYTES = {"type": "string", "format": "binary"}
-UPLOAD_BODY = {"application/json": MANIFEST, "application/x-tar": BYTES}
+CREDENTIALS = obj({n: opt(STR) for n in ("bearer", "access_key_id", "secret_access_key", "session_token")},
+                  optional=["bearer", "access_key_id", "secret_access_key", "session_token"])
+SOURCE = obj({"source": {"type": "string", "minLength": 1}, "sha256": opt({"type": "string", "pattern": "^[0-9a-f]{64}$"}), "credentials": opt(CREDENTIALS),
+              "description": opt(STR), "activate": opt(BOOL)}, optional=["sha256", "credentials", "description", "activate"])
+UPLOAD_BODY = {"application/json": {"anyOf": [MANIFEST, SOURCE]}, "application/x-tar": BYTES}
 FILE_BODY = {"application/octet-stream": BYTES}
 PATCH = obj({"description": opt(STR), "sharing": {"anyOf": [{"enum": ["none", "all"]}, arr(STR, maxItems=1000)]}},
             optional=["description", "sharing"])
@@ -248,7 +252,7 @@ ROUTES = [  # method and path as in gateway/route.c
         ("PATCH", "{name}", "Adapter", PATCH, {"errors": WAYS, "parameters": [IF_MATCH]}),
         ("DELETE", "{name}", "Deleted", None, {"errors": WAYS, "statuses": [200, 202], "parameters": [query("drain", FLAG)]}),
         ("POST", "{name}/versions", "VersionOrUpload", UPLOAD_BODY, {
-            "errors": WAYS, "statuses": [200, 201], "parameters": [ACTIVATE, IF_MATCH, IF_NONE],
+            "errors": (*WAYS, 502), "statuses": [200, 201], "parameters": [ACTIVATE, IF_MATCH, IF_NONE],
             "links": {"upload": ("GET", "/v1/adapters/{name}/versions/{version}",
                                  {"name": "$response.body#/name", "version": "$response.body#/id"})}}),
         ("GET", "{name}/versions", "Versions", None, {"errors": [404]}),

@@ -14,6 +14,15 @@ def _rule(name, file, old, new, tests, rule):
     _rows.append((name, file, old, new, tests.split(), rule))
 
 
+# ---- adapters from elsewhere -------------------------------------------------------------------
+
+_rule("fetch.address-checked", "gateway/fetch/fetch.c",
+      "if (!source_may_reach(h->rules, &a)) {", "if (!a.bits) {",
+      "e2e.test_sources", "a connection goes to public addresses and to those of sources.networks only")
+_rule("fetch.secret-stays-home", "gateway/fetch/fetch.c",
+      "*home = *home && port == s->port && strcasecmp(host, s->host) == 0;", "(void)port;",
+      "e2e.test_sources", "credentials do not follow a redirect to another server")
+
 # ---- packed weights --------------------------------------------------------------------------
 
 _rule("packed.header-checked", "engine/model/packed.c",

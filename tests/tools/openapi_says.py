@@ -43,8 +43,8 @@ SAYS = {
     "GET /v1/adapters/{name}": "Shows an adapter; the ETag is its generation",
     "PATCH /v1/adapters/{name}": "Changes description and sharing: `none`, `all`, or the names of tenants who then ask for `owner/name`",
     "DELETE /v1/adapters/{name}": "Deletes an adapter; with `drain=true` once the requests that use it have ended",
-    "POST /v1/adapters/{name}/versions": "Takes a folder as tar in one piece, or a manifest that begins a resumable upload; the same manifest "
-                                         "again gives the open upload (200)",
+    "POST /v1/adapters/{name}/versions": "Takes a folder as tar in one piece, a manifest that begins a resumable upload (the same manifest "
+                                         "again gives the open upload, 200), or a source that the server fetches from",
     "GET /v1/adapters/{name}/versions": "Lists the versions of an adapter",
     "GET /v1/adapters/{name}/versions/{version}": "Shows a version, or how far an open upload is",
     "DELETE /v1/adapters/{name}/versions/{version}": "Deletes a version, or gives an open upload up",

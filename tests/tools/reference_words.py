@@ -42,7 +42,10 @@ What the fields mean where OpenAI and vLLM differ: [Compatibility](compatibility
 API_METRICS = "These need no key, so keep the listener on a private address. Status 200 is good, 503 is not.\n"
 API_FIELDS = "`null` is the same as leaving a field out.\n"
 API_BODIES = "The members of other JSON bodies.\n"
-API_FREE = {"/admin/v1/config": "Each member is an option, `section.key`, with a text as the file has it, a number or a boolean; `null`: as the configuration says.\n"}
+API_FREE = {"/v1/adapters/{name}/versions": "A folder as a tar (`application/x-tar`), or one of two objects: `files`, `description`, `activate` begin a "
+                                            "resumable upload; `source`, `sha256`, `credentials`, `description`, `activate` let the server\nfetch it "
+                                            "([Adapters](adapters.md#upload)).\n",
+            "/admin/v1/config": "Each member is an option, `section.key`, with a text as the file has it, a number or a boolean; `null`: as the configuration says.\n"}
 API_ERRORS = """Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. These codes come from inside the server;
 a refused field of a request has a code of its own, mostly `invalid_value`, `unsupported_parameter` or `unknown_parameter`.
 """

@@ -19,6 +19,7 @@
 
 #include "engine/base/hex.h"
 #include "engine/base/json.h"
+#include "engine/base/private_file.h"
 #include "tui/ctl/loractl.h"
 #include "tui/ctl/progress.h"
 
@@ -125,6 +126,7 @@ static int find_name(push *p)
 {
     const char *given = cli_value(&p->c->cli, "name");
     char full[4096] = "";
+    if (!given && strstr(p->dir, "://")) return ctl_usage("give the adapter's name with --name");
     if (!given) {
         char *real = realpath(p->dir, NULL);
         if (!real) return ctl_fail("%s: %s", p->dir, strerror(errno));
@@ -468,12 +470,66 @@ static int push_gguf(push *p)
     return status;
 }
 
+/* ------------------------------------------------------ what the server fetches -- */
+
+/* The object in the file of --credentials; it has secrets, so nobody else may read it. */
+static int take_credentials(const push *p, cJSON *body)
+{
+    const char *path = cli_value(&p->c->cli, "credentials");
+    char text[8192];
+    err e;
+    if (!path) return CTL_OK;
+    if (private_file_check(path, "the file of credentials", &e)) return ctl_fail("%s", e.msg);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+    if (fd >= 0) (void)close(fd);
+    if (n < 0) return ctl_fail("%s: %s", path, strerror(errno));
+    text[n] = 0;
+    cJSON *tree = cJSON_Parse(text);
+    if (!cJSON_IsObject(tree)) {
+        cJSON_Delete(tree);
+        return ctl_fail("%s is no JSON object", path);
+    }
+    (void)cJSON_AddItemToObject(body, "credentials", tree);
+    return CTL_OK;
+}
+
+static int push_source(push *p)
+{
+    char path[1400];
+    client_reply reply;
+    cJSON *tree = NULL, *body = cJSON_CreateObject();
+    const char *description = cli_value(&p->c->cli, "description");
+    const char *sha = cli_value(&p->c->cli, "sha256");
+    err e;
+    (void)cJSON_AddStringToObject(body, "source", p->dir);
+    if (sha) (void)cJSON_AddStringToObject(body, "sha256", sha);
+    if (description) (void)cJSON_AddStringToObject(body, "description", description);
+    (void)cJSON_AddBoolToObject(body, "activate", !cli_given(&p->c->cli, "no-activate"));
+    int status = take_credentials(p, body);
+    char *text = status ? NULL : cJSON_PrintUnformatted(body);
+    cJSON_Delete(body);
+    if (!text) return status ? status : ctl_fail("out of memory");
+    snprintf(path, sizeof(path), "/v1/adapters/%s/versions", ctl_seg(p->name));
+    client_request rq = {
+        .method = "POST", .path = path, .body = text, .body_len = strlen(text), .timeout_ms = -1};
+    if (cli_given(&p->c->cli, "new")) rq.headers[0] = "If-None-Match: *";
+    status = ctl_run(p->c, TENANT_SIDE, &rq, &reply);
+    cJSON_free(text);
+    if (!status && client_reply_json(&reply, &tree, &e)) status = ctl_fail("%s", e.msg);
+    client_reply_clear(&reply);
+    if (!status) show_version(p->c, tree);
+    cJSON_Delete(tree);
+    return status;
+}
+
 int ctl_adapter_push(void *arg)
 {
     ctl *c = arg;
     cJSON *upload = NULL;
     push p = {.c = c, .dir = c->cli.arg[0]};
     int status = find_name(&p);
+    if (!status && strstr(p.dir, "://")) return push_source(&p);
     if (!status && is_gguf(p.dir)) {
         status = push_gguf(&p);
         if (p.file[0].fd > 0) (void)close(p.file[0].fd);

@@ -141,6 +141,8 @@ static const cli_option push_settings[] = {
     {"description", 0, "TEXT", "A line about it", NULL},
     {"no-activate", 0, NULL, "Publish the version, but let 'default' stay where it is", NULL},
     {"new", 0, NULL, "Only if there is no adapter of this name yet", NULL},
+    {"sha256", 0, "HEX", "Of a URL: what adapter_model.safetensors, or the tar, must have", NULL},
+    {"credentials", 0, "FILE", "Of a URL: a JSON object as the API takes it", NULL},
     END,
 };
 
@@ -256,16 +258,18 @@ static const cli_command commands[] = {
                  "loractl adapter show support@2 -o wide\n"
                  "loractl adapter show support --fields residency -o name\n"},
     {.name = "adapter push",
-     .args = "DIR|FILE.gguf",
+     .args = "DIR|FILE.gguf|URL",
      .least = 1,
      .most = 1,
-     .help =
-         "Upload the folder that PEFT saved (or a GGUF) and publish it; goes on where it broke off",
+     .help = "Upload the folder that PEFT saved (or a GGUF) and publish it; goes on where it broke "
+             "off. "
+             "A URL (https://, hf://, s3://) is fetched by the server",
      .options = push_settings,
      .run = ctl_adapter_push,
      .words = "DIR",
      .examples = "loractl adapter push ./my-adapter --name support\n"
-                 "loractl adapter push support.gguf --no-activate\n"},
+                 "loractl adapter push support.gguf --no-activate\n"
+                 "loractl adapter push hf://owner/repository@main --name support\n"},
     {.name = "adapter versions",
      .args = "NAME",
      .least = 1,

@@ -1,0 +1,230 @@
+/* fetch.c -- libcurl, one hop at a time. */
+#include "gateway/fetch/fetch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <curl/curl.h>
+
+enum {
+    HOPS = 5,
+    CONNECT_MS = 10000,
+    SLOW_BYTES_S = 1024, /* less than that ... */
+    SLOW_S = 30,         /* ... for so long ends it */
+    HEADER_MAX = 2048,
+};
+
+typedef struct {
+    const source_rules *rules;
+    const fetch_sink *sink;
+    uint64_t max_bytes, got;
+    CURL *curl;
+    bool begun, refused; /* refused: an address that may not be reached */
+    fetch_end end;       /* of what a callback saw */
+    err *e;
+} hop;
+
+/* Before a connection: where does the name lead? */
+static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *to)
+{
+    hop *h = arg;
+    struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
+    if (purpose != CURLSOCKTYPE_IPCXN || to->addrlen > sizeof(at)) return CURL_SOCKET_BAD;
+    memcpy(&at, &to->addr, to->addrlen);
+    network_address a = networks_of_socket(&at);
+    if (!source_may_reach(h->rules, &a)) {
+        h->refused = true;
+        return CURL_SOCKET_BAD;
+    }
+    return socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+}
+
+static bool stop(hop *h, fetch_end end)
+{
+    h->end = end;
+    return false;
+}
+
+static bool begin(hop *h)
+{
+    curl_off_t bytes = -1;
+    (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &bytes);
+    if (bytes < 0) {
+        err_set(h->e, ERR_INPUT, "the other server does not say how long the file is");
+        return stop(h, FETCH_ANSWER);
+    }
+    if ((uint64_t)bytes > h->max_bytes) {
+        err_set(h->e, ERR_LIMIT, "the file has %lld bytes; at most %llu are taken",
+                (long long)bytes, (unsigned long long)h->max_bytes);
+        return stop(h, FETCH_ANSWER);
+    }
+    h->begun = true;
+    return !h->sink->begin(h->sink->arg, (uint64_t)bytes, h->e) || stop(h, FETCH_SINK);
+}
+
+static size_t receive(char *data, size_t size, size_t n, void *arg)
+{
+    hop *h = arg;
+    long status = 0;
+    size_t len = size * n;
+    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (status != 200) return len; /* its words are not ours to tell */
+    if (!h->begun && !begin(h)) return CURL_WRITEFUNC_ERROR;
+    h->got += len;
+    if (h->sink->take(h->sink->arg, data, len, h->e) && !stop(h, FETCH_SINK))
+        return CURL_WRITEFUNC_ERROR;
+    return len;
+}
+
+static bool add_header(struct curl_slist **list, const char *name, const char *value)
+{
+    char line[HEADER_MAX];
+    if (snprintf(line, sizeof(line), "%s: %s", name, value) >= (int)sizeof(line)) return false;
+    struct curl_slist *more = curl_slist_append(*list, line);
+    if (more) *list = more;
+    return more != NULL;
+}
+
+/* An S3 request's address is written as it is signed. */
+static bool sign(const sigv4_key *key, const source *s, char url[SIGV4_PATH_MAX],
+                 struct curl_slist **headers)
+{
+    char path[SIGV4_PATH_MAX], host[SOURCE_HOST_MAX + 8], authorization[SIGV4_HEADER_MAX],
+        date[SIGV4_DATE_MAX];
+    char *at = strchr(strstr(url, "://") + 3, '/');
+    snprintf(host, sizeof(host), s->port == 443 ? "%s" : "%s:%d", s->host, s->port);
+    if (!at || !sigv4_path(at, path, sizeof(path)) ||
+        (size_t)(at - url) + strlen(path) >= SIGV4_PATH_MAX)
+        return false;
+    strcpy(at, path); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): measured above */
+    if (!key->id) return true;
+    return sigv4_authorize(key, host, path, time(NULL), authorization, date) &&
+           add_header(headers, "Authorization", authorization) &&
+           add_header(headers, "x-amz-date", date) &&
+           add_header(headers, "x-amz-content-sha256", "UNSIGNED-PAYLOAD") &&
+           (!key->session || add_header(headers, "x-amz-security-token", key->session));
+}
+
+static bool prepare(hop *h, const char *url, struct curl_slist *headers)
+{
+    const struct {
+        CURLoption option;
+        long value;
+    } numbers[] = {{CURLOPT_NOSIGNAL, 1},
+                   {CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
+                   {CURLOPT_TIMEOUT_MS, (long)(h->rules->timeout_us / 1000)},
+                   {CURLOPT_LOW_SPEED_LIMIT, SLOW_BYTES_S},
+                   {CURLOPT_LOW_SPEED_TIME, SLOW_S},
+                   {CURLOPT_FOLLOWLOCATION, 0}};
+    CURL *c = h->curl;
+    bool ok = !curl_easy_setopt(c, CURLOPT_URL, url) &&
+              !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https") &&
+              !curl_easy_setopt(c, CURLOPT_PROXY, "") &&
+              !curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers) &&
+              !curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, receive) &&
+              !curl_easy_setopt(c, CURLOPT_WRITEDATA, h) &&
+              !curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket) &&
+              !curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, h);
+    for (size_t i = 0; ok && i < sizeof(numbers) / sizeof(*numbers); i++)
+        ok = !curl_easy_setopt(c, numbers[i].option, numbers[i].value);
+    if (ok && *h->rules->ca_file) ok = !curl_easy_setopt(c, CURLOPT_CAINFO, h->rules->ca_file);
+    return ok;
+}
+
+static fetch_end judge(hop *h, CURLcode rc, long status, bool s3)
+{
+    if (h->end) return h->end;
+    if (h->refused) {
+        err_set(h->e, ERR_DENIED, "its host's address is not one that may be reached");
+        return FETCH_REFUSED;
+    }
+    if (rc) {
+        err_set(h->e, ERR_IO, "the other server cannot be read: %s", curl_easy_strerror(rc));
+        return FETCH_AWAY;
+    }
+    err_set(h->e, ERR_INPUT, "the other server answered %ld", status);
+    if (status == 404 || (s3 && status == 403)) return FETCH_MISSING;
+    return status == 429 || status >= 500 ? FETCH_AWAY : FETCH_ANSWER;
+}
+
+static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX],
+                         const fetch_secret *secret, bool home, char next[SIGV4_PATH_MAX])
+{
+    struct curl_slist *headers = NULL;
+    char bearer[HEADER_MAX];
+    char *to = NULL;
+    long status = 0;
+    bool ok = true;
+    *next = 0;
+    if (s->s3 && home) ok = sign(&secret->s3, s, url, &headers);
+    if (!s->s3 && home && secret->bearer)
+        ok = snprintf(bearer, sizeof(bearer), "Bearer %s", secret->bearer) < (int)sizeof(bearer) &&
+             add_header(&headers, "Authorization", bearer);
+    if (!ok || !prepare(h, url, headers)) {
+        err_set(h->e, ERR_INPUT, "the credentials or the address are too long");
+        curl_slist_free_all(headers);
+        return FETCH_ANSWER;
+    }
+    CURLcode rc = curl_easy_perform(h->curl);
+    curl_slist_free_all(headers);
+    (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (!rc && status == 200 && (h->begun || begin(h))) return FETCH_OK;
+    (void)curl_easy_getinfo(h->curl, CURLINFO_REDIRECT_URL, &to);
+    if (!rc && !h->end && status / 100 == 3 && to && strlen(to) < SIGV4_PATH_MAX) {
+        snprintf(next, SIGV4_PATH_MAX, "%s", to);
+        return FETCH_OK;
+    }
+    return judge(h, rc, status, s->s3);
+}
+
+/* Where a redirect leads to; *home: still the server that the credentials are for. */
+static fetch_end follow(const source *s, const char *to, bool *home, err *e)
+{
+    char host[SOURCE_HOST_MAX];
+    int port;
+    if (source_host_of(to, host, &port, e)) {
+        err_set(e, ERR_DENIED, "it is redirected to an address that is not plain https://");
+        return FETCH_REFUSED;
+    }
+    if (s->s3) {
+        err_set(e, ERR_DENIED,
+                "the endpoint redirects; sources.s3_endpoint must be the bucket's own");
+        return FETCH_REFUSED;
+    }
+    *home = *home && port == s->port && strcasecmp(host, s->host) == 0;
+    return FETCH_OK;
+}
+
+fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
+                     const fetch_secret *secret, uint64_t max_bytes, const fetch_sink *sink, err *e)
+{
+    hop h = {.rules = r, .sink = sink, .max_bytes = max_bytes, .curl = curl_easy_init(), .e = e};
+    char at[SIGV4_PATH_MAX], next[SIGV4_PATH_MAX];
+    bool home = true;
+    fetch_end end = FETCH_OK;
+    snprintf(at, sizeof(at), "%s", url);
+    if (!h.curl) {
+        err_set(e, ERR_NOMEM, "out of memory");
+        return FETCH_AWAY;
+    }
+    for (int i = 0;; i++) {
+        end = one_hop(&h, s, at, secret, home, next);
+        if (end || !*next) break;
+        if (i == HOPS) {
+            err_set(e, ERR_DENIED, "it is redirected more than %d times", HOPS);
+            end = FETCH_REFUSED;
+            break;
+        }
+        end = follow(s, next, &home, e);
+        if (end) break;
+        memcpy(at, next, sizeof(at));
+        curl_easy_reset(h.curl);
+    }
+    curl_easy_cleanup(h.curl);
+    return end;
+}

@@ -1,0 +1,49 @@
+/* fetch.h -- one file from another server over HTTPS, with its size known before the first byte.
+ *
+ * Redirects are followed by hand, at most five: each must be https://, and gets no credentials
+ * once it leads to another host or port.  Every connection's address is checked as it is
+ * made (source_may_reach()), so a name that means another address at the second look gains
+ * nothing.  No proxy of the environment is used.  What the other side says beside the file is not
+ * passed on.
+ *
+ * Threads: any; a call blocks until the file is there.
+ */
+#ifndef GATEWAY_FETCH_FETCH_H
+#define GATEWAY_FETCH_FETCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gateway/fetch/sigv4.h"
+#include "gateway/fetch/source.h"
+
+/* Who receives.  Both fill `e` where they return a failure, which ends the call with it. */
+typedef struct fetch_sink {
+    err_code (*begin)(void *arg, uint64_t bytes, err *e);
+    err_code (*take)(void *arg, const void *data, size_t len, err *e);
+    void *arg;
+} fetch_sink;
+
+/* A tenant's own for this call; NULLs: none. */
+typedef struct fetch_secret {
+    const char *bearer;
+    sigv4_key s3; /* for s3:// ; .id NULL: none */
+} fetch_secret;
+
+/* What a failure may be told to others as. */
+typedef enum {
+    FETCH_OK,
+    FETCH_REFUSED, /* by our own rules: an address, a redirect */
+    FETCH_MISSING, /* 404, or 403 from S3 */
+    FETCH_ANSWER,  /* another answer that will not change by itself, a file without a size */
+    FETCH_AWAY,    /* no answer, one that ended early, 429, 5xx: later perhaps */
+    FETCH_SINK,    /* the receiver's own failure: `e` is its */
+} fetch_end;
+
+/* Fetches `url` (of source `s`).  `max_bytes`: refused beyond.  `e` says what happened. */
+fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
+                     const fetch_secret *secret, uint64_t max_bytes, const fetch_sink *sink,
+                     err *e);
+
+#endif

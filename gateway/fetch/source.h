@@ -1,0 +1,61 @@
+/* source.h -- where an adapter lies elsewhere: https://, hf:// and s3:// as addresses of files.
+ *
+ *   https://host[:port]/folder            a folder; ...tar: its tar; ...gguf: that file
+ *   hf://owner/repo[@revision][/folder]   a repository of the hub that sources.hub names
+ *   s3://bucket/prefix                    objects at sources.s3_endpoint, addressed by path
+ *
+ * The text is a tenant's.  What is not wholly understood is refused: other schemes, users and
+ * passwords, queries, fragments, segments "." and "..", a host that sources.hosts does not list.
+ * The address that a name leads to is checked when it is connected to (fetch.h).
+ *
+ * Ownership: plain values.  Threads: any.
+ */
+#ifndef GATEWAY_FETCH_SOURCE_H
+#define GATEWAY_FETCH_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "gateway/http/networks.h"
+
+enum { SOURCE_URL_MAX = 1024, SOURCE_HOST_MAX = 256 };
+
+/* The operator's rules ([sources] of the configuration); borrowed. */
+typedef struct source_rules {
+    const char *hosts;    /* "name, name:port ..."; empty: nothing is fetched */
+    const char *networks; /* blocks of this host's own networks that may be reached, too */
+    const char *hub, *s3_endpoint, *s3_region;
+    const char *ca_file; /* empty: the system's */
+    int64_t timeout_us;  /* for a whole file */
+} source_rules;
+
+typedef enum { SOURCE_FOLDER, SOURCE_TAR, SOURCE_GGUF } source_form;
+
+typedef struct source {
+    char url[SOURCE_URL_MAX]; /* of the folder, without '/' at its end; of the file */
+    char host[SOURCE_HOST_MAX];
+    int port;
+    source_form form;
+    bool s3;
+} source;
+
+/* ERR_INPUT: what is wrong with the text; ERR_DENIED: the rules do not allow its host. */
+err_code source_parse(source *out, const char *text, const source_rules *r, err *e);
+
+/* The address of a folder's file; false: too long. */
+bool source_file_url(const source *s, const char *file, char out[SOURCE_URL_MAX]);
+
+/* Takes an https:// address apart, a redirect's too.  ERR_INPUT: another scheme, or a user. */
+err_code source_host_of(const char *url, char host[SOURCE_HOST_MAX], int *port, err *e);
+
+/* May a connection go to this address?  Public ones; others only if rules.networks holds them. */
+bool source_may_reach(const source_rules *r, const network_address *a);
+
+/* A list of hosts is well-formed; an address of a hub or an endpoint is https:// without a path
+ * that could be mistaken.  For the configuration. */
+err_code source_check_hosts(const char *hosts, err *e);
+err_code source_check_base(const char *url, err *e);
+
+#endif
