@@ -1,4 +1,5 @@
-/* fetch.h -- one file from another server over HTTPS, with its size known before the first byte.
+/* fetch.h -- one file from another server over HTTPS, with its size known before the first byte:
+ * a file whose size is not told is held in memory until it is whole, up to 32 MiB.
  *
  * Redirects are followed by hand, at most five: each must be https://, and gets no credentials
  * once it leads to another host or port.  Every connection's address is checked as it is
@@ -36,7 +37,7 @@ typedef enum {
     FETCH_OK,
     FETCH_REFUSED, /* by our own rules: an address, a redirect */
     FETCH_MISSING, /* 404, or 403 from S3 */
-    FETCH_ANSWER,  /* another answer that will not change by itself, a file without a size */
+    FETCH_ANSWER,  /* another answer that will not change by itself, a file too large */
     FETCH_AWAY,    /* no answer, one that ended early, 429, 5xx: later perhaps */
     FETCH_SINK,    /* the receiver's own failure: `e` is its */
 } fetch_end;

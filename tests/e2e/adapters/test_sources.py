@@ -75,8 +75,10 @@ class Store(http.server.BaseHTTPRequestHandler):
             self.answer(503, b"later")
         elif top == "short" and name in FILES:
             self.answer(200, FILES[name][:100], length=len(FILES[name]))
-        elif top == "endless" and name in FILES:
+        elif top == "unsized" and name in FILES:
             self.answer(200, FILES[name], length=False)
+        elif top == "endless":
+            self.answer(200, b" " * (33 << 20), length=False)
         elif top == "huge":
             self.answer(200, b"x", length=1 << 40)
         elif top == "evil" and name in FILES:
@@ -124,7 +126,7 @@ def every_way():
     """All give the version that an upload gives; its text is served."""
     uploaded = server.call("POST", VERSIONS.format("uploaded"), tar_of(FILES), key=who,
                            headers={"Content-Type": "application/x-tar"}).json
-    for i, source in enumerate((f"{HERE}/plain", f"{HERE}/whole.tar", "hf://me/mine@v1/deep", "s3://bucket/a/b", f"{HERE}/moved")):
+    for i, source in enumerate((f"{HERE}/plain", f"{HERE}/whole.tar", "hf://me/mine@v1/deep", "s3://bucket/a/b", f"{HERE}/moved", f"{HERE}/unsized")):
         v = fetch(f"way-{i}", source, description="fetched")
         assert v["digest"] == uploaded["digest"], (source, v, uploaded)
     assert [p for _, p, _ in seen if p.startswith("/me/")][:2] == [f"/me/mine/resolve/v1/deep/{n}" for n in (CONFIG, WEIGHTS)]
