@@ -169,7 +169,7 @@ enum {
     I(running)                                                                               \
     I(waiting)                                                                               \
     I(ended)   /* complete ones since the start */                                           \
-    I(refused) /* no room, or the promise could not be kept */                               \
+    I(refused) /* no room, or the promise could not be kept; they have missed, too */        \
     I(limited) /* a tenant's own limit */                                                    \
     I(failed)                                                                                \
     I(met) /* both targets, since the start */                                               \
@@ -234,7 +234,11 @@ enum {
     I(loads)                                                   \
     I(load_us) /* the latest */                                \
     I(last_used_s)                                             \
-    PROTO_MISSED(I)
+    I(met)                                                     \
+    PROTO_MISSED(I)                                            \
+    N(ttft_p50_ms) /* since the start; negative: none */       \
+    N(ttft_p99_ms)                                             \
+    I(wait_us) /* requests waited for it */
 
 #define PROTO_REQUEST(S, I, N, B)                                     \
     S(id, PROTO_ID_CAP)                                               \

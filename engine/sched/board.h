@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/miss.h"
+
 typedef struct board board;
 
 typedef struct board_row { /* one request in the scheduler */
@@ -22,6 +24,7 @@ typedef struct board_row { /* one request in the scheduler */
     int n_prompt, n_computed, n_output, max_tokens, n_preempted, rank;
     int64_t arrived_us, admitted_us, first_token_us, last_token_us; /* monotonic; 0: not yet */
     int64_t ttft_deadline_us, tpot_target_us;
+    miss_cause overdue; /* it waits, though its first token was due, by this; else MISS_NONE */
 } board_row;
 
 typedef struct board_share { /* one tenant's counter of fair sharing */

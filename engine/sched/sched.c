@@ -134,7 +134,7 @@ static double prompt_us(const sched *sc, const request *rq)
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
 
-static board_row row_of(const request *rq)
+static board_row row_of(const sched *sc, const request *rq, int64_t now)
 {
     return (board_row){.id = rq->id,
                        .tenant_id = rq->tenant_id,
@@ -152,7 +152,8 @@ static board_row row_of(const request *rq)
                        .first_token_us = rq->first_token_us,
                        .last_token_us = rq->last_token_us,
                        .ttft_deadline_us = rq->ttft_deadline_us,
-                       .tpot_target_us = rq->tpot_target_us};
+                       .tpot_target_us = rq->tpot_target_us,
+                       .overdue = sched_cause_overdue(sc, rq, now)};
 }
 
 /* Somebody has asked what is in the queue. */
@@ -161,18 +162,19 @@ static void show(sched *sc)
     board_row *row;
     board_share *share;
     int n_row = 0, n_share = 0;
+    int64_t now = clock_now_us();
     if (!board_open(sc->board, &row, &share)) return;
-    for (int i = 0; i < sc->n; i++) row[n_row++] = row_of(sc->list[i]);
+    for (int i = 0; i < sc->n; i++) row[n_row++] = row_of(sc, sc->list[i], now);
     for (int cursor = 0, tickets[SCAN]; cursor < sc->cap;) {
         int left = sc->cap - cursor;
         int n = fair_scan(sc->fair, &cursor, left < SCAN ? left : SCAN, tickets);
-        for (int i = 0; i < n; i++) row[n_row++] = row_of(fair_who(sc->fair, tickets[i]));
+        for (int i = 0; i < n; i++) row[n_row++] = row_of(sc, fair_who(sc->fair, tickets[i]), now);
     }
     for (; n_share < FAIR_TENANTS; n_share++) {
         board_share *s = &share[n_share];
         if (!fair_tenant(sc->fair, n_share, &s->tenant_id, &s->served, &s->active)) break;
     }
-    board_close(sc->board, n_row, n_share, clock_now_us());
+    board_close(sc->board, n_row, n_share, now);
 }
 
 static void publish_counts(sched *sc)

@@ -93,19 +93,19 @@ void sched_cause_step(sched *sc, const flight *f, int64_t took_us)
 /* ---------------------------------------------------------------------- requests -- */
 
 /* It has waited for its adapter, which is there now, or not any more. */
-static void split_loads(sched *sc, request *rq)
+static void split_loads(const sched *sc, cause_clock *c)
 {
     int64_t disk_us, load_us;
-    if (!sc->source || !sc->source->spent || rq->clock.us[MISS_ADAPTER_LOAD] == 0) return;
+    if (!sc->source || !sc->source->spent || c->us[MISS_ADAPTER_LOAD] == 0) return;
     sc->source->spent(sc->source->self, &disk_us, &load_us);
-    cause_split_loads(&rq->clock, disk_us, load_us);
+    cause_split_loads(c, disk_us, load_us);
 }
 
 void sched_cause_seat(sched *sc, request *rq, int kept, int64_t now)
 {
     bool again = rq->clock.state == CAUSE_GAVE_WAY && kept < rq->redo;
     cause_go(&rq->clock, &sc->sums, now, again ? CAUSE_GAVE_WAY : CAUSE_RUNS);
-    split_loads(sc, rq);
+    split_loads(sc, &rq->clock);
 }
 
 void sched_cause_computed(sched *sc, request *rq, int end, int64_t now)
@@ -130,5 +130,15 @@ void sched_cause_first(sched *sc, request *rq, int64_t now)
 void sched_cause_end(sched *sc, request *rq, int64_t now)
 {
     cause_end(&rq->clock, &sc->sums, now, rq->slo_class);
-    split_loads(sc, rq);
+    split_loads(sc, &rq->clock);
+}
+
+miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now)
+{
+    bool late = rq->ttft_deadline_us && now > rq->ttft_deadline_us;
+    if (!late || rq->first_token_us || rq->state == STATE_RUNNING) return MISS_NONE;
+    cause_clock c = rq->clock; /* its own goes on */
+    cause_go(&c, &sc->sums, now, c.state);
+    split_loads(sc, &c);
+    return cause_pick(c.us, rq->ttft_deadline_us - rq->arrived_us, MISS_PROMPT);
 }

@@ -357,6 +357,9 @@ void sched_cause_computed(sched *sc, request *rq, int end, int64_t now);
 void sched_cause_gave_way(sched *sc, request *rq, int64_t now);
 void sched_cause_first(sched *sc, request *rq, int64_t now);
 void sched_cause_end(sched *sc, request *rq, int64_t now);
+/* Why it still waits though its first token was due; MISS_NONE: it is not late, or runs: what it
+ * needs itself is known at its end. */
+miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now);
 
 /* Takes over what was submitted since the last step. */
 void sched_take_inbox(sched *sc);

@@ -72,6 +72,9 @@ const option config_options[] = {
     {"metrics", "max_tenants", OPT_INT, AT(metrics_max_tenants), "50", 0, 10000,
      "So many tenants, the first to send a request, have series of their own in /metrics; the\n"
      "others share tenant=\"_other\".  A tenant's series are about 100 lines."},
+    {"metrics", "max_adapters", OPT_INT | OPT_LIVE, AT(metrics_max_adapters), "20", 0, 1000,
+     "So many adapters, those that most tokens were made with, have series of their own in\n"
+     "/metrics.  An adapter's series are 13 lines."},
     {"metrics", "vllm_names", OPT_BOOL | OPT_LIVE, AT(metrics_vllm_names), "yes", 0, 0,
      "Export the names that vLLM uses beside lorad's own, for dashboards made for vLLM and for\n"
      "the endpoint picker of the Kubernetes Gateway API Inference Extension."},

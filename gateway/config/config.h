@@ -51,7 +51,7 @@ typedef struct config {
     int64_t server_drain_timeout_us, server_max_choices;
     char admin_listen[CONFIG_TEXT_MAX], admin_client_ca[CONFIG_TEXT_MAX];
     char metrics_listen[CONFIG_TEXT_MAX], metrics_inference_networks[CONFIG_TEXT_MAX];
-    int64_t metrics_max_tenants, data_usage_days, data_spool, data_min_free;
+    int64_t metrics_max_tenants, metrics_max_adapters, data_usage_days, data_spool, data_min_free;
     bool metrics_vllm_names;
 
     char data_dir[CONFIG_TEXT_MAX];

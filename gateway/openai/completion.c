@@ -56,7 +56,7 @@ bool completion_no_spool(completion *c)
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->caller->tenant.id,
                      OUTCOME_REFUSED, MISS_STORAGE);
     exchange_note(c->x, "missed", "%s", miss_cause_name(MISS_STORAGE));
-    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, false);
+    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, MISS_STORAGE);
     exchange_retry_after(c->x, SPOOL_RETRY_MS);
     return openai_refuse(&c->problem, 503, "storage_unavailable", NULL,
                          "usage cannot be written at present and its spool is full");

@@ -266,7 +266,7 @@ static bool limited(completion *c, const limits_adapter *a, const limits_refusal
     ratelimit_refuse(c->x, why);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->caller->tenant.id,
                      OUTCOME_LIMITED, MISS_NONE);
-    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, true);
+    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, MISS_NONE);
     c->problem = (openai_problem){.status = why->status, .type = why->type, .code = why->code};
     snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
     return false;

@@ -253,7 +253,8 @@ void completion_say_when(completion *c, const choice *ch)
 
 static bool refused(completion *c, const choice *ch, const err *e)
 {
-    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, false);
+    miss_cause why = ch->rq.missed.why; /* none: what it asks for is wrong */
+    if (why) stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, why);
     completion_say_when(c, ch);
     return completion_refuse(c, e, NULL);
 }

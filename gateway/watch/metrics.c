@@ -1,7 +1,7 @@
 /* metrics.c -- GET /metrics in Prometheus' text format, under our own names.
  *
  * Series are bounded: classes are at most eight, tenants by metrics.max_tenants (those beyond share
- * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has
+ * "_other", which no tenant can be called), adapters by metrics.max_adapters.  Every histogram has
  * the same bounds (engine/watch/histogram.h).
  */
 #include "gateway/watch/metrics.h"
@@ -15,6 +15,8 @@
 #include "gateway/descriptors.h"
 #include "gateway/handlers.h"
 #include "gateway/watch/spans.h"
+#include "gateway/watch/stats.h"
+#include "gateway/watch/stats_book.h"
 #include "storage/disk.h"
 #include "storage/tenants.h"
 
@@ -197,6 +199,18 @@ static void put_series(prom *p, const metrics_view *v)
 
 /* ------------------------------------------------------------------ by tenant -- */
 
+static void name_tenant(server *s, uint64_t id, char name[TENANT_NAME_MAX + 1])
+{
+    tenant t;
+    err e;
+    if (id == 0)
+        memcpy(name, other, sizeof(other));
+    else if (tenants_get(s->store, id, &t, &e) == ERR_NONE)
+        memcpy(name, t.name, sizeof(t.name));
+    else
+        snprintf(name, TENANT_NAME_MAX + 1, "#%llu", (unsigned long long)id);
+}
+
 static void put_tenants(prom *p, const metrics_view *v)
 {
     char(*name)[TENANT_NAME_MAX + 1] = calloc((size_t)v->n_tenants, sizeof(*name));
@@ -205,15 +219,7 @@ static void put_tenants(prom *p, const metrics_view *v)
         return;
     }
     for (int i = 0; i < v->n_tenants; i++) {
-        tenant t;
-        err e;
-        uint64_t id = v->tenants[i].id;
-        if (id == 0)
-            memcpy(name[i], other, sizeof(other));
-        else if (tenants_get(v->srv->store, id, &t, &e) == ERR_NONE)
-            memcpy(name[i], t.name, sizeof(t.name));
-        else
-            snprintf(name[i], sizeof(name[i]), "#%llu", (unsigned long long)id);
+        name_tenant(v->srv, v->tenants[i].id, name[i]);
     }
     prom_family(p, "lorad_tenant_requests_total", "counter",
                 "What became of a tenant's requests (of each choice)");
@@ -309,6 +315,44 @@ static void put_adapters(prom *p, server *s)
     prom_counter(p, "lorad_adapter_evictions_total", "Adapters evicted", r.n_evictions);
     prom_family(p, "lorad_adapter_load_seconds_total", "counter", "Time spent loading adapters");
     prom_sample(p, (double)r.load_us_sum / 1e6, NULL);
+}
+
+/* ----------------------------------------------------------------- by adapter -- */
+
+static void put_busiest(prom *p, const book_adapter *a, char (*owner)[TENANT_NAME_MAX + 1], int n)
+{
+    prom_family(p, "lorad_adapter_ended_total", "counter",
+                "Complete requests of the busiest adapters");
+    for (int i = 0; i < n; i++)
+        prom_count(p, a[i].c.ended, "tenant", owner[i], "adapter", a[i].name, NULL);
+    prom_family(p, "lorad_adapter_output_tokens_total", "counter", "Tokens made with them");
+    for (int i = 0; i < n; i++)
+        prom_count(p, a[i].c.output_tokens, "tenant", owner[i], "adapter", a[i].name, NULL);
+    prom_family(p, "lorad_adapter_wait_seconds_total", "counter",
+                "How long requests waited for them to be loaded");
+    for (int i = 0; i < n; i++)
+        prom_sample(p, (double)a[i].c.adapter_us / 1e6, "tenant", owner[i], "adapter", a[i].name,
+                    NULL);
+    prom_family(p, "lorad_adapter_slo_missed_total", "counter",
+                "Their promises that were broken, each by its cause");
+    for (int i = 0; i < n; i++) {
+        for (int k = MISS_NONE + 1; k < MISS_CAUSES; k++) {
+            prom_count(p, a[i].c.cause[k], "tenant", owner[i], "adapter", a[i].name, "cause",
+                       miss_cause_name(k), NULL);
+        }
+    }
+}
+
+static void put_busy_adapters(prom *p, server *s, int most)
+{
+    book_adapter *list = calloc((size_t)most + 1, sizeof(*list));
+    char(*owner)[TENANT_NAME_MAX + 1] = calloc((size_t)most + 1, sizeof(*owner));
+    int n = list && owner ? book_busiest(stats_book(s->stats), list, most) : 0;
+    for (int i = 0; i < n; i++) name_tenant(s, list[i].tenant_id, owner[i]);
+    p->failed |= !list || !owner;
+    put_busiest(p, list, owner, n);
+    free(list);
+    free(owner);
 }
 
 static void put_storage(prom *p, server *s)
@@ -468,6 +512,7 @@ void metrics_get(exchange *x)
         put_series(&p, v);
         put_tenants(&p, v);
         put_adapters(&p, s);
+        put_busy_adapters(&p, s, (int)x->conf->metrics_max_adapters);
         put_storage(&p, s);
         put_http(&p, s);
         put_traces(&p, s);

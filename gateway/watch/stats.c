@@ -14,7 +14,7 @@
 #include "storage/disk.h"
 
 enum { CERTIFICATE_WARN_S = 14 * 86400 }; /* as TLS_EXPIRY_WARN_DAYS */
-enum { BOARD_WAIT_US = 20000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
+enum { BOARD_WAIT_US = 20000, OVERDUE_WAIT_US = 500000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
 
 /* --------------------------------------------------------------------- lifetime -- */
 
@@ -54,6 +54,15 @@ static void tell_breach(void *arg, int class, const breach *b)
                 st->srv->class_name[class], text, 0);
 }
 
+/* A picture that is older than the question may have requests that have ended since. */
+static void see_overdue(stats *st)
+{
+    int64_t asked_us = clock_now_us();
+    board_picture *p = &st->inside;
+    bool any = board_read(sched_board(st->srv->sched), OVERDUE_WAIT_US, p);
+    if (any && p->taken_us >= asked_us) stats_history_overdue(st->history, p->row, p->n_row);
+}
+
 static void tick_history(stats *st, int64_t now_s)
 {
     const char *names[SLO_CLASS_MAX];
@@ -75,6 +84,7 @@ void stats_destroy(stats *st)
     if (!st) return;
     end_history(st);
     board_picture_clear(&st->picture);
+    board_picture_clear(&st->inside);
     journal_destroy(st->journal);
     book_destroy(st->book);
     ended_destroy(st->ended);
@@ -94,23 +104,28 @@ struct ended *stats_ended(stats *st)
     return st->ended;
 }
 
+book *stats_book(stats *st)
+{
+    return st->book;
+}
+
 void stats_note(stats *st, const usage_row *row, const request *rq, const char *request_id)
 {
     if (!st) return;
-    book_note(st->book, row, rq->slo_class);
+    book_note(st->book, row, rq->slo_class, cause_adapter_us(&rq->clock));
     ended_note(st->ended, row, rq, request_id);
-    stats_history_note(st->history, row, rq->slo_class);
+    stats_history_note(st->history, rq->id, row, rq->slo_class);
     if (row->status < 500) return;
     char detail[96];
     snprintf(detail, sizeof(detail), "status %d, %s", row->status, row->finish);
     stats_event(st, "error", "request.failed", row->tenant_id, row->model, detail, 0);
 }
 
-void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited)
+void stats_refused(stats *st, uint64_t tenant_id, int class, miss_cause why)
 {
     if (!st) return;
-    book_refused(st->book, tenant_id, class, limited);
-    stats_history_refused(st->history, tenant_id, class, limited);
+    book_refused(st->book, tenant_id, class, why);
+    stats_history_refused(st->history, tenant_id, class, why);
 }
 
 /* ----------------------------------------------------------------------- sampling -- */
@@ -178,8 +193,10 @@ static void see_certificate(stats *st, int64_t now_s)
 void stats_tick(stats *st)
 {
     if (!st) return;
-    see_certificate(st, clock_wall_us() / 1000000);
-    tick_history(st, clock_wall_us() / 1000000);
+    int64_t now_s = clock_wall_us() / 1000000;
+    see_certificate(st, now_s);
+    if (stats_history_due(st->history, now_s)) see_overdue(st);
+    tick_history(st, now_s);
     int64_t now = clock_now_us();
     lock_take(&st->mu);
     const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];

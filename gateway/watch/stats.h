@@ -39,7 +39,10 @@ void stats_tick(stats *st);
 void stats_note(stats *st, const usage_row *row, const request *rq, const char *request_id);
 /* The requests that have ended. */
 struct ended *stats_ended(stats *st);
-void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited);
+/* What they add up to. */
+struct book *stats_book(stats *st);
+/* `why`: as of book_add_refused(). */
+void stats_refused(stats *st, uint64_t tenant_id, int class, miss_cause why);
 /* level: "audit", "info", "warning", "error".  Copies; `object`, `detail` may be NULL. */
 void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant_id,
                  const char *object, const char *detail, uint64_t actor_key_id);

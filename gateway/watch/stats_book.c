@@ -2,6 +2,7 @@
 #include "gateway/watch/stats_book.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,8 @@ typedef struct entry {
     uint64_t id;
     book_kind kind;
     bool dirty;
+    uint64_t tenant_id; /* of an adapter, as `name` is */
+    char *name;
     book_counts c;
 } entry;
 
@@ -39,13 +42,19 @@ book *book_create(void)
     return b;
 }
 
+static void entry_free(entry *en)
+{
+    free(en->name);
+    free(en);
+}
+
 void book_destroy(book *b)
 {
     if (!b) return;
     for (int i = 0; i < BUCKETS; i++) {
         for (entry *en = b->bucket[i]; en;) {
             entry *next = en->chained;
-            free(en);
+            entry_free(en);
             en = next;
         }
     }
@@ -61,7 +70,7 @@ static entry **place_of(book *b, book_kind kind, uint64_t id)
 }
 
 /* For a change; NULL: no memory, or too many. */
-static book_counts *open_locked(book *b, book_kind kind, uint64_t id)
+static entry *entry_locked(book *b, book_kind kind, uint64_t id)
 {
     lock_assert_held(&b->mu);
     assert(kind < BOOK_KINDS && b->n >= 0);
@@ -80,7 +89,13 @@ static book_counts *open_locked(book *b, book_kind kind, uint64_t id)
         en->next_dirty = b->dirty[kind];
         b->dirty[kind] = en;
     }
-    return &en->c;
+    return en;
+}
+
+static book_counts *open_locked(book *b, book_kind kind, uint64_t id)
+{
+    entry *en = entry_locked(b, kind, id);
+    return en ? &en->c : NULL;
 }
 
 static int bucket_for(int64_t us)
@@ -130,32 +145,38 @@ uint64_t book_adapter_key(uint64_t tenant_id, const char *name)
     return hash_text(tenant_id, name, strcspn(name, "@"));
 }
 
-void book_note(book *b, const usage_row *row, int class)
+static void note_adapter(book *b, const usage_row *row, int64_t adapter_us)
+{
+    entry *en = entry_locked(b, BOOK_ADAPTER, book_adapter_key(row->tenant_id, row->model));
+    if (!en) return;
+    if (!en->name) en->name = strndup(row->model, strcspn(row->model, "@"));
+    en->tenant_id = row->tenant_id;
+    book_add(&en->c, row);
+    en->c.adapter_us += adapter_us;
+}
+
+void book_note(book *b, const usage_row *row, int class, int64_t adapter_us)
 {
     lock_take(&b->mu);
     book_add(open_locked(b, BOOK_TENANT, row->tenant_id), row);
     book_add(open_locked(b, BOOK_CLASS, (uint64_t) class), row);
-    if (row->adapter_id) {
-        uint64_t key = book_adapter_key(row->tenant_id, row->model);
-        book_add(open_locked(b, BOOK_ADAPTER, key), row);
-    }
+    if (row->adapter_id) note_adapter(b, row, adapter_us);
     lock_release(&b->mu);
 }
 
-static void count_refusal(book_counts *c, bool limited)
+void book_add_refused(book_counts *c, miss_cause why)
 {
     if (!c) return;
-    if (limited)
-        c->limited++;
-    else
-        c->refused++;
+    *(why ? &c->refused : &c->limited) += 1;
+    c->missed += why != MISS_NONE;
+    c->cause[why] += why != MISS_NONE;
 }
 
-void book_refused(book *b, uint64_t tenant_id, int class, bool limited)
+void book_refused(book *b, uint64_t tenant_id, int class, miss_cause why)
 {
     lock_take(&b->mu);
-    count_refusal(open_locked(b, BOOK_TENANT, tenant_id), limited);
-    if (class >= 0) count_refusal(open_locked(b, BOOK_CLASS, (uint64_t) class), limited);
+    book_add_refused(open_locked(b, BOOK_TENANT, tenant_id), why);
+    if (class >= 0) book_add_refused(open_locked(b, BOOK_CLASS, (uint64_t) class), why);
     lock_release(&b->mu);
 }
 
@@ -197,11 +218,36 @@ void book_forget(book *b, book_kind kind, uint64_t id)
             *d = en->next_dirty;
             break;
         }
-        free(en);
+        entry_free(en);
         b->n--;
         assert(b->n >= 0);
     }
     lock_release(&b->mu);
+}
+
+/* Into a list that has the busiest first. */
+static void place(book_adapter *list, int *n, int cap, const entry *en)
+{
+    int at = *n;
+    while (at > 0 && list[at - 1].c.output_tokens < en->c.output_tokens) at--;
+    if (at == cap) return;
+    if (*n < cap) ++*n;
+    memmove(&list[at + 1], &list[at], (size_t)(*n - at - 1) * sizeof(*list));
+    list[at] = (book_adapter){.tenant_id = en->tenant_id, .c = en->c};
+    snprintf(list[at].name, sizeof(list[at].name), "%s", en->name);
+}
+
+int book_busiest(book *b, book_adapter *out, int cap)
+{
+    int n = 0;
+    lock_take(&b->mu);
+    for (int i = 0; i < BUCKETS; i++) {
+        for (const entry *en = b->bucket[i]; en; en = en->chained) {
+            if (en->kind == BOOK_ADAPTER && en->name) place(out, &n, cap, en);
+        }
+    }
+    lock_release(&b->mu);
+    return n;
 }
 
 double book_percentile_ms(const uint32_t counts[BOOK_BUCKETS], double share)

@@ -23,9 +23,9 @@ typedef enum { BOOK_TENANT, BOOK_ADAPTER, BOOK_CLASS, BOOK_KINDS } book_kind;
 typedef struct book_counts {
     uint64_t ended, failed, limited, refused; /* ended: with an answer of 2xx */
     uint64_t prompt_tokens, output_tokens;
-    uint64_t met, missed;        /* both targets */
-    uint64_t cause[MISS_CAUSES]; /* of the missed */
-    int64_t last_wall_us;
+    uint64_t met, missed;             /* both targets */
+    uint64_t cause[MISS_CAUSES];      /* of the missed */
+    int64_t last_wall_us, adapter_us; /* adapter_us: they waited for it; of adapters alone */
     uint32_t ttft[BOOK_BUCKETS], tpot[BOOK_BUCKETS];
 } book_counts;
 
@@ -37,10 +37,12 @@ void book_destroy(book *b);
 /* What a request came to, into counts of one's own. */
 void book_add(book_counts *c, const usage_row *row);
 
-/* class: index.  Tells "name@7" apart from the base by adapter_id. */
-void book_note(book *b, const usage_row *row, int class);
-/* One request that was refused: `limited` by a limit of its own, else for lack of room. */
-void book_refused(book *b, uint64_t tenant_id, int class, bool limited);
+/* class: index; adapter_us: how long it waited for its adapter.  Tells "name@7" apart from the base
+ * by adapter_id. */
+void book_note(book *b, const usage_row *row, int class, int64_t adapter_us);
+/* One more that was refused: a promise broken, or (MISS_NONE) a limit of its tenant. */
+void book_add_refused(book_counts *c, miss_cause why);
+void book_refused(book *b, uint64_t tenant_id, int class, miss_cause why);
 
 /* Key of an adapter's counts; `name` may go on with "@version". */
 uint64_t book_adapter_key(uint64_t tenant_id, const char *name);
@@ -52,6 +54,16 @@ int book_drain(book *b, book_kind kind,
 /* False: nothing was noted for it. */
 bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out);
 void book_forget(book *b, book_kind kind, uint64_t id);
+
+typedef struct book_adapter {
+    uint64_t tenant_id;
+    char name[MODEL_LABEL_MAX + 1];
+    book_counts c;
+} book_adapter;
+
+/* The adapters with the most tokens made since the start, the busiest first: at most `cap`, returns
+ * how many. */
+int book_busiest(book *b, book_adapter *out, int cap);
 
 /* The value that `share` (0..1) of the counts do not exceed, in milliseconds, interpolated within
  * its bucket; negative: there are none. */

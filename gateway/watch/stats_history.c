@@ -10,7 +10,7 @@
 #include "gateway/admin_proto.h"
 #include "storage/tenants.h"
 
-enum { FINE, COARSE, SPANS };
+enum { FINE, COARSE, SPANS, TOLD_MAX = 2048 };
 
 static const uint64_t others = UINT64_MAX; /* the id of the line that the rest of a kind shares */
 static const int most_of[HISTORY_KINDS] = {PROTO_CLASS_MAX, 40, 40};
@@ -33,6 +33,9 @@ struct stats_history {
     lock mu;
     span span[SPANS];
     breach breach[PROTO_CLASS_MAX];
+    book_counts last[PROTO_CLASS_MAX]; /* of the fine span before, where there was one */
+    uint64_t told[TOLD_MAX]; /* ids of requests inside that are counted as missed already */
+    int n_told;
     int64_t part;
 
     /* tick() alone */
@@ -73,10 +76,19 @@ static line *line_of(span *s, history_kind kind, uint64_t id)
     return l;
 }
 
-static void note_in(span *s, const usage_row *row, int class)
+/* told: its miss is in already. */
+static void add_ended(book_counts *c, const usage_row *row, bool told)
 {
-    book_add(&line_of(s, HISTORY_CLASS, (uint64_t) class)->c, row);
-    book_add(&line_of(s, HISTORY_TENANT, row->tenant_id)->c, row);
+    book_add(c, row);
+    if (!told || !row->missed) return;
+    c->missed--;
+    c->cause[row->missed]--;
+}
+
+static void note_in(span *s, const usage_row *row, int class, bool told)
+{
+    add_ended(&line_of(s, HISTORY_CLASS, (uint64_t) class)->c, row, told);
+    add_ended(&line_of(s, HISTORY_TENANT, row->tenant_id)->c, row, told);
     if (!row->adapter_id) return;
     line *l = line_of(s, HISTORY_ADAPTER, book_adapter_key(row->tenant_id, row->model));
     book_add(&l->c, row);
@@ -85,22 +97,70 @@ static void note_in(span *s, const usage_row *row, int class)
     snprintf(l->label, sizeof(l->label), "%.*s", (int)strcspn(row->model, "@"), row->model);
 }
 
-void stats_history_note(stats_history *h, const usage_row *row, int class)
+/* Its place among those that were told; n_told: it is none of them. */
+static int told_at(const stats_history *h, uint64_t id)
+{
+    lock_assert_held(&h->mu);
+    int i = 0;
+    while (i < h->n_told && h->told[i] != id) i++;
+    return i;
+}
+
+void stats_history_note(stats_history *h, uint64_t id, const usage_row *row, int class)
 {
     lock_take(&h->mu);
-    for (int i = 0; i < SPANS; i++) note_in(&h->span[i], row, class);
+    int at = told_at(h, id);
+    bool told = at < h->n_told;
+    if (told) h->told[at] = h->told[--h->n_told];
+    for (int i = 0; i < SPANS; i++) note_in(&h->span[i], row, class, told);
     lock_release(&h->mu);
 }
 
-void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, bool limited)
+void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, miss_cause why)
 {
     lock_take(&h->mu);
     for (int i = 0; i < SPANS; i++) {
-        book_counts *c = &line_of(&h->span[i], HISTORY_CLASS, (uint64_t) class)->c;
-        book_counts *t = &line_of(&h->span[i], HISTORY_TENANT, tenant_id)->c;
-        *(limited ? &c->limited : &c->refused) += 1;
-        *(limited ? &t->limited : &t->refused) += 1;
+        book_add_refused(&line_of(&h->span[i], HISTORY_CLASS, (uint64_t) class)->c, why);
+        book_add_refused(&line_of(&h->span[i], HISTORY_TENANT, tenant_id)->c, why);
     }
+    lock_release(&h->mu);
+}
+
+bool stats_history_due(stats_history *h, int64_t now_s)
+{
+    lock_take(&h->mu);
+    bool due = now_s / HISTORY_FINE_S * HISTORY_FINE_S > h->span[FINE].start_s;
+    lock_release(&h->mu);
+    return due;
+}
+
+static void count_overdue(book_counts *c, miss_cause why)
+{
+    c->missed++;
+    c->cause[why]++;
+}
+
+/* Whoever is not on the board any more has ended, and is forgotten; those that do not fit are
+ * counted when they end. */
+void stats_history_overdue(stats_history *h, const board_row *row, int n)
+{
+    int kept = 0;
+    lock_take(&h->mu);
+    for (int i = 0; i < n && kept < TOLD_MAX; i++) {
+        const board_row *r = &row[i];
+        int at = told_at(h, r->id);
+        bool told = at < h->n_told;
+        if (!told && (!r->overdue || h->n_told == TOLD_MAX)) continue;
+        for (int k = 0; !told && k < SPANS; k++) {
+            count_overdue(&line_of(&h->span[k], HISTORY_CLASS, (uint64_t)r->slo_class)->c,
+                          r->overdue);
+            count_overdue(&line_of(&h->span[k], HISTORY_TENANT, r->tenant_id)->c, r->overdue);
+        }
+        if (!told) at = h->n_told++;
+        h->told[at] = h->told[kept];
+        h->told[kept++] = r->id;
+    }
+    h->n_told = kept;
     lock_release(&h->mu);
 }
 
@@ -215,42 +275,88 @@ static void add_to_breach(breach *b, const book_counts *c)
     for (int k = 0; k < MISS_CAUSES; k++) b->cause[k] += c->cause[k];
 }
 
-/* True: it has begun, or is over. */
-static bool see_class(breach *b, int *calm, const book_counts *c, int64_t start_s, int64_t end_s)
+static bool is_broken(uint64_t least, uint64_t missed, uint64_t met)
 {
-    bool runs = b->since_s && !b->until_s;
-    bool broken = c->missed >= BREACH_LEAST && 10 * c->missed > c->met + c->missed;
-    if (broken && !runs) *b = (breach){.since_s = start_s, .ttft_us = -1, .tpot_us = -1};
-    *calm = broken ? 0 : *calm + 1;
-    if (broken || runs) add_to_breach(b, c);
-    if (broken) return !runs;
-    if (!runs || *calm < CALM_SPANS) return false;
+    return missed >= least && BREACH_OF * missed > met + missed;
+}
+
+static const book_counts *class_counts_of(const span *s, int class)
+{
+    static const book_counts none;
+    for (int i = 0; i < s->n; i++) {
+        if (s->line[i].kind == HISTORY_CLASS && s->line[i].id == (uint64_t) class)
+            return &s->line[i].c;
+    }
+    return &none;
+}
+
+/* With what is under way. */
+static breach breach_now(const stats_history *h, int class)
+{
+    lock_assert_held(&h->mu);
+    breach b = h->breach[class];
+    if (b.since_s && !b.until_s) add_to_breach(&b, class_counts_of(&h->span[FINE], class));
+    return b;
+}
+
+/* True: it begins.  `last` is the span before, if that was just before. */
+static bool begins(breach *b, const book_counts *c, const book_counts *last, int64_t start_s)
+{
+    bool before = is_broken(1, last->missed, last->met);
+    if ((b->since_s && !b->until_s) || c->missed == 0 ||
+        !is_broken(BREACH_LEAST, c->missed + last->missed, c->met + last->met))
+        return false;
+    *b = (breach){.since_s = start_s - (before ? HISTORY_FINE_S : 0), .ttft_us = -1, .tpot_us = -1};
+    if (before) add_to_breach(b, last);
+    return true;
+}
+
+/* A span is over: the breach has its counts.  True: so is the breach. */
+static bool ends(breach *b, int *calm, const book_counts *c, int64_t end_s)
+{
+    *calm = is_broken(1, c->missed, c->met) ? 0 : *calm + 1;
+    if (!b->since_s || b->until_s) return false;
+    add_to_breach(b, c);
+    if (*calm < CALM_SPANS) return false;
     b->until_s = end_s - (int64_t)CALM_SPANS * HISTORY_FINE_S;
     return true;
 }
 
-static void see_breaches(stats_history *h, int n_class, breach_fn *fn, void *arg)
+/* Before a span may end: what is under way counts at once. */
+static void see_begins(stats_history *h, int n_class, breach_fn *fn, void *arg)
+{
+    for (int k = 0; k < n_class && k < PROTO_CLASS_MAX; k++) {
+        lock_take(&h->mu);
+        const span *s = &h->span[FINE];
+        bool begun =
+            s->start_s && begins(&h->breach[k], class_counts_of(s, k), &h->last[k], s->start_s);
+        breach b = breach_now(h, k);
+        lock_release(&h->mu);
+        if (begun) fn(arg, k, &b);
+    }
+}
+
+static void see_ends(stats_history *h, int n_class, int64_t now_s, breach_fn *fn, void *arg)
 {
     static const book_counts none;
     const span *s = &h->ended;
     int64_t end_s = s->start_s + s->width_s;
+    bool next = now_s < end_s + s->width_s;
     for (int k = 0; k < n_class && k < PROTO_CLASS_MAX; k++) {
-        const book_counts *c = &none;
-        for (int i = 0; i < s->n; i++) {
-            if (s->line[i].kind == HISTORY_CLASS && s->line[i].id == (uint64_t)k) c = &s->line[i].c;
-        }
+        const book_counts *c = class_counts_of(s, k);
         lock_take(&h->mu);
-        bool changed = see_class(&h->breach[k], &h->calm[k], c, s->start_s, end_s);
+        bool over = ends(&h->breach[k], &h->calm[k], c, end_s);
+        h->last[k] = next ? *c : none;
         breach b = h->breach[k];
         lock_release(&h->mu);
-        if (changed) fn(arg, k, &b);
+        if (over) fn(arg, k, &b);
     }
 }
 
 breach stats_history_breach(stats_history *h, int class)
 {
     lock_take(&h->mu);
-    breach b = h->breach[class];
+    breach b = breach_now(h, class);
     lock_release(&h->mu);
     return b;
 }
@@ -311,9 +417,10 @@ static bool end_span(stats_history *h, int i, int64_t now_s)
 void stats_history_tick(stats_history *h, store *st, const char *const *classes, int n_class,
                         int64_t now_s, breach_fn *fn, void *arg)
 {
+    see_begins(h, n_class, fn, arg);
     for (int i = 0; i < SPANS; i++) {
         if (!end_span(h, i, now_s)) continue;
         write_span(h, st, classes, n_class, now_s);
-        if (i == FINE) see_breaches(h, n_class, fn, arg);
+        if (i == FINE) see_ends(h, n_class, now_s, fn, arg);
     }
 }

@@ -46,9 +46,10 @@ typedef struct id_index {
  * are ten thousand of these. */
 typedef struct adapter_line {
     uint64_t id, tenant_id, version_id, key;
-    int64_t bytes, memory_bytes, hits, output_tokens, last_used_s, load_us;
+    int64_t bytes, memory_bytes, hits, output_tokens, last_used_s, load_us, wait_us;
+    float ttft_p50_ms, ttft_p99_ms; /* negative: none */
     int32_t version, previous, versions, rank, in_use, requests;
-    uint32_t loads, missed, cause[MISS_CAUSES];
+    uint32_t loads, met, missed, cause[MISS_CAUSES];
     uint8_t tier; /* residency_state */
     bool pinned;
     bool known; /* its tier was looked at before */
@@ -90,6 +91,7 @@ struct stats {
     book *book;
     ended *ended;
     stats_history *history;
+    board_picture inside;       /* the tick's: all requests, to see who is late */
     int64_t certificate_told_s; /* the tick's: until when the one was good that was told of last */
     uint64_t epoch;             /* first half of a cursor: another process, another epoch */
 

@@ -169,6 +169,8 @@ static void fill_adapter(adapter_line *a, const registry_summary *g)
                         .previous = g->previous,
                         .versions = g->n_versions,
                         .rank = g->rank_max,
+                        .ttft_p50_ms = -1,
+                        .ttft_p99_ms = -1,
                         .bytes = (int64_t)g->file_bytes,
                         .memory_bytes = (int64_t)g->packed_bytes};
     cold(a);
@@ -183,7 +185,11 @@ static void carry_over(adapter_line *to, const adapter_line *from)
     to->last_used_s = from->last_used_s;
     to->loads = from->loads;
     to->load_us = from->load_us;
+    to->met = from->met;
     to->missed = from->missed;
+    to->wait_us = from->wait_us;
+    to->ttft_p50_ms = from->ttft_p50_ms;
+    to->ttft_p99_ms = from->ttft_p99_ms;
     memcpy(to->cause, from->cause, sizeof(to->cause));
     if (to->version_id == from->version_id) {
         to->tier = from->tier;
@@ -226,7 +232,11 @@ static void put_adapter(stats *st, const adapter_line *a, const char *name)
     row.loads = a->loads;
     row.load_us = a->load_us;
     row.last_used_s = a->last_used_s;
+    row.met = a->met;
     row.missed = a->missed;
+    row.wait_us = a->wait_us;
+    row.ttft_p50_ms = (double)a->ttft_p50_ms;
+    row.ttft_p99_ms = (double)a->ttft_p99_ms;
     PUT_CAUSES(&row, a->cause);
     (void)journal_put(st->journal, TABLE_ADAPTERS, a->id, &row);
 }
@@ -357,7 +367,11 @@ static void note_hits(void *arg, uint64_t key, const book_counts *c)
     a->hits = (int64_t)c->ended;
     a->output_tokens = (int64_t)c->output_tokens;
     a->last_used_s = c->last_wall_us / 1000000;
+    a->met = (uint32_t)c->met;
     a->missed = (uint32_t)c->missed;
+    a->wait_us = c->adapter_us;
+    a->ttft_p50_ms = (float)book_percentile_ms(c->ttft, 0.5);
+    a->ttft_p99_ms = (float)book_percentile_ms(c->ttft, 0.99);
     for (int k = 0; k < MISS_CAUSES; k++) a->cause[k] = (uint32_t)c->cause[k];
     a->hot = a->hit = true;
 }

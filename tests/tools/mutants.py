@@ -1223,11 +1223,38 @@ _rule("history.is-bounded", "storage/watch/history.c",
       "if (!rc) rc = forget(db, HISTORY_FINE_S,", "if (rc) rc = forget(db, HISTORY_FINE_S,",
       "storage.test_history", "fine spans are kept for an hour alone")
 _rule("history.breach-ends-when-calm", "gateway/watch/stats_history.c",
-      "if (!runs || *calm < CALM_SPANS) return false;", "if (!runs) return false;",
+      "if (*calm < CALM_SPANS) return false;", "",
       "gateway.test_stats_history", "one quiet span is no end of a breach")
 _rule("history.few-are-no-breach", "gateway/watch/stats_history.c",
-      "c->missed >= BREACH_LEAST &&", "c->missed > 0 &&",
+      "!is_broken(BREACH_LEAST, c->missed", "!is_broken(1, c->missed",
       "gateway.test_stats_history", "one or two that missed are no breach")
+_rule("history.overdue-once", "gateway/watch/stats_history.c",
+      "if (!told || !row->missed) return;", "return;",
+      "gateway.test_stats_history", "who was counted as missed while waiting is not counted again at its end")
+_rule("history.refused-missed", "gateway/watch/stats_book.c",
+      "c->missed += why != MISS_NONE;", "",
+      "gateway.test_stats_history", "what the server refuses has missed")
+_rule("history.present-and-before", "gateway/watch/stats_history.c",
+      "c->missed + last->missed, c->met + last->met", "c->missed, c->met",
+      "gateway.test_stats_history", "few and slow requests are a breach, too")
+_rule("board.overdue", "engine/sched/sched_cause.c",
+      "if (!late || rq->first_token_us ||", "if (late || rq->first_token_us ||",
+      "engine.test_sched", "the board says who waits beyond the target")
+_rule("book.busiest-first", "gateway/watch/stats_book.c",
+      "list[at - 1].c.output_tokens < en->c.output_tokens", "list[at - 1].c.output_tokens > en->c.output_tokens",
+      "gateway.test_stats_journal", "the busiest adapters have the series")
+_rule("top.columns-scroll", "tui/top/view_layout.c",
+      "if (out->n > 0 && skip-- > 0) continue;", "",
+      "tui.test_view", "no column is lost on a narrow screen")
+_rule("top.group-sums", "tui/top/view_layout.c",
+      "a += b;", "a = b;",
+      "tui.test_view", "a group's heading has its sums")
+_rule("top.ended-slowest", "tui/top/view_menu.c",
+      "slow ? \"/admin/v1/requests?state=ended&limit=100&slow=1\"", "0 ? \"/admin/v1/requests?state=ended&limit=100&slow=1\"",
+      "tui.test_view", "sorted by what they took, the slowest of the hour are asked for")
+_rule("init.fills-as-owner", "gateway/start/init.c",
+      "if (!rc) rc = become_owner(c->data_dir, e);", "",
+      "e2e.test_service", "what init makes is the server's user's")
 _rule("init.model-first", "gateway/start/init.c",
       "return model_config_read(path, &mc, e) ?", "return false && model_config_read(path, &mc, e) ?",
       "e2e.test_service", "init refuses a folder that is no model before it writes anything")

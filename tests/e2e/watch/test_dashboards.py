@@ -3,7 +3,7 @@ import json
 import re
 
 import promtext
-from harness import ROOT, Server, run
+from harness import DEMO, ROOT, Server, run
 
 FUNCTIONS = {"sum", "rate", "max", "min", "topk", "histogram_quantile", "time", "absent", "increase",
              "label_values", "count", "present_over_time"}
@@ -115,6 +115,13 @@ def every_panel_shows_something_that_is_exported():
         mine = {(x, y) for x in range(g["x"], g["x"] + g["w"]) for y in range(g["y"], g["y"] + g["h"])}
         assert not mine & cells and g["x"] + g["w"] <= 24, f"{p['title']} overlaps"
         cells |= mine
+        for link in p["fieldConfig"]["defaults"].get("links", []):  # from a class to its tenants, from a series to its tenant
+            to = re.match(r"/d/lorad\?(?:viewPanel=(\d+)|var-tenant=\$\{__field.labels.tenant\})&", link["url"])
+            assert to and link["title"], link
+            if to[1]:
+                assert "tenant" in next(q for q in panels if q["id"] == int(to[1]))["targets"][0]["expr"], link
+            else:
+                assert re.search(r"by \([^)]*tenant", p["targets"][0]["expr"]), p
     for v in board["templating"]["list"]:
         if v["type"] == "query":
             metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", v["query"]).groups()
@@ -134,11 +141,14 @@ def every_rule_speaks_of_what_is_exported():
         used |= {m for m, _ in uses(r["expr"])[0]}
     assert recorded <= used, recorded - used
     page = (ROOT / "docs/runbooks/alerts.md").read_text()
+    panels = {p["id"] for p in json.loads((ROOT / "conf/grafana/lorad.json").read_text())["panels"] if p["type"] != "row"}
     assert re.findall(r"^## (.+)", page, re.M) == [r["alert"] for r in alerts], "a heading for each, in the same order"
     for r in alerts:
         assert r.get("annotations.runbook") == f"docs/runbooks/alerts.md#{r['alert'].lower()}", r
         assert r.get("labels.severity") in ("page", "ticket"), r
         assert r.get("annotations.summary"), r
+        m = re.fullmatch(r"/d/lorad\?viewPanel=([0-9]+)", r.get("annotations.panel", ""))
+        assert m and int(m[1]) in panels, r
         assert re.fullmatch(r"[0-9]+[smh]", r.get("for", "0s")), r
 
 
@@ -155,7 +165,9 @@ def the_check_itself_sees_what_is_wrong():
 
 with Server() as server:
     key = server.tenant("alice")
+    server.upload(key, "pirate", DEMO / "adapters" / "pirate")
     assert server.ask(key, "base", "What is 7 plus 5?").status == 200
+    assert server.ask(key, "pirate", "What is 7 plus 5?").status == 200
     scrape = promtext.Scrape(server.call("GET", "/metrics", port=server.metrics_port).body.decode())
     run([every_panel_shows_something_that_is_exported, every_rule_speaks_of_what_is_exported,
          the_check_itself_sees_what_is_wrong])

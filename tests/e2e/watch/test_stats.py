@@ -77,6 +77,7 @@ def test_counts_equal_the_ledger():
         assert after[name]["hits"] == before[name]["hits"] + 2
         assert after[name]["tier"] == "device", after[name]
         assert after[name]["last_used_s"] > 0
+        assert after[name]["met"] + after[name]["missed"] == after[name]["hits"] and after[name]["ttft_p99_ms"] > 0, after[name]
     untouched = demo_adapters()[-1]
     assert after[untouched]["hits"] == before[untouched]["hits"]
     # the ledger and the metrics say the same
@@ -87,6 +88,11 @@ def test_counts_equal_the_ledger():
         f'"prompt_tokens": {t["prompt_tokens"]}' in text, (t, text[:600])
     assert t["day_tokens"] == t["prompt_tokens"] + t["output_tokens"]
     m = s.metrics()
+    for name in demo_adapters()[:3]:
+        of = f'{{tenant="acme",adapter="{name}"}}'
+        assert m["lorad_adapter_ended_total" + of] == after[name]["hits"]
+        assert m["lorad_adapter_output_tokens_total" + of] == after[name]["output_tokens"]
+        assert abs(m["lorad_adapter_wait_seconds_total" + of] - after[name]["wait_us"] / 1e6) < 1e-6
     assert b["totals"]["output_tokens"] == m['lorad_tokens_total{kind="output"}']
     c = next(c for c in b["classes"] if c["is_default"])
     assert c["ended"] >= 6 and c["met"] + c["missed"] == c["ended"] and c["ttft_p50_ms"] > 0

@@ -466,6 +466,8 @@ START_TEST(the_board_shows_the_queue_between_steps)
     queued->rq.id = 72;
     queued->rq.tenant_id = queued->rq.isolation = 9;
     queued->rq.slo_class = 2;
+    queued->rq.ttft_deadline_us = clock_now_us(); /* it is late from the first on */
+    c->rq.ttft_deadline_us = clock_now_us() + INT64_C(3600) * 1000000;
     gate(r, true, 1);
     submit(r, c);
     await_step(r, 2); /* one token is out, the second step stands at the gate */
@@ -486,6 +488,8 @@ START_TEST(the_board_shows_the_queue_between_steps)
     ck_assert(p.row[0].running);
     ck_assert_int_eq(p.row[0].n_prompt, 8);
     ck_assert_int_eq(p.row[0].n_output, 4);
+    ck_assert_int_eq(p.row[0].overdue, MISS_NONE);
+    ck_assert_int_eq(p.row[1].overdue, MISS_QUEUE);
     ck_assert_int_gt(p.row[0].first_token_us, 0);
     ck_assert_uint_eq(p.row[1].id, 72);
     ck_assert_uint_eq(p.row[1].tenant_id, 9);

@@ -19,6 +19,7 @@ static store *st;
 static stats_history *h;
 static history_row *rows;
 static size_t n;
+static uint64_t last_id;
 static int n_told, told_class;
 static breach told;
 static err e;
@@ -29,6 +30,7 @@ static void setup(void)
     ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
     h = stats_history_create(1);
     n_told = 0;
+    last_id = 0;
 }
 
 static void teardown(void)
@@ -63,7 +65,7 @@ static void note(int class, uint64_t tenant_id, const char *model, miss_cause mi
                      .ttft_ms = missed ? 4000 : 100,
                      .duration_ms = missed ? 5000 : 200};
     snprintf(row.model, sizeof(row.model), "%s", model);
-    for (int i = 0; i < times; i++) stats_history_note(h, &row, class);
+    for (int i = 0; i < times; i++) stats_history_note(h, ++last_id, &row, class);
 }
 
 static void get(int width_s, history_kind kind)
@@ -80,8 +82,8 @@ START_TEST(a_span_is_written_when_it_is_over)
     tick(3);
     note(0, 5, "pirate@3", MISS_QUEUE, 2);
     note(0, 5, "base", MISS_NONE, 6);
-    stats_history_refused(h, 5, 1, true);
-    stats_history_refused(h, 5, 1, false);
+    stats_history_refused(h, 5, 1, MISS_NONE);
+    stats_history_refused(h, 5, 1, MISS_QUEUE);
     tick(9);
     get(HISTORY_FINE_S, HISTORY_CLASS);
     ck_assert_uint_eq(n, 0);
@@ -91,6 +93,8 @@ START_TEST(a_span_is_written_when_it_is_over)
     ck_assert_str_eq(rows[0].name, "batch");
     ck_assert_int_eq(rows[0].limited, 1);
     ck_assert_int_eq(rows[0].refused, 1);
+    ck_assert_int_eq(rows[0].missed, 1); /* what is refused has missed */
+    ck_assert_str_eq(rows[0].causes, "queue:1");
     ck_assert_str_eq(rows[1].name, "interactive");
     ck_assert_int_eq(rows[1].start_s, T0);
     ck_assert_int_eq(rows[1].met, 6);
@@ -137,7 +141,7 @@ START_TEST(a_breach_begins_and_ends)
     note(0, 5, "base", MISS_NONE, 2);
     tick(10);
     note(0, 5, "base", MISS_MACHINE, 3); /* of too many others */
-    note(0, 5, "base", MISS_NONE, 40);
+    note(0, 5, "base", MISS_NONE, 120);
     tick(20);
     ck_assert_int_eq(n_told, 0);
     note(0, 5, "base", MISS_QUEUE, 5);
@@ -179,6 +183,82 @@ START_TEST(a_breach_begins_and_ends)
 }
 END_TEST
 
+/* Of a class that gets no turn nothing ends; each miss counts once. */
+/* Few and slow requests are told, too, and at once: the span need not be over. */
+START_TEST(a_breach_is_told_as_soon_as_it_is_one)
+{
+    tick(1);
+    note(0, 5, "base", MISS_STORAGE, 2);
+    tick(10);
+    ck_assert_int_eq(n_told, 0);
+    tick(12);
+    note(0, 5, "base", MISS_STORAGE, 1);
+    tick(13);
+    ck_assert_int_eq(n_told, 1);
+    ck_assert_int_eq(told.since_s, T0);
+    ck_assert_int_eq(told.missed, 3);
+    note(0, 5, "base", MISS_STORAGE, 2);
+    ck_assert_int_eq(stats_history_breach(h, 0).missed, 5);
+    tick(20);
+    tick(30);
+    ck_assert_int_eq(stats_history_breach(h, 0).missed, 5);
+    tick(40);
+    ck_assert_int_eq(n_told, 1);
+    tick(50);
+    ck_assert_int_eq(n_told, 2);
+    ck_assert_int_eq(told.until_s, T0 + 20);
+    note(1, 5, "base", MISS_QUEUE, 2);
+    tick(60);
+    tick(100); /* what was long ago is not before this */
+    note(1, 5, "base", MISS_QUEUE, 1);
+    tick(101);
+    ck_assert_int_eq(n_told, 2);
+}
+END_TEST
+
+START_TEST(who_waits_beyond_the_target_has_missed)
+{
+    enum { N = 5 };
+    board_row row[N] = {0};
+    tick(1);
+    ck_assert(!stats_history_due(h, T0 + 9) && stats_history_due(h, T0 + 10));
+    for (int i = 0; i < N; i++) {
+        row[i] = (board_row){.id = (uint64_t)i + 1, .tenant_id = 5, .slo_class = 1};
+        if (i < 4) row[i].overdue = MISS_QUEUE;
+    }
+    stats_history_overdue(h, row, N);
+    tick(10);
+    ck_assert_int_eq(n_told, 1);
+    ck_assert_int_eq(told_class, 1);
+    ck_assert_int_eq(told.since_s, T0);
+    ck_assert_int_eq(told.missed, 4);
+    row[1].overdue = MISS_NONE; /* its first token came late */
+    row[4].overdue = MISS_QUEUE;
+    stats_history_overdue(h, row, N);
+    tick(20);
+    ck_assert_int_eq(told.missed, 4);
+    ck_assert_int_eq(stats_history_breach(h, 1).missed, 5);
+    note(1, 5, "base", MISS_MACHINE, 2); /* the first two end */
+    stats_history_overdue(h, row + 2, N - 2);
+    tick(30);
+    ck_assert_int_eq(stats_history_breach(h, 1).missed, 5);
+    stats_history_overdue(h, NULL, 0); /* the others are gone without a word, and forgotten */
+    last_id = 2;
+    note(1, 5, "base", MISS_MACHINE, 3);
+    tick(40);
+    ck_assert_int_eq(stats_history_breach(h, 1).missed, 8);
+    for (history_kind kind = HISTORY_CLASS; kind <= HISTORY_TENANT; kind++) {
+        get(HISTORY_FINE_S, kind);
+        ck_assert_uint_eq(n, 4);
+        ck_assert_str_eq(rows[0].causes, "queue:4");
+        ck_assert_int_eq(rows[2].ended, 2);
+        ck_assert_int_eq(rows[2].missed, 0);
+        ck_assert_str_eq(rows[2].causes, "");
+        ck_assert_str_eq(rows[3].causes, "machine:3");
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("stats_history");
@@ -187,6 +267,8 @@ int main(void)
     tcase_add_test(tc, a_span_is_written_when_it_is_over);
     tcase_add_test(tc, many_tenants_share_a_line);
     tcase_add_test(tc, a_breach_begins_and_ends);
+    tcase_add_test(tc, a_breach_is_told_as_soon_as_it_is_one);
+    tcase_add_test(tc, who_waits_beyond_the_target_has_missed);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

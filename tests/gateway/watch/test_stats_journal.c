@@ -1,5 +1,6 @@
 /* test_stats_journal.c -- changes in order, pages, marks, and readers who come too late; the
  * book. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,14 +216,14 @@ START_TEST(requests_add_up_and_meet_their_targets_or_not)
     slow.missed = MISS_MACHINE;
     broken.missed = MISS_RESTART;
     const usage_row *all[] = {&good, &late, &slow, &gone, &broken};
-    for (size_t i = 0; i < 5; i++) book_note(b, all[i], 2);
-    book_refused(b, 1, 2, true);
-    book_refused(b, 1, 2, false);
+    for (size_t i = 0; i < 5; i++) book_note(b, all[i], 2, 1000);
+    book_refused(b, 1, 2, MISS_NONE);
+    book_refused(b, 1, 2, MISS_QUEUE);
     ck_assert(book_get(b, BOOK_TENANT, 1, &c));
     ck_assert_uint_eq(c.ended, 3);
     ck_assert_uint_eq(c.met, 1);
-    ck_assert_uint_eq(c.missed, 3); /* late, slow, broken; not the client that left */
-    ck_assert_uint_eq(c.cause[MISS_QUEUE], 1);
+    ck_assert_uint_eq(c.missed, 4); /* late, slow, broken, refused; not the client that left */
+    ck_assert_uint_eq(c.cause[MISS_QUEUE], 2);
     ck_assert_uint_eq(c.cause[MISS_MACHINE], 1);
     ck_assert_uint_eq(c.cause[MISS_RESTART], 1);
     ck_assert_uint_eq(c.cause[MISS_NONE], 0);
@@ -240,10 +241,38 @@ START_TEST(requests_add_up_and_meet_their_targets_or_not)
     ck_assert_uint_eq(sum, 3);
     book_drain(b, BOOK_ADAPTER, count_drained, &sum);
     ck_assert_uint_eq(sum, 3); /* nothing new */
-    book_note(b, &good, 2);
+    book_note(b, &good, 2, 0);
     book_forget(b, BOOK_ADAPTER, book_adapter_key(1, "pirate"));
     book_drain(b, BOOK_ADAPTER, count_drained, &sum);
     ck_assert_uint_eq(sum, 3);
+    book_destroy(b);
+}
+END_TEST
+
+START_TEST(the_busiest_adapters_come_first)
+{
+    enum { SENT = 9, CAP = 4 };
+    static const int tokens[SENT] = {30, 10, 90, 20, 80, 50, 40, 70, 60};
+    book_adapter top[CAP];
+    book *b = book_create();
+    ck_assert_int_eq(book_busiest(b, top, CAP), 0);
+    for (int i = 0; i < SENT; i++) {
+        usage_row u = used(1, 200, 100, 1000, (uint64_t)tokens[i]);
+        snprintf(u.model, sizeof(u.model), "a%d@%d", tokens[i], i);
+        book_note(b, &u, 0, 1000 * i);
+    }
+    usage_row bare = used(1, 200, 100, 1000, 1000);
+    bare.adapter_id = 0;
+    book_note(b, &bare, 0, 0); /* the base is none */
+    ck_assert_int_eq(book_busiest(b, top, CAP), CAP);
+    for (int i = 0; i < CAP; i++) {
+        char want[8];
+        snprintf(want, sizeof(want), "a%d", 90 - 10 * i);
+        ck_assert_str_eq(top[i].name, want);
+        ck_assert_uint_eq(top[i].tenant_id, 1);
+    }
+    ck_assert_int_eq(top[0].c.adapter_us, 2000);
+    ck_assert_uint_eq(top[0].c.ended, 1);
     book_destroy(b);
 }
 END_TEST
@@ -255,7 +284,7 @@ START_TEST(percentiles_lie_in_the_right_bucket)
     ck_assert(book_percentile_ms(c.ttft, 0.5) < 0);
     for (int i = 1; i <= 100; i++) {
         usage_row u = used(1, 200, i * 10, i * 10 + 1, 1);
-        book_note(b, &u, 0);
+        book_note(b, &u, 0, 0);
     }
     ck_assert(book_get(b, BOOK_CLASS, 0, &c));
     double p50 = book_percentile_ms(c.ttft, 0.5), p99 = book_percentile_ms(c.ttft, 0.99);
@@ -276,6 +305,7 @@ int main(void)
     tcase_add_loop_test(tc, every_reader_ends_with_the_truth, 0, 3);
     tcase_add_test(tc, a_cursor_from_the_future_starts_over);
     tcase_add_test(tc, requests_add_up_and_meet_their_targets_or_not);
+    tcase_add_test(tc, the_busiest_adapters_come_first);
     tcase_add_test(tc, percentiles_lie_in_the_right_bucket);
     suite_add_tcase(s, tc);
     return run_suite(s);
