@@ -51,7 +51,7 @@ bool cells_resize(cells *c, int rows, int cols, bool utf8)
         cells_free(c);
         return false;
     }
-    *c = (cells){.rows = rows, .cols = cols, .utf8 = utf8, .at = at};
+    *c = (cells){.rows = rows, .cols = cols, .utf8 = utf8, .blocks = c->blocks, .at = at};
     for (int i = 0; i < rows * cols; i++) at[i] = (cell){' ', STYLE_NORMAL};
     return true;
 }
@@ -156,6 +156,11 @@ static int level(double v, double most, int levels)
     return l > levels ? levels : (int)l;
 }
 
+int cells_per(const cells *c)
+{
+    return c->utf8 && !c->blocks ? 2 : 1;
+}
+
 void cells_graph(cells *c, int row, int col, int h, int w, style s, const double *v, int n,
                  double most)
 {
@@ -163,7 +168,8 @@ void cells_graph(cells *c, int row, int col, int h, int w, style s, const double
     static const unsigned char left[5] = {0, 0x40, 0x44, 0x46, 0x47},
                                right[5] = {0, 0x80, 0xa0, 0xb0, 0xb8};
     static const char ascii[] = " .:|#";
-    int per = c->utf8 ? 2 : 1;
+    static const uint32_t block[5] = {' ', '_', 0x2584, 0x2584, 0x2588};
+    int per = cells_per(c);
     for (int x = 0; x < w; x++) {
         int i = n - (w - x) * per;
         int a = i >= 0 && i < n ? level(v[i], most, 4 * h) : 0;
@@ -172,7 +178,9 @@ void cells_graph(cells *c, int row, int col, int h, int w, style s, const double
             int base = 4 * (h - 1 - y), la = a - base, lb = b - base;
             la = la < 0 ? 0 : la > 4 ? 4 : la;
             lb = lb < 0 ? 0 : lb > 4 ? 4 : lb;
-            uint32_t ch = c->utf8 ? 0x2800U + left[la] + right[lb] : (uint32_t)ascii[la];
+            uint32_t ch = per == 2    ? 0x2800U + left[la] + right[lb]
+                          : c->blocks ? block[la]
+                                      : (uint32_t)ascii[la];
             if (ch == 0x2800) ch = ' ';
             set(c, row + y, col + x, ch, s);
         }

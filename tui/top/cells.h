@@ -36,7 +36,8 @@ typedef struct cell {
 typedef struct cells {
     int rows, cols;
     bool utf8;
-    cell *at; /* [rows][cols] */
+    bool blocks; /* of UTF-8, no braille: fonts of the console have halves of blocks alone */
+    cell *at;    /* [rows][cols] */
 } cells;
 
 /* Blanks all; false: no memory (the grid is empty then). */
@@ -56,8 +57,10 @@ void cells_paint(cells *c, int row, int col, int width, style s);
 /* All of it, where it is dimmed because it is old. */
 void cells_dim(cells *c);
 
-/* Samples as a graph of `h` rows: braille, or ASCII; v[0] is the oldest, drawn to the right edge.
- * most: value of the full height. */
+/* Samples in one column of a graph: two of braille, else one. */
+int cells_per(const cells *c);
+/* Samples as a graph of `h` rows: braille, blocks or ASCII; v[0] is the oldest, drawn to the right
+ * edge.  most: value of the full height. */
 void cells_graph(cells *c, int row, int col, int h, int w, style s, const double *v, int n,
                  double most);
 /* A bar of `share` (0..1), then a second part in another style. */

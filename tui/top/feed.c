@@ -77,8 +77,9 @@ static void do_one(feed *f, const view_action *a)
     if (client_call(f->c, &rq, &r, &e)) {
         snprintf(text, sizeof(text), "%s: %s", a->what, e.msg);
         put(f, FEED_DONE, text, strlen(text), false);
-    } else if (client_reply_ok(&r) && a->list_keys) {
-        put(f, FEED_KEYS, r.body ? r.body : "", r.len, true);
+    } else if (client_reply_ok(&r) && a->answer != ANSWER_TOLD) {
+        put(f, a->answer == ANSWER_KEYS ? FEED_KEYS : FEED_ENDED, r.body ? r.body : "", r.len,
+            true);
     } else if (client_reply_ok(&r)) {
         snprintf(text, sizeof(text), "%s: done", a->what);
         put(f, FEED_DONE, text, strlen(text), true);

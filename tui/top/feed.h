@@ -16,7 +16,7 @@
 #include "tui/client.h"
 #include "tui/top/view.h"
 
-typedef enum { FEED_ANSWER, FEED_GONE, FEED_DONE, FEED_KEYS, FEED_PAST } feed_kind;
+typedef enum { FEED_ANSWER, FEED_GONE, FEED_DONE, FEED_KEYS, FEED_PAST, FEED_ENDED } feed_kind;
 
 typedef struct feed_item {
     feed_kind kind;

@@ -32,8 +32,9 @@ enum {
 static const cli_option flags[] = {
     {"context", 'c', "NAME", "this context (see loractl); several times: several servers", NULL},
     {"interval", 'i', "SECONDS", "between updates, 0.1 to 60", NULL},
-    {"screen", 's', "NAME", "overview, tenants, adapters, requests, engine, slo, events, limits",
-     "overview tenants adapters requests engine slo events limits"},
+    {"screen", 's', "NAME",
+     "overview, tenants, adapters, requests, ended, engine, slo, events, limits",
+     "overview tenants adapters requests ended engine slo events limits"},
     {"once", 0, NULL, "one picture as text", NULL},
     {"json", 0, NULL, "the server's answers, one a line; with --once: one, whole", NULL},
     {"csv", 0, NULL, "the main figures, one line an update", NULL},
@@ -82,6 +83,7 @@ typedef struct app {
     int64_t replay_from_us, replay_start_us;
     int64_t n_updates;
     bool fresh; /* something to draw */
+    bool ended; /* what has ended was answered, or refused */
     cells cells;
 } app;
 
@@ -311,7 +313,15 @@ static void take_items(app *a, int i)
             snprintf(s->error, sizeof(s->error), "%.199s", it.text);
             a->fresh = true;
             break;
+        case FEED_ENDED: {
+            err e;
+            if (topdata_apply_ended(&s->data, it.text, it.len, &e))
+                view_say(&a->v, clock_now_us(), "%s", e.msg);
+            a->ended = a->fresh = true;
+            break;
+        }
         case FEED_DONE:
+            a->ended |= !it.ok;
             view_say(&a->v, clock_now_us(), "%s", it.text);
             a->fresh = true;
             break;
@@ -383,6 +393,7 @@ static void pump(app *a)
             free(text);
         }
     }
+    view_ask_ended(&a->v, clock_now_us());
     for (int i = 0; i < a->v.n_action; i++) {
         const view_action *act = &a->v.action[i];
         if (!a->feed[act->server] || !feed_act(a->feed[act->server], act)) {
@@ -437,12 +448,7 @@ static int run_screen(app *a, err *e)
         }
         now = clock_now_us();
         if (a->fresh || now - drawn_us >= REDRAW_US) {
-            int rows, cols;
-            bool utf8;
-            term_size(&rows, &cols, &utf8);
-            if ((a->cells.rows != rows || a->cells.cols != cols) &&
-                !cells_resize(&a->cells, rows, cols, utf8))
-                break;
+            if (!term_size(&a->cells)) break;
             view_draw(&a->v, &a->cells, now, clock_wall_us());
             term_show(&a->cells);
             drawn_us = now;
@@ -490,8 +496,8 @@ static int print_once(app *a)
 static int run_plain(app *a)
 {
     int64_t wanted = a->o.once ? 1 : a->o.frames ? a->o.frames : INT64_MAX;
-    bool playing = true;
-    while (a->n_updates < wanted && playing) {
+    bool playing = true, ended = a->o.once && !a->o.replay && a->v.screen == SCREEN_ENDED;
+    while ((a->n_updates < wanted || (ended && !a->ended)) && playing) {
         if (a->o.replay) playing = play(a, clock_now_us());
         pump(a);
         for (int i = 0; i < a->v.n_servers; i++) {
@@ -503,7 +509,7 @@ static int run_plain(app *a)
             }
         }
         if (ferror(stdout)) return EXIT_FAILURE;
-        if (a->n_updates < wanted && playing) {
+        if ((a->n_updates < wanted || (ended && !a->ended)) && playing) {
             wait_for_news(a, false,
                           a->o.replay ? a->o.speed > 0 ? replay_wait_us(a, clock_now_us()) : 0
                                       : REDRAW_US);

@@ -27,6 +27,34 @@ static bool path_of(char *out, size_t cap, bool make)
     return n > 0 && (size_t)n < cap;
 }
 
+/* "RANK,VERS"; the first column can't be hidden. */
+static void hide(view *v, int table, const char *titles)
+{
+    char title[24];
+    for (const char *p = titles; *p; p += strspn(p, ",")) {
+        size_t n = strcspn(p, ",");
+        snprintf(title, sizeof(title), "%.*s", (int)(n < 23 ? n : 23), p);
+        int column = view_column_of(table, title);
+        if (column > 0) v->table[table].hidden |= 1U << column;
+        p += n;
+    }
+}
+
+static bool save_hidden(FILE *f, const view *v, int table)
+{
+    int n;
+    const view_column *c = view_columns(table, &n);
+    const char *between = "";
+    if (!v->table[table].hidden) return true;
+    bool ok = fprintf(f, "%s.without = ", proto_table_names[table]) > 0;
+    for (int i = 1; i < n && ok; i++) {
+        if (!(v->table[table].hidden >> i & 1U)) continue;
+        ok = fprintf(f, "%s%s", between, c[i].title) > 0;
+        between = ",";
+    }
+    return ok && fputc('\n', f) != EOF;
+}
+
 static void take(view *v, const char *name, const char *value)
 {
     long n = strtol(value, NULL, 10);
@@ -44,16 +72,18 @@ static void take(view *v, const char *name, const char *value)
         if (strcmp(name, want) == 0) v->table[t].descending = n == 1;
         snprintf(want, sizeof(want), "%s.tree", proto_table_names[t]);
         if (strcmp(name, want) == 0) v->table[t].tree = n == 1;
+        snprintf(want, sizeof(want), "%s.without", proto_table_names[t]);
+        if (strcmp(name, want) == 0) hide(v, t, value);
     }
 }
 
 void settings_load(view *v)
 {
-    char path[PATH_MAX], line[256], name[64], value[64];
+    char path[PATH_MAX], line[256], name[64], value[200];
     FILE *f = path_of(path, sizeof(path), false) ? fopen(path, "re") : NULL;
     if (!f) return;
     while (fgets(line, sizeof(line), f)) {
-        if (sscanf(line, "%63[a-z_.] = %63s", name, value) == 2) take(v, name, value);
+        if (sscanf(line, "%63[a-z_.] = %199s", name, value) == 2) take(v, name, value);
     }
     (void)fclose(f);
 }
@@ -73,7 +103,8 @@ void settings_save(const view *v)
         const view_column *column = &view_columns(t, &n)[w->sort];
         ok = fprintf(f, "%s.sort = %s\n%s.descending = %d\n%s.tree = %d\n", proto_table_names[t],
                      column->title, proto_table_names[t], w->descending, proto_table_names[t],
-                     w->tree) > 0;
+                     w->tree) > 0 &&
+             save_hidden(f, v, t);
     }
     if (fclose(f) != 0 || !ok || rename(fresh, path) != 0) (void)remove(fresh);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <term.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -15,7 +16,7 @@
 #include "tui/top/view.h"
 
 static struct {
-    bool open, utf8;
+    bool open, utf8, blocks;
     SCREEN *screen;
     attr_t attr[STYLES];
     short pair[STYLES];
@@ -64,14 +65,19 @@ err_code term_open(bool ascii, err *e)
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) {
         return err_set(e, ERR_UNSUPPORTED, "this is no terminal; try --once, --json or --csv");
     }
+    const char *name = getenv("TERM");
+    int known = 0;
+    if (setupterm(NULL, STDOUT_FILENO, &known) == OK && !cursor_address)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the terminal '%.40s' cannot move its cursor; try --once", name ? name : "");
     term.screen = newterm(NULL, stdout, stdin);
     if (!term.screen) {
-        const char *name = getenv("TERM");
         return err_set(e, ERR_UNSUPPORTED, "the terminal '%.40s' is not known here (TERM)",
                        name ? name : "");
     }
     term.open = true;
     term.utf8 = !ascii && strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    term.blocks = term.utf8 && name && strncmp(name, "linux", 5) == 0;
     (void)cbreak();
     (void)noecho();
     (void)nonl();
@@ -99,11 +105,10 @@ void term_close(void)
     term.open = false;
 }
 
-void term_size(int *rows, int *cols, bool *utf8)
+bool term_size(cells *c)
 {
-    *rows = LINES;
-    *cols = COLS;
-    *utf8 = term.utf8;
+    c->blocks = term.blocks;
+    return (c->rows == LINES && c->cols == COLS) || cells_resize(c, LINES, COLS, term.utf8);
 }
 
 /* Draws all of it anew at the next term_show(). */

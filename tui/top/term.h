@@ -17,10 +17,11 @@ typedef struct term_event {
     int row, col, button;
 } term_event;
 
-/* ERR_UNSUPPORTED: no terminal, or one that terminfo does not know. */
+/* ERR_UNSUPPORTED: no terminal, one that terminfo does not know, or that moves no cursor. */
 err_code term_open(bool ascii, err *e);
 void term_close(void);
-void term_size(int *rows, int *cols, bool *utf8);
+/* As many cells as the terminal has, of its kind; false: no memory. */
+bool term_size(cells *c);
 /* Draws what differs from the last time. */
 void term_show(const cells *c);
 /* False: nothing is waiting. */

@@ -385,7 +385,7 @@ static void note_series(topdata *t, int64_t then_us)
             .steps = per_s(b->steps, a->steps, s),
             .loads = per_s(b->adapter_loads, a->adapter_loads, s),
             .evictions = per_s(b->adapter_evictions, a->adapter_evictions, s),
-            .busy = per_s(b->busy_us, a->busy_us, s) / 1e6,
+            .busy = fmin(per_s(b->busy_us, a->busy_us, s) / 1e6, 1), /* a step may end in it */
         };
     }
     for (int i = 0; i < t->n_class; i++) {
@@ -586,6 +586,38 @@ err_code topdata_apply_past(topdata *t, const char *text, size_t len, err *e)
     return rc;
 }
 
+/* ------------------------------------------------------------------------- ended -- */
+
+static err_code read_ended(const cJSON *o, top_ended *row, err *e)
+{
+    if (read_object(o, "requests", top_ended_fields, row, sizeof(*row), e)) return e->code;
+    return id_of(row->id) ? ERR_NONE : wrong(e, "requests", "id");
+}
+
+err_code topdata_apply_ended(topdata *t, const char *text, size_t len, err *e)
+{
+    cJSON *tree;
+    const cJSON *o;
+    top_ended row;
+    if (json_parse(text, len, &json_limits_trusted, &tree, e)) return e->code;
+    const cJSON *data = cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
+    err_code rc = cJSON_IsArray(data) ? ERR_NONE : wrong(e, "requests", "data");
+    cJSON_ArrayForEach(o, data)
+    {
+        if (!rc) rc = read_ended(o, &row, e);
+    }
+    if (!rc) rowset_empty(&t->ended);
+    cJSON_ArrayForEach(o, data)
+    {
+        if (rc || read_ended(o, &row, e)) break;
+        if (rowset_put(&t->ended, id_of(row.id), &row) < 0)
+            rc = err_set(e, ERR_NOMEM, "no memory for the server's rows");
+    }
+    if (!rc) t->version++;
+    cJSON_Delete(tree);
+    return rc;
+}
+
 int64_t topdata_past_from(const topdata *t)
 {
     int64_t now_s = t->server.now_us / 1000000, oldest_s = now_s - PAST_S * PAST_SPANS / 2;
@@ -614,15 +646,20 @@ bool topdata_init(topdata *t)
             return false;
         }
     }
+    t->ended.bytes = sizeof(top_ended);
     return true;
+}
+
+static void rowset_clear(rowset *r)
+{
+    free(r->row);
+    free(r->side);
+    free(r->slot);
+    *r = (rowset){0};
 }
 
 void topdata_clear(topdata *t)
 {
-    for (int i = 0; i < TABLES; i++) {
-        free(t->table[i].row);
-        free(t->table[i].side);
-        free(t->table[i].slot);
-        t->table[i] = (rowset){0};
-    }
+    for (int i = 0; i < TABLES; i++) rowset_clear(&t->table[i]);
+    rowset_clear(&t->ended);
 }

@@ -86,6 +86,34 @@ void *rowset_row(const rowset *r, size_t i);
 /* -1: none. */
 int64_t rowset_find(const rowset *r, uint64_t id);
 
+/* One of GET /admin/v1/requests?state=ended. */
+#define TOP_ENDED(S, I, N, B)        \
+    S(id, PROTO_ID_CAP)              \
+    S(request_id, 40)                \
+    S(tenant, PROTO_NAME_CAP)        \
+    S(model, PROTO_MODEL_CAP)        \
+    S(class, PROTO_WORD_CAP)         \
+    I(status)                        \
+    S(finish, PROTO_WORD_CAP)        \
+    S(missed, PROTO_WORD_CAP)        \
+    S(beside, PROTO_WORD_CAP)        \
+    I(ended) /* seconds, its wall */ \
+    I(duration_ms)                   \
+    N(ttft_ms)                       \
+    N(queue_ms)                      \
+    N(adapter_ms)                    \
+    N(prompt_ms)                     \
+    N(decode_ms)                     \
+    N(rest_ms)                       \
+    I(prompt_tokens)                 \
+    I(cached_tokens)                 \
+    I(output_tokens)
+
+PROTO_STRUCT(top_ended, TOP_ENDED)
+#define PROTO_HERE top_ended
+PROTO_DATA proto_field top_ended_fields[] = PROTO_ROWS(TOP_ENDED);
+#undef PROTO_HERE
+
 typedef struct topdata {
     bool any; /* there was an answer */
     char cursor[64];
@@ -98,7 +126,7 @@ typedef struct topdata {
     int n_class, n_bound;
     int64_t bound_us[PROTO_HIST_MAX];
     int64_t hist[PROTO_CLASS_MAX][2][PROTO_HIST_MAX]; /* TTFT, TPOT */
-    rowset table[TABLES];
+    rowset table[TABLES], ended;
     history series[SERIES_ALL];
     history at_s; /* server's time of each sample of the series */
     past_class past[PROTO_CLASS_MAX];
@@ -117,6 +145,8 @@ err_code topdata_apply_text(topdata *t, const char *text, size_t len, err *e);
 
 /* An answer of GET /admin/v1/history?by=class, taken whole or not at all. */
 err_code topdata_apply_past(topdata *t, const char *text, size_t len, err *e);
+/* An answer of GET /admin/v1/requests?state=ended, likewise, in the place of the one before. */
+err_code topdata_apply_ended(topdata *t, const char *text, size_t len, err *e);
 /* From when on the next one is wanted, in the server's seconds. */
 int64_t topdata_past_from(const topdata *t);
 /* NULL: nothing of the class ended in the span that begins then. */

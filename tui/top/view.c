@@ -10,8 +10,9 @@
 
 enum { SAY_US = 6000000, FRAME_ROWS = 5 /* title, tabs, heading, message, keys */ };
 
-static const char *const screen_names[SCREENS] = {
-    "overview", "tenants", "adapters", "requests", "engine", "slo", "events", "limits", "servers"};
+static const char *const screen_names[SCREENS] = {"overview", "tenants", "adapters", "requests",
+                                                  "engine",   "slo",     "events",   "limits",
+                                                  "servers",  "ended"};
 
 const char *view_screen_name(screen s)
 {
@@ -51,7 +52,11 @@ void view_clear(view *v)
 {
     for (int i = 0; v->server && i < v->n_servers; i++) topdata_clear(&v->server[i].data);
     free(v->server);
-    for (int t = 0; t < VIEW_TABLES; t++) free(v->table[t].order);
+    for (int t = 0; t < VIEW_TABLES; t++) {
+        free(v->table[t].order);
+        free(v->table[t].sorted);
+        free(v->table[t].closed);
+    }
     memset(v, 0, sizeof(*v));
 }
 
@@ -72,6 +77,7 @@ int view_table_of(screen s)
     case SCREEN_REQUESTS: return TABLE_REQUESTS;
     case SCREEN_EVENTS: return TABLE_EVENTS;
     case SCREEN_LIMITS: return VIEW_LIMITS;
+    case SCREEN_ENDED: return VIEW_ENDED;
     default: return -1;
     }
 }
@@ -86,9 +92,20 @@ int view_source(int table)
     return table == VIEW_LIMITS ? TABLE_TENANTS : table;
 }
 
+const proto_field *view_fields(int table)
+{
+    return table == VIEW_ENDED ? top_ended_fields : proto_table_fields[view_source(table)];
+}
+
 rowset *view_rows(view *v, int table)
 {
-    return &view_data(v)->table[view_source(table)];
+    topdata *d = view_data(v);
+    return table == VIEW_ENDED ? &d->ended : &d->table[view_source(table)];
+}
+
+int view_tabs(const view *v)
+{
+    return v->n_servers > 1 ? SCREEN_SERVERS + 1 : SCREEN_SERVERS;
 }
 
 table_view *view_table(view *v)
@@ -121,8 +138,10 @@ static bool room_for(table_view *t, size_t n)
 {
     if (n <= t->cap) return true;
     uint32_t *order = realloc(t->order, 2 * n * sizeof(*order));
-    if (!order) return false;
-    t->order = order;
+    if (order) t->order = order;
+    uint32_t *sorted = realloc(t->sorted, 2 * n * sizeof(*sorted));
+    if (sorted) t->sorted = sorted;
+    if (!order || !sorted) return false;
     t->cap = 2 * n;
     return true;
 }
@@ -163,6 +182,7 @@ static bool is_of(view *v, int table, const void *row)
     if (t->tenant[0] && strcmp(view_tenant_of(table, row), t->tenant) != 0) return false;
     if (!t->class_name[0]) return true;
     if (table == TABLE_TENANTS) return uses_class(v, row, t->class_name);
+    if (table == VIEW_ENDED) return strcmp(((const top_ended *)row)->class, t->class_name) == 0;
     return table != TABLE_REQUESTS ||
            strcmp(((const proto_request *)row)->class_name, t->class_name) == 0;
 }
@@ -190,12 +210,16 @@ void view_refresh(view *v, int table)
         if (t->tree) k->group = view_tenant_of(table, row);
     }
     qsort(keys, n, sizeof(*keys), compare);
+    bool folded = false;
     t->n = 0;
+    t->n_sorted = n;
     for (size_t i = 0; i < n; i++) {
+        t->sorted[i] = keys[i].index;
         if (t->tree && (i == 0 || strcmp(keys[i].group, keys[i - 1].group) != 0)) {
             t->order[t->n++] = keys[i].index | VIEW_GROUP;
+            folded = view_is_folded(t, keys[i].group);
         }
-        t->order[t->n++] = keys[i].index;
+        if (!folded) t->order[t->n++] = keys[i].index;
     }
     free(keys);
     t->seen = d->version;
@@ -263,6 +287,28 @@ static void typed(view *v)
     }
 }
 
+static void show_screen(view *v, int s);
+
+/* ":" and the beginning of a screen's name; behind it, a filter of its table. */
+static void command(view *v)
+{
+    size_t n = strcspn(v->input, " ");
+    int s = 0;
+    v->mode = MODE_NORMAL;
+    if (strncmp(v->input, "quit", n) == 0 && n > 0) v->quit = true;
+    while (s < SCREENS && (n == 0 || strncmp(v->input, screen_names[s], n) != 0)) s++;
+    if (v->quit || n == 0) return;
+    if (s == SCREENS) {
+        view_say(v, v->now_us, "':%s' is no screen", v->input);
+        return;
+    }
+    show_screen(v, s);
+    table_view *t = view_table(v);
+    if (!t) return;
+    snprintf(t->filter, sizeof(t->filter), "%s", v->input + n + (v->input[n] == ' '));
+    t->stale = true;
+}
+
 static void input_key(view *v, int key)
 {
     size_t n = strlen(v->input);
@@ -277,6 +323,8 @@ static void input_key(view *v, int key)
     if (key == KEYS_ENTER) {
         if (v->mode == MODE_INPUT)
             view_input_done(v);
+        else if (v->mode == MODE_COMMAND)
+            command(v);
         else
             v->mode = MODE_NORMAL;
         return;
@@ -354,14 +402,17 @@ static bool go_back(view *v)
 }
 
 /* The adapter's row of a request's "name@3"; 0: it has none. */
-static uint64_t adapter_of(view *v, const proto_request *q)
+static uint64_t adapter_of(view *v, int table, const void *row)
 {
     const rowset *r = view_rows(v, TABLE_ADAPTERS);
-    size_t n = strcspn(q->adapter, "@");
+    if (table != TABLE_REQUESTS && table != VIEW_ENDED) return 0;
+    const char *label = table == VIEW_ENDED ? ((const top_ended *)row)->model
+                                            : ((const proto_request *)row)->adapter;
+    size_t n = strcspn(label, "@");
     for (size_t i = 0; n > 0 && i < r->n; i++) {
         const proto_adapter *a = rowset_row(r, i);
-        if (strcmp(a->tenant, q->tenant) == 0 && strlen(a->name) == n &&
-            memcmp(a->name, q->adapter, n) == 0)
+        if (strcmp(a->tenant, view_tenant_of(table, row)) == 0 && strlen(a->name) == n &&
+            memcmp(a->name, label, n) == 0)
             return r->side[i].id;
     }
     return 0;
@@ -383,10 +434,14 @@ static void enter(view *v)
     view_refresh(v, table);
     if (t->selected >= t->n) return;
     const void *row = rowset_row(view_rows(v, table), t->order[t->selected] & ~VIEW_GROUP);
-    uint64_t adapter = table == TABLE_REQUESTS ? adapter_of(v, row) : 0;
+    if (t->order[t->selected] & VIEW_GROUP) {
+        view_fold(v, table, view_tenant_of(table, row));
+        return;
+    }
+    uint64_t adapter = adapter_of(v, table, row);
     if (table == TABLE_TENANTS || table == VIEW_LIMITS)
         go_down(v, SCREEN_REQUESTS, t->class_name, ((const proto_tenant *)row)->name, 0);
-    else if (adapter && !(t->order[t->selected] & VIEW_GROUP))
+    else if (adapter)
         go_down(v, SCREEN_ADAPTERS, "", view_tenant_of(table, row), adapter);
     else
         v->mode = MODE_DETAIL;
@@ -412,8 +467,23 @@ static void show_screen(view *v, int s)
 
 static void step_screen(view *v, int by)
 {
-    int n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
-    show_screen(v, ((int)v->screen + by + n) % n);
+    int n = view_tabs(v), at = v->screen == SCREEN_ENDED ? SCREEN_REQUESTS : (int)v->screen;
+    show_screen(v, (at + by + n) % n);
+}
+
+/* Sideways over the columns; one at least stays beside the first. */
+static void scroll_columns(view *v, int by)
+{
+    int n, shown = 0, table = view_table_of(v->screen);
+    table_view *t = &v->table[table];
+    view_layout l;
+    view_lay_out(v, table, v->cols, &l);
+    (void)view_columns(table, &n);
+    for (int i = 0; i < n; i++) shown += !(t->hidden >> i & 1U);
+    if (by > 0 && !l.more) return;
+    t->shift += by;
+    if (t->shift > shown - 2) t->shift = shown - 2;
+    if (t->shift < 0) t->shift = 0;
 }
 
 static void change_interval(view *v, bool longer)
@@ -492,6 +562,14 @@ static bool move_key(view *v, int key)
     return true;
 }
 
+/* From the requests that run to those that have ended, of the same class and tenant; and back. */
+static void swap_ended(view *v)
+{
+    const table_view *from = view_table(v);
+    v->screen = v->screen == SCREEN_ENDED ? SCREEN_REQUESTS : SCREEN_ENDED;
+    narrow(view_table(v), from->class_name, from->tenant);
+}
+
 static bool table_key(view *v, int key)
 {
     table_view *t = view_table(v);
@@ -520,6 +598,12 @@ static bool table_key(view *v, int key)
     case KEYS_F1 + 5: view_open_sort(v); return true;
     case 'd':
         if (t->selected < t->n) v->mode = MODE_DETAIL;
+        return true;
+    case KEYS_RIGHT: scroll_columns(v, 1); return true;
+    case KEYS_LEFT: scroll_columns(v, -1); return true;
+    case 'C': view_open_columns(v); return true;
+    case 'e':
+        if (v->screen == SCREEN_REQUESTS || v->screen == SCREEN_ENDED) swap_ended(v);
         return true;
     default: return false;
     }
@@ -569,6 +653,10 @@ static void program_key(view *v, int key)
     case 'v': v->histograms = !v->histograms; break;
     case 'a':
     case KEYS_F1 + 8: view_open_menu(v); break;
+    case ':':
+        v->mode = MODE_COMMAND;
+        v->input[0] = 0;
+        break;
     default: break;
     }
 }
@@ -596,6 +684,7 @@ void view_key(view *v, int key, int64_t now_us)
     case MODE_NORMAL: normal_key(v, key); break;
     case MODE_SEARCH:
     case MODE_FILTER:
+    case MODE_COMMAND:
     case MODE_INPUT: input_key(v, key); break;
     case MODE_MENU: view_menu_key(v, key); break;
     case MODE_CONFIRM: view_confirm_key(v, key); break;
@@ -629,7 +718,7 @@ int view_tab_gap(const view *v)
 /* The tabs stand in row 1, each " N Name", with a space behind where there is room. */
 static int tab_at(const view *v, int col)
 {
-    int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
+    int x = 0, n = view_tabs(v);
     for (int i = 0; i < n; i++) {
         x += (int)strlen(screen_names[i]) + 3 + view_tab_gap(v);
         if (col < x) return i;
@@ -639,25 +728,18 @@ static int tab_at(const view *v, int col)
 
 static void click_heading(view *v, int col)
 {
-    int n, x = 0, table = view_table_of(v->screen);
-    const view_column *c = view_columns(table, &n);
-    int spare = 0;
-    for (int i = 0, used = 0; i < n; i++) { /* as view_draw_table() lays them out */
-        if (used + c[i].width > v->cols) break;
-        used += c[i].width + 1;
-        spare = v->cols - used;
-    }
-    for (int i = 0; i < n; i++) {
-        int w = c[i].width + (c[i].wide && spare > 0 ? spare : 0);
-        if (col <= x + w) {
-            if (v->table[table].sort == i)
-                v->table[table].descending = !v->table[table].descending;
-            else
-                set_sort(v, i);
-            v->table[table].stale = true;
-            return;
-        }
-        x += w + 1;
+    int table = view_table_of(v->screen);
+    table_view *t = &v->table[table];
+    view_layout l;
+    view_lay_out(v, table, v->cols, &l);
+    for (int i = 0; i < l.n; i++) {
+        if (col > l.at[i].x + l.at[i].width) continue;
+        if (t->sort == l.at[i].column)
+            t->descending = !t->descending;
+        else
+            set_sort(v, l.at[i].column);
+        t->stale = true;
+        return;
     }
 }
 

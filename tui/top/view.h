@@ -5,8 +5,8 @@
  * an argument.  Names of rows go into paths percent-encoded.
  *
  * Files: view.c state, lists, keys; view_menu.c menus, confirmations, actions;
- * view_columns.c the columns of the tables; view_draw.c frame and tables; view_panels.c
- * overview, engine, SLO, servers.
+ * view_columns.c the columns of the tables; view_layout.c which of them are shown, and where;
+ * view_draw.c frame and tables; view_panels.c overview, engine, SLO, servers.
  * Ownership: view_init() to view_clear().  Threads: one.
  */
 #ifndef TUI_TOP_VIEW_H
@@ -28,7 +28,7 @@ enum {
 };
 
 /* The tables of the screens: those of the server's answers, and other looks at them. */
-enum { VIEW_LIMITS = TABLES, VIEW_TABLES };
+enum { VIEW_LIMITS = TABLES, VIEW_ENDED, VIEW_TABLES };
 
 typedef enum {
     SCREEN_OVERVIEW,
@@ -40,6 +40,7 @@ typedef enum {
     SCREEN_EVENTS,
     SCREEN_LIMITS,
     SCREEN_SERVERS,
+    SCREEN_ENDED, /* behind SCREEN_REQUESTS: it has no tab */
     SCREENS
 } screen;
 
@@ -70,13 +71,14 @@ typedef enum {
     MODE_DETAIL,
     MODE_MENU,
     MODE_INPUT,
-    MODE_CONFIRM
+    MODE_CONFIRM,
+    MODE_COMMAND
 } view_mode;
 
 /* A call for the caller to make with an admin key. */
 typedef struct view_action {
     int server;
-    bool list_keys; /* hand the answer to view_keys_came() */
+    enum { ANSWER_TOLD, ANSWER_KEYS, ANSWER_ENDED } answer; /* to view_keys_came() and the like */
     char method[8], path[400], body[160], what[160];
 } view_action;
 
@@ -90,11 +92,17 @@ typedef struct view_server {
 
 typedef struct table_view {
     int sort;
+    int shift;       /* columns that are scrolled away, from the second shown one on */
+    uint32_t hidden; /* columns that the user has taken out, by their bits */
     bool descending, tree;
+    char (*closed)[PROTO_NAME_CAP]; /* of a tree: tenants whose rows are folded away */
+    int n_closed;
     char filter[VIEW_INPUT_MAX];
     char class_name[PROTO_NAME_CAP], tenant[PROTO_NAME_CAP]; /* only theirs; empty: of all */
     uint32_t *order; /* visible rows; VIEW_GROUP marks a tenant's heading */
     size_t n, cap;
+    uint32_t *sorted; /* all of the filter's, also folded ones */
+    size_t n_sorted;
     size_t selected, top;
     uint64_t selected_id;
     uint64_t seen; /* version of the data that it was made from */
@@ -143,6 +151,8 @@ typedef struct view {
     int64_t message_until_us;
     view_action action[VIEW_ACTIONS_MAX];
     int n_action;
+    int64_t ended_us; /* when the ended requests were asked for; 0: not on this screen */
+    bool ended_slow;  /* the slowest were */
 } view;
 
 bool view_init(view *v, const char *const *names, int n_servers);
@@ -156,6 +166,8 @@ void view_draw(view *v, cells *c, int64_t now_us, int64_t wall_us);
 void view_say(view *v, int64_t now_us, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* The answer to an action with list_keys: GET /admin/v1/keys. */
 void view_keys_came(view *v, const char *json, size_t len, int64_t now_us);
+/* Now and then: leaves an action where the screen wants what /stats does not have. */
+void view_ask_ended(view *v, int64_t now_us);
 
 const char *view_screen_name(screen s);
 /* What one word says of a server (static text), and how it is drawn. */
@@ -175,6 +187,7 @@ table_view *view_table(view *v);
 void view_refresh(view *v, int table);
 void view_open_menu(view *v);
 void view_open_sort(view *v);
+void view_open_columns(view *v);
 void view_menu_key(view *v, int key);
 void view_confirm_key(view *v, int key);
 void view_input_done(view *v);
@@ -192,6 +205,12 @@ struct view_column {
     int width;
     bool right, wide; /* wide: takes what is left of the line */
     bool first;       /* the table is sorted by it at first, from the largest on */
+    enum {
+        SUM_NONE,
+        SUM_MEMBER,
+        SUM_SIDE
+    } sum; /* in the heading of a group: of `member`, or of
+                                                    the rates beside the row */
     style (*cell)(const view_column *c, const view_row *r, char *out, size_t cap);
     /* What it sorts by: *text or, where that is left NULL, the number. */
     double (*key)(const view_column *c, const view_row *r, const char **text);
@@ -207,6 +226,31 @@ int view_default_sort(int table);
 int view_column_of(int table, const char *title);
 const char *view_tenant_of(int table, const void *row);
 bool view_matches(int table, const void *row, const char *needle);
+/* All fields of a table's rows. */
+const proto_field *view_fields(int table);
+
+/* What a line of a table has room for: the first column always, then those that are neither hidden
+ * nor scrolled away. */
+typedef struct view_layout {
+    int n;
+    struct {
+        int column, x, width;
+    } at[VIEW_COLUMNS_MAX];
+    bool more; /* further ones on the right */
+} view_layout;
+
+void view_lay_out(const view *v, int table, int cols, view_layout *out);
+/* The rows of a group in table_view.sorted. */
+void view_group(view *v, int table, const char *tenant, size_t *first, size_t *n);
+/* Folds it, or unfolds it. */
+void view_fold(view *v, int table, const char *tenant);
+bool view_is_folded(const table_view *t, const char *tenant);
+/* A row of sums of a group, and what stands beside it; `row` has room for any. */
+void view_group_sum(view *v, int table, size_t first, size_t n, void *row, row_side *side);
+/* Largest row of any table. */
+enum { VIEW_ROW_BYTES = 2048 };
+/* Tabs in the second line. */
+int view_tabs(const view *v);
 
 void view_draw_overview(view *v, cells *c, int top, int rows);
 void view_draw_engine(view *v, cells *c, int top, int rows);
@@ -215,11 +259,11 @@ void view_draw_servers(view *v, cells *c, int top, int rows);
 void view_draw_table(view *v, cells *c, int table, int top, int rows);
 /* A line in words above the tables of adapters and limits. */
 void view_draw_sum(view *v, cells *c, int row);
-/* Where Enter has led to; "": nowhere. */
 /* The line of the titles of the screen's table. */
 int view_heading(const view *v);
 /* Columns between two tabs. */
 int view_tab_gap(const view *v);
+/* Where Enter has led to; "": nowhere. */
 void view_trail(const view *v, char *out, size_t cap);
 
 #endif

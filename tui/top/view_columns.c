@@ -185,15 +185,19 @@ static double met_key(const view_column *c, const view_row *r, const char **text
     return t->met + t->missed > 0 ? (double)t->met / (double)(t->met + t->missed) : -1;
 }
 
-static style met_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+static style share_cell(double share, char *out, size_t cap)
 {
-    double share = met_key(c, r, NULL);
     if (share < 0) {
         snprintf(out, cap, "-");
         return STYLE_DIM;
     }
     snprintf(out, cap, "%.1f", share * 100);
     return share >= 0.99 ? STYLE_GOOD : share >= 0.9 ? STYLE_WARN : STYLE_BAD;
+}
+
+static style met_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    return share_cell(met_key(c, r, NULL), out, cap);
 }
 
 static style served_cell(const view_column *c, const view_row *r, char *out, size_t cap)
@@ -369,6 +373,32 @@ static style load_cell(const view_column *c, const view_row *r, char *out, size_
     return STYLE_NORMAL;
 }
 
+static double kept_key(const view_column *c, const view_row *r, const char **text)
+{
+    const proto_adapter *a = r->row;
+    (void)c, (void)text;
+    return a->met + a->missed > 0 ? (double)a->met / (double)(a->met + a->missed) : -1;
+}
+
+static style kept_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    return share_cell(kept_key(c, r, NULL), out, cap);
+}
+
+static style ttft_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    const proto_adapter *a = r->row; /* nothing has ended: nothing is known */
+    text_ms(a->met + a->missed > 0 ? real_at(c, r) : -1, out, cap);
+    return STYLE_NORMAL;
+}
+
+static style wait_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    int64_t us = int_at(c, r);
+    text_ms(us ? (double)us / 1e3 : -1, out, cap);
+    return us ? STYLE_WARN : STYLE_DIM;
+}
+
 static style used_cell(const view_column *c, const view_row *r, char *out, size_t cap)
 {
     int64_t last_s = int_at(c, r);
@@ -396,18 +426,24 @@ static const view_column adapter_columns[] = {
     {"VER", 4, .right = true, .cell = number_cell, .key = int_key, AT(version)},
     {"TIER", 8, .cell = tier_cell, .key = text_key, AT(tier)},
     {"RANK", 4, .right = true, .cell = number_cell, .key = int_key, AT(rank)},
-    {"MEM", 8, .right = true, .cell = bytes_cell, .key = int_key, AT(memory_bytes)},
-    {"USE", 3, .right = true, .cell = use_cell, .key = int_key, AT(in_use)},
-    {"HITS", 6, .right = true, .cell = count_cell, .key = int_key, AT(hits)},
-    {"HIT/S", 5, .right = true, .cell = rate_cell, .key = rate_key},
-    {"LOAD/M", 6, .right = true, .cell = events_cell, .key = events_key},
-    {"LATE", 5, .right = true, .cell = warn_cell, .key = int_key, AT(missed_adapter_load)},
-    {"LOADS", 5, .right = true, .cell = count_cell, .key = int_key, AT(loads)},
+    {"MEM", 8, .right = true, .sum = SUM_MEMBER, .cell = bytes_cell, .key = int_key,
+     AT(memory_bytes)},
+    {"USE", 3, .right = true, .sum = SUM_MEMBER, .cell = use_cell, .key = int_key, AT(in_use)},
+    {"HITS", 6, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key, AT(hits)},
+    {"HIT/S", 5, .right = true, .sum = SUM_SIDE, .cell = rate_cell, .key = rate_key},
+    {"SLO%", 5, .right = true, .cell = kept_cell, .key = kept_key},
+    {"TTFT99", 7, .right = true, .cell = ttft_cell, .key = real_key, AT(ttft_p99_ms)},
+    {"LOAD/M", 6, .right = true, .sum = SUM_SIDE, .cell = events_cell, .key = events_key},
+    {"LATE", 5, .right = true, .sum = SUM_MEMBER, .cell = warn_cell, .key = int_key,
+     AT(missed_adapter_load)},
+    {"WAIT", 7, .right = true, .sum = SUM_MEMBER, .cell = wait_cell, .key = int_key, AT(wait_us)},
+    {"LOADS", 5, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key, AT(loads)},
     {"LOAD", 7, .right = true, .cell = load_cell, .key = int_key, AT(load_us)},
     {"USED", 7, .right = true, .first = true, .cell = used_cell, .key = int_key, AT(last_used_s)},
-    {"REQ", 4, .right = true, .cell = count_cell, .key = int_key, AT(requests)},
-    {"TOKENS", 7, .right = true, .cell = count_cell, .key = int_key, AT(output_tokens)},
-    {"DISK", 8, .right = true, .cell = bytes_cell, .key = int_key, AT(bytes)},
+    {"REQ", 4, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key, AT(requests)},
+    {"TOKENS", 7, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key,
+     AT(output_tokens)},
+    {"DISK", 8, .right = true, .sum = SUM_MEMBER, .cell = bytes_cell, .key = int_key, AT(bytes)},
     {"VERS", 4, .right = true, .cell = number_cell, .key = int_key, AT(versions)},
     {"BACK", 5, .right = true, .cell = version_before_cell, .key = int_key, AT(previous)},
 };
@@ -474,12 +510,65 @@ static const view_column request_columns[] = {
     {"ADAPTER", 12, .wide = true, .cell = request_adapter_cell, .key = text_key, AT(adapter)},
     {"AGE", 6, .right = true, .first = true, .cell = age_cell, .key = age_key, AT(arrived_us)},
     {"SLACK", 7, .right = true, .cell = slack_cell, .key = slack_key, AT(due_us)},
-    {"PROMPT", 6, .right = true, .cell = count_cell, .key = int_key, AT(prompt)},
-    {"OUT", 5, .right = true, .cell = count_cell, .key = int_key, AT(output)},
+    {"PROMPT", 6, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key, AT(prompt)},
+    {"OUT", 5, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key, AT(output)},
     {"MAX", 5, .right = true, .cell = count_cell, .key = int_key, AT(max_tokens)},
     {"DONE", 5, .right = true, .cell = count_cell, .key = int_key, AT(computed)},
     {"PRE", 3, .right = true, .cell = number_cell, .key = int_key, AT(preempted)},
     {"RANK", 4, .right = true, .cell = number_cell, .key = int_key, AT(rank)},
+};
+#undef AT
+
+/* --------------------------------------------------------------------------- ended -- */
+
+static style ended_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    text_span(r->now_us / 1000000 - int_at(c, r), out, cap);
+    return STYLE_DIM;
+}
+
+/* Where most of its time went stands out. */
+static style phase_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    const top_ended *q = r->row;
+    double ms = real_at(c, r);
+    text_ms(ms > 0 ? ms : -1, out, cap);
+    bool most = ms > 0 && ms >= q->queue_ms && ms >= q->adapter_ms && ms >= q->prompt_ms &&
+                ms >= q->decode_ms && ms >= q->rest_ms;
+    return most ? STYLE_WARN : ms > 0 ? STYLE_NORMAL : STYLE_DIM;
+}
+
+static style took_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    text_ms((double)int_at(c, r), out, cap);
+    return STYLE_NORMAL;
+}
+
+static style why_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", text_at(c, r)[0] ? text_at(c, r) : "-");
+    return text_at(c, r)[0] ? STYLE_BAD : STYLE_DIM;
+}
+
+#define AT(field) .member = offsetof(top_ended, field)
+static const view_column ended_columns[] = {
+    {"ENDED", 7, .right = true, .first = true, .cell = ended_cell, .key = int_key, AT(ended)},
+    {"TOOK", 7, .right = true, .cell = took_cell, .key = int_key, AT(duration_ms)},
+    {"MISSED", 12, .cell = why_cell, .key = text_key, AT(missed)},
+    {"QUEUE", 7, .right = true, .cell = phase_cell, .key = real_key, AT(queue_ms)},
+    {"ADAPTER", 7, .right = true, .cell = phase_cell, .key = real_key, AT(adapter_ms)},
+    {"PROMPT", 7, .right = true, .cell = phase_cell, .key = real_key, AT(prompt_ms)},
+    {"DECODE", 7, .right = true, .cell = phase_cell, .key = real_key, AT(decode_ms)},
+    {"REST", 7, .right = true, .cell = phase_cell, .key = real_key, AT(rest_ms)},
+    {"TENANT", 10, .cell = text_cell, .key = text_key, AT(tenant)},
+    {"MODEL", 12, .wide = true, .cell = text_cell, .key = text_key, AT(model)},
+    {"CLASS", 11, .cell = text_cell, .key = text_key, AT(class)},
+    {"OUT", 5, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key,
+     AT(output_tokens)},
+    {"IN", 6, .right = true, .sum = SUM_MEMBER, .cell = count_cell, .key = int_key,
+     AT(prompt_tokens)},
+    {"FINISH", 9, .cell = text_cell, .key = text_key, AT(finish)},
+    {"REQUEST", 36, .cell = text_cell, .key = text_key, AT(request_id)},
 };
 #undef AT
 
@@ -522,11 +611,10 @@ const view_column *view_columns(int table, int *n)
     static const struct {
         const view_column *c;
         size_t bytes;
-    } all[VIEW_TABLES] = {{tenant_columns, sizeof(tenant_columns)},
-                          {adapter_columns, sizeof(adapter_columns)},
-                          {request_columns, sizeof(request_columns)},
-                          {event_columns, sizeof(event_columns)},
-                          {limit_columns, sizeof(limit_columns)}};
+    } all[VIEW_TABLES] = {
+        {tenant_columns, sizeof(tenant_columns)},   {adapter_columns, sizeof(adapter_columns)},
+        {request_columns, sizeof(request_columns)}, {event_columns, sizeof(event_columns)},
+        {limit_columns, sizeof(limit_columns)},     {ended_columns, sizeof(ended_columns)}};
     *n = (int)(all[table].bytes / sizeof(view_column));
     return all[table].c;
 }
@@ -555,13 +643,14 @@ const char *view_tenant_of(int table, const void *row)
     case TABLE_TENANTS: return ((const proto_tenant *)row)->name;
     case TABLE_ADAPTERS: return ((const proto_adapter *)row)->tenant;
     case TABLE_REQUESTS: return ((const proto_request *)row)->tenant;
+    case VIEW_ENDED: return ((const top_ended *)row)->tenant;
     default: return ((const proto_event *)row)->tenant;
     }
 }
 
 bool view_matches(int table, const void *row, const char *needle)
 {
-    const proto_field *f = proto_table_fields[view_source(table)];
+    const proto_field *f = view_fields(table);
     if (!needle[0]) return true;
     for (; f->name; f++) {
         if (f->kind == PROTO_TEXT && strcasestr((const char *)row + f->offset, needle)) return true;

@@ -12,10 +12,13 @@ enum { STALE_FLOOR_US = 3000000 };
 static const char *const help[] = {
     "1-8 Tab S-Tab    overview, tenants, adapters, requests, engine, SLO, events, limits",
     "0 F2             all servers (with more than one)",
-    "arrows j k       move; PgUp PgDn Home End g G too; the wheel",
+    "up down j k      move; PgUp PgDn Home End g G too; the wheel",
+    "left right       columns that did not fit (< > in the heading);  C  which there are",
+    ": and a name     the screen of that name;  :adapters acme  with a filter",
     "/ F3, n          search, next hit;   \\ F4  filter (Esc drops it)",
     "< > F6           sort by the column before, after, or from a menu;  I  turn around",
-    "t F5             tree: group by tenant",
+    "t F5             tree: group by tenant, with sums; Enter on a group folds it",
+    "e                requests: those that run, those that have ended; by TOOK the slowest",
     "Space, U         tag a row for an action, untag all",
     "Enter            down: class to tenants, tenant to requests, request to adapter",
     "Esc              back to where Enter was pressed;   d  all fields of a row",
@@ -29,9 +32,11 @@ static const char *const help[] = {
     "",
     "Tenants   TODAY tokens of the day, FAIR counter of fair sharing: the lowest runs first",
     "Adapters  TIER where the weights are (* pinned), USE sequences of the batch, LOAD latest load",
-    "          LOAD/M loads a minute, LATE requests that missed for the wait for it",
+    "          LOAD/M loads a minute, LATE requests that missed for the wait for it, WAIT all "
+    "waits",
     "Limits    used of what is allowed; AT LIMIT what refuses now, 429/M refusals a minute",
     "Requests  SLACK time left until its class wants the next token",
+    "Ended     waited for a seat, for the adapter; prompt to first token; further ones; rest",
     "SLO%      requests that met both targets of their class: first token, and pace",
 };
 
@@ -87,13 +92,13 @@ static void draw_title(view *v, cells *c)
 
 static void draw_tabs(view *v, cells *c)
 {
-    int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
+    int x = 0, n = view_tabs(v), at = v->screen == SCREEN_ENDED ? SCREEN_REQUESTS : v->screen;
     for (int i = 0; i < n; i++) {
         char name[24];
         snprintf(name, sizeof(name), " %d %s%s", i == SCREEN_SERVERS ? 0 : i + 1,
                  view_screen_name((screen)i), view_tab_gap(v) ? " " : "");
         if (name[3] >= 'a') name[3] = (char)(name[3] - 32);
-        style s = i == (int)v->screen ? STYLE_SELECT : STYLE_NORMAL;
+        style s = i == at ? STYLE_SELECT : STYLE_NORMAL;
         x += cells_text(c, 1, x, c->cols - x, s, name);
     }
 }
@@ -112,7 +117,8 @@ static bool is_stale(const view *v, char *why, size_t cap)
     if (s->answered_us == 0)
         snprintf(why, cap, "no answer yet: %s", s->error[0] ? s->error : "connecting");
     else
-        snprintf(why, cap, "data is %s old: %s", age, s->error[0] ? s->error : "no answer");
+        snprintf(why, cap, "data is %s old: %s; it is tried again every few seconds", age,
+                 s->error[0] ? s->error : "no answer");
     return true;
 }
 
@@ -121,7 +127,10 @@ static void draw_bottom(view *v, cells *c, bool stale, const char *why)
     static const char *const keys[10] = {"Help", "Servrs", "Search", "Filter", "Tree",
                                          "Sort", "Faster", "Slower", "Action", "Quit"};
     int row = c->rows - 2;
-    if (v->mode == MODE_SEARCH || v->mode == MODE_FILTER) {
+    if (v->mode == MODE_COMMAND) {
+        (void)cells_printf(c, row, 0, -1, STYLE_ACCENT, ":%s_   (a screen, then a filter; quit)",
+                           v->input);
+    } else if (v->mode == MODE_SEARCH || v->mode == MODE_FILTER) {
         (void)cells_printf(c, row, 0, -1, STYLE_ACCENT, "%s: %s_",
                            v->mode == MODE_SEARCH ? "Search" : "Filter", v->input);
     } else if (v->mode == MODE_INPUT) {
@@ -150,67 +159,75 @@ static void draw_bottom(view *v, cells *c, bool stale, const char *why)
 
 /* ------------------------------------------------------------------------- tables -- */
 
-static void draw_row(const view *v, cells *c, int table, int y, uint32_t i, int spare,
-                     bool selected)
+static void draw_cell(cells *c, int y, int x, int w, bool right, style s, const char *text)
 {
-    int n, x = 0;
-    const view_column *col = view_columns(table, &n);
-    const topdata *d = &v->server[v->current].data;
-    const rowset *r = &d->table[view_source(table)];
-    const view_row row = {rowset_row(r, i), &r->side[i], d->server.now_us};
-    for (int k = 0; k < n; k++) {
-        if (x + col[k].width > c->cols) break;
+    if (right)
+        cells_right(c, y, x, w, s, text);
+    else
+        (void)cells_text(c, y, x, w, s, text);
+}
+
+static void draw_row(view *v, cells *c, int table, int y, uint32_t i, const view_layout *l)
+{
+    int n;
+    const view_column *columns = view_columns(table, &n);
+    const rowset *r = view_rows(v, table);
+    const view_row row = {rowset_row(r, i), &r->side[i], view_data(v)->server.now_us};
+    for (int k = 0; k < l->n; k++) {
+        const view_column *col = &columns[l->at[k].column];
         char text[PROTO_TEXT_CAP + 4] = "";
-        int w = col[k].width + (col[k].wide ? spare : 0);
-        style s = col[k].cell(&col[k], &row, text, sizeof(text));
+        style s = col->cell(col, &row, text, sizeof(text));
         if (row.side->tagged) s = STYLE_TAGGED;
-        if (col[k].right)
-            cells_right(c, y, x, w, s, text);
-        else
-            (void)cells_text(c, y, x, w, s, text);
-        x += w + 1;
+        draw_cell(c, y, l->at[k].x, l->at[k].width, col->right, s, text);
     }
-    if (selected) cells_paint(c, y, 0, -1, STYLE_SELECT);
 }
 
-static void draw_group(const view *v, cells *c, int table, int y, uint32_t i, size_t at)
+/* Whose, how many, and what they add up to, where the name leaves room for it. */
+static void draw_group(view *v, cells *c, int table, int y, uint32_t i, const view_layout *l)
 {
-    const table_view *t = &v->table[table];
-    const rowset *r = &v->server[v->current].data.table[view_source(table)];
-    size_t n = 0;
-    while (at + 1 + n < t->n && !(t->order[at + 1 + n] & VIEW_GROUP)) n++;
-    const char *name = view_tenant_of(table, rowset_row(r, i));
-    (void)cells_printf(c, y, 0, -1, STYLE_ACCENT, "%s %s (%zu)", c->utf8 ? "\xe2\x96\xbc" : "-",
-                       name[0] ? name : "(server)", n);
+    _Alignas(max_align_t) char row[VIEW_ROW_BYTES];
+    row_side side;
+    size_t first, n;
+    int n_column;
+    const view_column *columns = view_columns(table, &n_column);
+    const char *tenant = view_tenant_of(table, rowset_row(view_rows(v, table), i));
+    bool folded = view_is_folded(&v->table[table], tenant);
+    view_group(v, table, tenant, &first, &n);
+    int x = cells_printf(c, y, 0, -1, STYLE_ACCENT, "%s %s (%zu)",
+                         folded    ? "+"
+                         : c->utf8 ? "\xe2\x96\xbc"
+                                   : "-",
+                         tenant[0] ? tenant : "(server)", n);
+    view_group_sum(v, table, first, n, row, &side);
+    const view_row sums = {row, &side, view_data(v)->server.now_us};
+    for (int k = 0; k < l->n; k++) {
+        const view_column *col = &columns[l->at[k].column];
+        char text[PROTO_TEXT_CAP + 4] = "";
+        if (col->sum == SUM_NONE || l->at[k].x <= x) continue;
+        style s = col->cell(col, &sums, text, sizeof(text));
+        draw_cell(c, y, l->at[k].x, l->at[k].width, col->right, s, text);
+    }
 }
 
-/* The titles; returns what the wide column takes besides. */
-static int draw_titles(const view *v, cells *c, int table, int top)
+static void draw_titles(const view *v, cells *c, int table, int top, const view_layout *l)
 {
-    int n, x = 0, used = 0, spare = 0;
-    const view_column *col = view_columns(table, &n);
+    int n;
+    const view_column *columns = view_columns(table, &n);
     const table_view *t = &v->table[table];
-    for (int k = 0; k < n && used + col[k].width <= c->cols; k++) {
-        used += col[k].width + 1;
-        spare = c->cols - used > 0 ? c->cols - used : 0;
-    }
     cells_fill(c, top, 0, -1, STYLE_HEAD, ' ');
-    for (int k = 0; k < n && x + col[k].width <= c->cols; k++) {
+    for (int k = 0; k < l->n; k++) {
+        const view_column *col = &columns[l->at[k].column];
         char title[24];
-        int w = col[k].width + (col[k].wide ? spare : 0);
-        bool sorted = k == t->sort;
-        style s = sorted ? STYLE_SELECT : STYLE_HEAD;
-        snprintf(title, sizeof(title), "%s%s", col[k].title,
+        bool sorted = l->at[k].column == t->sort;
+        snprintf(title, sizeof(title), "%s%s", col->title,
                  !sorted         ? ""
                  : t->descending ? "v"
                                  : "^");
-        if (col[k].right)
-            cells_right(c, top, x, w, s, title);
-        else
-            (void)cells_text(c, top, x, w, s, title);
-        x += w + 1;
+        draw_cell(c, top, l->at[k].x, l->at[k].width, col->right,
+                  sorted ? STYLE_SELECT : STYLE_HEAD, title);
     }
-    return spare;
+    if (t->shift > 0 && l->n > 1) (void)cells_text(c, top, l->at[1].x - 1, 1, STYLE_SELECT, "<");
+    if (l->more) (void)cells_text(c, top, c->cols - 1, 1, STYLE_SELECT, ">");
 }
 
 /* So that the selected row is among those that are shown. */
@@ -222,13 +239,14 @@ static void scroll(table_view *t, int rows)
 }
 
 /* Which of how many, in the line of the tabs where there is room. */
-static void draw_count(const view *v, cells *c, int table)
+static void draw_count(view *v, cells *c, int table)
 {
     const table_view *t = &v->table[table];
-    char count[64];
-    size_t all = v->server[v->current].data.table[view_source(table)].n;
-    snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "", t->filter,
-             t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
+    char count[VIEW_INPUT_MAX + 64];
+    int n = snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "",
+                     t->filter, t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, t->n);
+    if (t->n_sorted < view_rows(v, table)->n)
+        snprintf(count + n, sizeof(count) - (size_t)n, " (%zu)", view_rows(v, table)->n);
     int w = (int)strlen(count);
     if (c->cols > w + 78 && table == view_table_of(v->screen))
         cells_right(c, 1, c->cols - w, w, STYLE_DIM, count);
@@ -238,18 +256,19 @@ void view_draw_table(view *v, cells *c, int table, int top, int rows)
 {
     table_view *t = &v->table[table];
     view_refresh(v, table);
-    int spare = draw_titles(v, c, table, top);
+    view_layout l;
+    view_lay_out(v, table, c->cols, &l);
+    draw_titles(v, c, table, top, &l);
     rows--;
     scroll(t, rows);
     for (int y = 0; y < rows && t->top + (size_t)y < t->n; y++) {
         size_t at = t->top + (size_t)y;
         uint32_t i = t->order[at];
-        if (i & VIEW_GROUP) {
-            draw_group(v, c, table, top + 1 + y, i & ~VIEW_GROUP, at);
-            if (at == t->selected) cells_paint(c, top + 1 + y, 0, -1, STYLE_SELECT);
-        } else {
-            draw_row(v, c, table, top + 1 + y, i, spare, at == t->selected);
-        }
+        if (i & VIEW_GROUP)
+            draw_group(v, c, table, top + 1 + y, i & ~VIEW_GROUP, &l);
+        else
+            draw_row(v, c, table, top + 1 + y, i, &l);
+        if (at == t->selected) cells_paint(c, top + 1 + y, 0, -1, STYLE_SELECT);
     }
     if (t->n == 0) {
         (void)cells_text(c, top + 1, 1, -1, STYLE_DIM,
@@ -310,7 +329,7 @@ static void draw_detail(view *v, cells *c)
         return;
     }
     const void *row = rowset_row(view_rows(v, table), t->order[t->selected]);
-    const proto_field *f = proto_table_fields[view_source(table)];
+    const proto_field *f = view_fields(table);
     int n = 0;
     while (f[n].name) n++;
     int w = c->cols < 76 ? c->cols : 76, h = n + 2 < c->rows - 2 ? n + 2 : c->rows - 2;

@@ -26,7 +26,10 @@ enum {
     DO_KEYS,
     DO_REVOKE,
     DO_DRAIN,
+    DO_COLUMN,
 };
+
+enum { ENDED_US = 5000000 }; /* between two looks at what has ended */
 
 static void add_item(view *v, int key, const char *label, int code, const char *argument)
 {
@@ -60,6 +63,21 @@ void view_open_sort(view *v)
     v->menu.at = v->table[table].sort;
 }
 
+void view_open_columns(view *v)
+{
+    int n, table = view_table_of(v->screen), at = v->mode == MODE_MENU ? v->menu.at : 0;
+    const view_column *c = view_columns(table, &n);
+    open_menu(v, "Columns (Enter: in or out)");
+    for (int i = 1; i < n; i++) { /* the first stays */
+        char label[40], number[16];
+        bool hidden = v->table[table].hidden >> i & 1U;
+        snprintf(label, sizeof(label), "[%c] %s", hidden ? ' ' : 'x', c[i].title);
+        snprintf(number, sizeof(number), "%d", i);
+        add_item(v, 'a' + i - 1, label, DO_COLUMN, number);
+    }
+    v->menu.at = at;
+}
+
 void view_open_menu(view *v)
 {
     bool read = v->read_only || v->replay || strcmp(view_data(v)->server.access, "admin") != 0;
@@ -87,6 +105,8 @@ void view_open_menu(view *v)
         add_item(v, 't', "limit: tokens per minute", DO_LIMIT, "tokens_per_minute");
         add_item(v, 'o', "limit: concurrent requests", DO_LIMIT, "max_concurrent");
         add_item(v, 'd', "limit: tokens per day", DO_LIMIT, "tokens_per_day");
+        add_item(v, 'M', "limit: tokens per month", DO_LIMIT, "tokens_per_month");
+        add_item(v, 'Q', "limit: queued requests", DO_LIMIT, "max_queued");
         add_item(v, 'c', "default class", DO_CLASS, NULL);
         add_item(v, 'k', "revoke a key", DO_KEYS, NULL);
     }
@@ -204,7 +224,26 @@ static void ask_for_keys(view *v, const void *row)
     if (!client_escape(t->name, name, sizeof(name))) return;
     snprintf(path, sizeof(path), "/admin/v1/keys?tenant=%s", name);
     push(v, "GET", path, "", "keys");
-    if (v->n_action) v->action[v->n_action - 1].list_keys = true;
+    if (v->n_action) v->action[v->n_action - 1].answer = ANSWER_KEYS;
+}
+
+void view_ask_ended(view *v, int64_t now_us)
+{
+    const table_view *t = &v->table[VIEW_ENDED];
+    bool slow = t->sort == view_column_of(VIEW_ENDED, "TOOK") && t->descending;
+    if (v->screen != SCREEN_ENDED || v->replay) {
+        v->ended_us = 0;
+        return;
+    }
+    if (v->ended_us && (v->paused || (slow == v->ended_slow && now_us - v->ended_us < ENDED_US)))
+        return;
+    v->ended_us = now_us;
+    v->ended_slow = slow;
+    push(v, "GET",
+         slow ? "/admin/v1/requests?state=ended&limit=100&slow=1"
+              : "/admin/v1/requests?state=ended&limit=100",
+         "", "requests that have ended");
+    if (v->n_action) v->action[v->n_action - 1].answer = ANSWER_ENDED;
 }
 
 void view_confirm_key(view *v, int key)
@@ -253,6 +292,14 @@ static void pick(view *v, int i)
         if (!t) break;
         t->sort = atoi(v->argument);
         t->stale = true;
+        break;
+    case DO_COLUMN:
+        if (!t) break;
+        t->hidden ^= 1U << atoi(v->argument);
+        t->shift = 0;
+        v->mode = MODE_MENU; /* for the next */
+        m->at = i;
+        view_open_columns(v);
         break;
     case DO_LIMIT:
         v->mode = MODE_INPUT;

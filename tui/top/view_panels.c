@@ -200,7 +200,7 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
     rate_line(c, y++, half, w, "Errors/s", STYLE_BAD, d->now.errors, &d->series[SERIES_ERRORS]);
     snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
     line(c, y, 0, w, "Engine busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
-    snprintf(text, sizeof(text), "%lld/%lld, %lld used", (long long)g->adapters_resident,
+    snprintf(text, sizeof(text), "%lld/%lld, %lld seqs", (long long)g->adapters_resident,
              (long long)g->adapters_registered, (long long)g->adapters_in_use);
     line(c, y++, half, w, "In memory", STYLE_NORMAL, text, &d->series[SERIES_ADAPTERS], 1);
     draw_axis(d, c, y, LABEL + VALUE, w - LABEL - VALUE - 1, STYLE_DIM);
@@ -398,7 +398,7 @@ static void draw_histogram(const topdata *d, cells *c, int row, int col, int h, 
     double v[2 * PROTO_HIST_MAX], most = 1;
     const proto_class *k = &d->classes[class];
     double target_us = 1e3 * (which ? k->tpot_target_ms : k->ttft_target_ms);
-    int n = d->n_bound + 1, mark = -1, per = c->utf8 ? 2 : 1;
+    int n = d->n_bound + 1, mark = -1, per = cells_per(c);
     if (n > PROTO_HIST_MAX) n = PROTO_HIST_MAX;
     for (int i = 0; i < n; i++) {
         double count = (double)d->hist[class][which][i];
@@ -442,7 +442,7 @@ static void draw_past(const topdata *d, cells *c, int row, int h, const proto_cl
 {
     enum { MOST = 2 * PAST_SPANS };
     double v[MOST], target = which ? k->tpot_target_ms : k->ttft_target_ms, most = target;
-    int col = 16, w = c->cols - col - 1, per = c->utf8 ? 2 : 1;
+    int col = 16, w = c->cols - col - 1, per = cells_per(c);
     if (w > PAST_SPANS / per) w = PAST_SPANS / per;
     if (w < 8) return;
     int n = w * per;
@@ -468,7 +468,7 @@ static void draw_past(const topdata *d, cells *c, int row, int h, const proto_cl
 /* Below such charts: local times. */
 static void draw_past_axis(const topdata *d, cells *c, int row)
 {
-    int col = 16, w = c->cols - col - 1, per = c->utf8 ? 2 : 1;
+    int col = 16, w = c->cols - col - 1, per = cells_per(c);
     if (w > PAST_SPANS / per) w = PAST_SPANS / per;
     if (row >= c->rows - 2 || w < 30) return;
     for (int mark = 0; mark < 3; mark++) {

@@ -181,6 +181,21 @@ def test_what_is_shown_is_what_the_api_says():
         assert "adapter.publish" in text and "tenant.create" in text
 
 
+def test_what_has_ended():
+    r = s.ask(keys["acme"], "pirate", "hi", max_tokens=3)
+    assert r.status == 200, r
+    with Term(cols=200, rows=40) as t:
+        t.wait("ready")
+        t.key("4", "e")
+        newest = s.admin("GET", "/requests?state=ended&limit=1")["data"][0]
+        t.wait(lambda x: "MISSED" in x and newest["request_id"] in x)
+    shown = subprocess.run([BUILD / "loratop", "--once", "-s", "ended", "--width", "200"], capture_output=True, text=True, check=True,
+                           env={**os.environ, "LORAD_ADMIN_URL": f"https://localhost:{s.admin_port}", "LORAD_CA": s.ca,
+                                "LORAD_ADMIN_KEY": s.admin_key}).stdout
+    row = next(line for line in shown.split("\n") if newest["request_id"] in line)
+    assert newest["model"] in row and newest["tenant"] in row, row
+
+
 def test_requests_are_those_of_the_api():
     with Load(), Term(cols=160, rows=30) as t:
         t.wait("ready")
@@ -215,7 +230,7 @@ def test_keys_do_what_the_help_says():
         t.wait(lambda x: "any key closes" not in x)
         t.key("3")
         t.wait("pirate")
-        t.type("<<<<<<<<<<<<<")  # from USED to the name
+        t.type("<" * 16)  # from USED to the name
         t.wait(lambda x: first_words(x) == sorted(demo_adapters()))
         t.type("I")
         t.wait(lambda x: first_words(x) == sorted(demo_adapters(), reverse=True))
@@ -290,8 +305,13 @@ def test_colours_follow_the_terminal():
         t.wait("ready")
         sgr = colours_of(t.screen(True))
         assert has_colour(sgr) and not any("38;5" in x for x in sgr), sgr
+        text = t.wait(lambda x: re.search("[\u2580-\u259f]", x))  # consoles' fonts have no braille
+        assert not re.search("[\u2800-\u28ff]", text), text
         t.key("4")
         t.wait("REQUEST")
+    with Term(env={"TERM": "dumb"}) as t:
+        t.wait("try --once")
+        t.wait_end()
     with Term(env={"TERM": "vt100"}) as t:
         t.wait("ready")
         assert not has_colour(colours_of(t.screen(True)))

@@ -124,7 +124,14 @@ START_TEST(graphs_and_bars)
     cells_graph(&c, 1, 0, 2, 1, STYLE_GOOD, v, 2, 1);
     row_is(&c, 1, "\xe2\xa2\xb8");
     row_is(&c, 2, "\xe2\xa2\xb8");
+    c.blocks = true; /* no braille: what every console's font has */
+    ck_assert_int_eq(cells_per(&c), 1);
+    cells_graph(&c, 0, 0, 1, 6, STYLE_GOOD, v, 6, 4);
+    row_is(&c, 0, " _\xe2\x96\x84\xe2\x96\x84\xe2\x96\x88\xe2\x96\x88");
+    c.blocks = false;
+    ck_assert_int_eq(cells_per(&c), 2);
     ck_assert(cells_resize(&c, 3, 10, false));
+    ck_assert_int_eq(cells_per(&c), 1);
     cells_graph(&c, 0, 0, 1, 6, STYLE_GOOD, v, 6, 4);
     row_is(&c, 0, " .:|##");
     cells_bar(&c, 1, 0, 10, 0.5, STYLE_GOOD, 0.25, STYLE_ACCENT);

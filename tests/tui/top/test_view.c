@@ -317,8 +317,11 @@ START_TEST(tables_sort_filter_search_and_group)
     press("3t");
     row_begins(0, "\xe2\x96\xbc acme (2)");
     ck_assert(shows("globex (1)"));
-    press("\n"); /* details of a heading: none */
-    draw();
+    press("\n"); /* of a heading: folded, and back */
+    row_begins(0, "+ acme (2)");
+    row_begins(1, "\xe2\x96\xbc globex (1)");
+    press("\n");
+    row_begins(0, "\xe2\x96\xbc acme (2)");
     ck_assert_int_eq(v.mode, MODE_NORMAL);
     press("j\n");
     ck_assert(shows("Details"));
@@ -330,6 +333,144 @@ START_TEST(tables_sort_filter_search_and_group)
     row_begins(0, "acme");
     view_mouse(&v, 5, 0, 1, 1000000);
     ck_assert_uint_eq(v.table[TABLE_TENANTS].selected, 2);
+    stop();
+}
+END_TEST
+
+/* No column is lost for good: sideways, and by choice. */
+START_TEST(columns_scroll_and_can_be_taken_out)
+{
+    char both[4096];
+    start(1);
+    snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, both));
+    press("3");
+    ck_assert(shows("TIER") && !shows("BACK"));
+    for (int i = 0; i < 40 && !shows("BACK"); i++) view_key(&v, KEYS_RIGHT, 1000000);
+    ck_assert(shows("BACK") && shows("ADAPTER") && shows("shout") && !shows("TIER"));
+    int shift = v.table[TABLE_ADAPTERS].shift;
+    view_key(&v, KEYS_RIGHT, 1000000); /* no further than there is something */
+    ck_assert_int_eq(v.table[TABLE_ADAPTERS].shift, shift);
+    view_layout l;
+    view_lay_out(&v, TABLE_ADAPTERS, c.cols, &l);
+    view_mouse(&v, view_heading(&v), l.at[1].x + 1, 1, 1000000); /* what stands there now */
+    ck_assert_int_eq(v.table[TABLE_ADAPTERS].sort, l.at[1].column);
+    for (int i = 0; i < 40; i++) view_key(&v, KEYS_LEFT, 1000000);
+    ck_assert(shows("TIER") && v.screen == SCREEN_ADAPTERS);
+    press("C"); /* TENANT is the first that can go */
+    ck_assert(shows("[x] TENANT"));
+    press("\n");
+    ck_assert(shows("[ ] TENANT"));
+    press("\033");
+    draw();
+    char *row = cells_row(&c, view_heading(&v));
+    ck_assert_msg(!strstr(row, "TENANT") && strstr(row, "TIER"), "%s", row);
+    free(row);
+    press("Ca\033");
+    ck_assert_uint_eq(v.table[TABLE_ADAPTERS].hidden, 0);
+    view_key(&v, KEYS_RIGHT, 1000000);
+    press("1");
+    view_key(&v, KEYS_RIGHT, 1000000); /* where there is no table, the next screen */
+    ck_assert_int_eq(v.screen, SCREEN_TENANTS);
+    stop();
+}
+END_TEST
+
+START_TEST(a_group_has_sums)
+{
+    start(1);
+    feed_it(answer("\"reset\":true", 1,
+                   "\"adapters\":[{\"id\":\"1\",\"tenant\":\"acme\",\"name\":\"x\",\"hits\":"
+                   "120,\"memory_bytes\":1048576},{\"id\":\"2\",\"tenant\":\"acme\",\"name\":"
+                   "\"y\",\"hits\":3,\"memory_bytes\":1048576},{\"id\":\"3\",\"tenant\":"
+                   "\"globex\",\"name\":\"z\",\"hits\":7000}]"));
+    press("3t");
+    draw();
+    char *row = cells_row(&c, view_heading(&v) + 1);
+    ck_assert_msg(strstr(row, "acme (2)") && strstr(row, "2.0 MiB") && strstr(row, " 123"), "%s",
+                  row);
+    free(row);
+    press("\n"); /* folded, it has them still */
+    draw();
+    row = cells_row(&c, view_heading(&v) + 1);
+    ck_assert_msg(strstr(row, "+ acme (2)") && strstr(row, " 123"), "%s", row);
+    free(row);
+    ck_assert_uint_eq(v.table[TABLE_ADAPTERS].n, 3);
+    stop();
+}
+END_TEST
+
+START_TEST(a_command_goes_to_its_screen)
+{
+    char both[4096];
+    start(1);
+    snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, both));
+    press(":ad shout\n");
+    ck_assert_int_eq(v.screen, SCREEN_ADAPTERS);
+    ck_assert(shows("shout") && !shows("pirate"));
+    press(":nonsense\n");
+    ck_assert_int_eq(v.screen, SCREEN_ADAPTERS);
+    ck_assert(shows("':nonsense' is no screen"));
+    press(":\033"); /* nothing */
+    press(":limits\n");
+    ck_assert_int_eq(v.screen, SCREEN_LIMITS);
+    ck_assert(!v.quit);
+    press(":q\n");
+    ck_assert(v.quit);
+    stop();
+}
+END_TEST
+
+static const char ended[] =
+    "{\"object\":\"list\",\"data\":[{\"id\":\"5\",\"request_id\":\"req_5\",\"tenant\":\"acme\","
+    "\"model\":\"pirate@1\",\"class\":\"standard\",\"status\":200,\"missed\":\"queue\","
+    "\"ended\":1699999990,\"duration_ms\":4200,\"ttft_ms\":4000,\"queue_ms\":3900.5,"
+    "\"adapter_ms\":0,\"prompt_ms\":99.5,\"decode_ms\":150,\"rest_ms\":50},"
+    "{\"id\":\"6\",\"tenant\":\"globex\",\"model\":\"base\",\"class\":\"batch\",\"missed\":null,"
+    "\"ended\":1699999995,\"duration_ms\":90,\"ttft_ms\":null,\"decode_ms\":80}]}";
+
+/* They are asked for where they are looked at, and come back with where their time went. */
+START_TEST(what_has_ended_is_shown_with_its_phases)
+{
+    char both[4096];
+    err e;
+    start(1);
+    snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, both));
+    view_ask_ended(&v, 1000000);
+    ck_assert_int_eq(v.n_action, 0);
+    press("4e");
+    ck_assert_int_eq(v.screen, SCREEN_ENDED);
+    view_ask_ended(&v, 1000000);
+    view_ask_ended(&v, 2000000); /* not so soon again */
+    ck_assert_int_eq(v.n_action, 1);
+    ck_assert_int_eq(v.action[0].answer, ANSWER_ENDED);
+    ck_assert_str_eq(v.action[0].path, "/admin/v1/requests?state=ended&limit=100");
+    ck_assert(topdata_apply_ended(view_data(&v), ended, strlen(ended), &e) == ERR_NONE);
+    row_begins(0, "     5s    90ms -");
+    ck_assert(shows("3900ms") && shows("queue") && shows("acme"));
+    press(">"); /* by the time that they took: the slowest of an hour */
+    row_begins(0, "    10s  4200ms queue");
+    view_ask_ended(&v, 2000000);
+    ck_assert_int_eq(v.n_action, 2);
+    ck_assert_ptr_nonnull(strstr(v.action[1].path, "&slow=1"));
+    press("\n"); /* down to its adapter */
+    ck_assert_int_eq(v.screen, SCREEN_ADAPTERS);
+    ck_assert_uint_eq(v.table[TABLE_ADAPTERS].selected_id, 11);
+    press("\033");
+    ck_assert_int_eq(v.screen, SCREEN_ENDED);
+    press("e");
+    ck_assert_int_eq(v.screen, SCREEN_REQUESTS);
+    static const char *const bad[] = {"",
+                                      "{}",
+                                      "{\"data\":{}}",
+                                      "{\"data\":[7]}",
+                                      "{\"data\":[{\"id\":\"x\"}]}",
+                                      "{\"data\":[{\"id\":\"5\",\"queue_ms\":\"1\"}]}"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        ck_assert(topdata_apply_ended(view_data(&v), bad[i], strlen(bad[i]), &e) != ERR_NONE);
+    ck_assert_uint_eq(view_data(&v)->ended.n, 2);
     stop();
 }
 END_TEST
@@ -556,7 +697,7 @@ START_TEST(actions_ask_and_name_their_rows)
     v.n_action = 0;
     press("ak");
     ck_assert_int_eq(v.n_action, 1);
-    ck_assert(v.action[0].list_keys);
+    ck_assert_int_eq(v.action[0].answer, ANSWER_KEYS);
     v.n_action = 0;
     static const char keys[] =
         "{\"data\":[{\"id\":\"5\",\"public_id\":\"old\",\"revoked\":9},"
@@ -648,6 +789,10 @@ int main(void)
     tcase_add_test(tc, every_screen_shows_what_it_is_for);
     tcase_add_test(tc, tables_begin_sorted_by_what_matters);
     tcase_add_test(tc, tables_sort_filter_search_and_group);
+    tcase_add_test(tc, columns_scroll_and_can_be_taken_out);
+    tcase_add_test(tc, a_group_has_sums);
+    tcase_add_test(tc, a_command_goes_to_its_screen);
+    tcase_add_test(tc, what_has_ended_is_shown_with_its_phases);
     tcase_add_test(tc, enter_goes_down_and_escape_comes_back);
     tcase_add_test(tc, limits_name_who_is_at_one);
     tcase_add_test(tc, the_thrasher_is_named);
