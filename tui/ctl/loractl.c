@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -228,14 +229,31 @@ bool ctl_wait(int fd, int64_t ms)
     return !stop;
 }
 
+static err_code read_contexts(ctl *c, err *e)
+{
+    if (c->contexts_read) return ERR_NONE;
+    err_code rc = contexts_load(&c->contexts, e);
+    c->contexts_read = !rc;
+    return rc;
+}
+
+void ctl_state_path(ctl *c, const char *name, char *out, size_t cap)
+{
+    err e;
+    const char *slash = read_contexts(c, &e) ? NULL : strrchr(c->contexts.path, '/');
+    int dir = slash ? (int)(slash - c->contexts.path) : 0;
+    int n = snprintf(out, cap, "%.*s", dir, c->contexts.path);
+    if (dir > 0) (void)mkdir(out, 0700);
+    n += snprintf(out + n, cap - (size_t)n, "/%s", name);
+    if (dir == 0 || (size_t)n >= cap) out[0] = '\0';
+}
+
 static bool resolve(ctl *c, int *status)
 {
     err e;
     if (c->resolved) return true;
     *status = CTL_REFUSED;
-    if (!c->contexts_read && contexts_load(&c->contexts, &e))
-        return ctl_fail("%s", e.msg) == CTL_OK;
-    c->contexts_read = true;
+    if (read_contexts(c, &e)) return ctl_fail("%s", e.msg) == CTL_OK;
     err_code rc = context_resolve(&c->contexts, cli_value(&c->cli, "context"), &c->context, &e);
     static const char *const names[] = {"url", "admin-url", "ca"};
     static const char *const settings[] = {"url", "admin_url", "ca"};

@@ -63,6 +63,9 @@ bool ctl_was_interrupted(void);
  * Ctrl-C came. */
 bool ctl_wait(int fd, int64_t ms);
 
+/* A file of the user's beside the contexts', whose folder is made; "" where there can be none. */
+void ctl_state_path(ctl *c, const char *name, char *out, size_t cap);
+
 /* Runs the command again and again, as --watch says; the exit status. */
 int ctl_watch(ctl *c);
 

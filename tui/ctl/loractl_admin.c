@@ -142,18 +142,6 @@ static int send_tenant(ctl *c, const char *method, const char *path, cJSON *body
     return status;
 }
 
-int ctl_tenant_create(void *p)
-{
-    ctl *c = p;
-    cJSON *body = cJSON_CreateObject();
-    (void)cJSON_AddStringToObject(body, "name", c->cli.arg[0]);
-    if (!take_settings(c, body)) {
-        cJSON_Delete(body);
-        return CTL_USAGE;
-    }
-    return send_tenant(c, "POST", "/admin/v1/tenants", body);
-}
-
 static int send_to_tenant(ctl *c, const char *method, const char *name, cJSON *body)
 {
     char path[1200];
@@ -330,10 +318,22 @@ static bool take_key_settings(ctl *c, cJSON *body)
     return ok;
 }
 
+/* Makes the key that `body` (taken over) describes, of a tenant or (NULL) of none, and shows it. */
+static int send_key(ctl *c, cJSON *body, const char *tenant, const char *scopes)
+{
+    cJSON *tree;
+    if (tenant) (void)cJSON_AddStringToObject(body, "tenant", tenant);
+    (void)cJSON_AddItemToObject(body, "scopes", ctl_words(scopes));
+    int status = ctl_call(c, ADMIN_SIDE, "POST", body, &tree, "/admin/v1/keys");
+    if (!status) status = show_new_key(c, tree);
+    cJSON_Delete(tree);
+    return status;
+}
+
 int ctl_key_create(void *p)
 {
     ctl *c = p;
-    cJSON *tree, *body = cJSON_CreateObject();
+    cJSON *body = cJSON_CreateObject();
     const char *tenant = cli_value(&c->cli, "tenant"), *scopes = cli_value(&c->cli, "scopes");
     bool admin = scopes && strncmp(scopes, "admin", 5) == 0, ok = out_is_free(c);
     if (ok && !tenant && !admin) {
@@ -344,12 +344,22 @@ int ctl_key_create(void *p)
         cJSON_Delete(body);
         return CTL_USAGE;
     }
-    if (tenant) (void)cJSON_AddStringToObject(body, "tenant", tenant);
-    (void)cJSON_AddItemToObject(body, "scopes", ctl_words(scopes ? scopes : "inference"));
-    int status = ctl_call(c, ADMIN_SIDE, "POST", body, &tree, "/admin/v1/keys");
-    if (!status) status = show_new_key(c, tree);
-    cJSON_Delete(tree);
-    return status;
+    return send_key(c, body, tenant, scopes ? scopes : "inference");
+}
+
+int ctl_tenant_create(void *p)
+{
+    ctl *c = p;
+    const char *name = c->cli.arg[0];
+    cJSON *body = cJSON_CreateObject();
+    (void)cJSON_AddStringToObject(body, "name", name);
+    if (!take_settings(c, body) || !out_is_free(c)) {
+        cJSON_Delete(body);
+        return CTL_USAGE;
+    }
+    int status = send_tenant(c, "POST", "/admin/v1/tenants", body);
+    if (status || !cli_given(&c->cli, "out")) return status;
+    return send_key(c, cJSON_CreateObject(), name, "inference,adapters.read,adapters.write");
 }
 
 /* A key's id: a number stays, a public id (or a whole key) is looked up in the list. */

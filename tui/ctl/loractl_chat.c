@@ -1,12 +1,12 @@
 /* loractl_chat.c -- talking to a model: streamed, with history where there is somebody to talk. */
-#include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/base/json.h"
+#include "tui/ctl/lines.h"
 #include "tui/ctl/loractl.h"
 #include "tui/text.h"
 
@@ -241,44 +241,26 @@ static bool obey(cJSON *body, const char *line, char *system, size_t cap, bool *
     return true;
 }
 
-/* getline() of what ctl_wait() has seen; false: it is gone, for Ctrl-C throws away what was
- * typed, and a plain read would wait for more.  *n as getline() returns it. */
-static bool read_line(char **line, size_t *cap, ssize_t *n)
-{
-    int flags = isatty(STDIN_FILENO) ? fcntl(STDIN_FILENO, F_GETFL) : -1;
-    if (flags >= 0) (void)fcntl(STDIN_FILENO, F_SETFL, flags | O_NONBLOCK);
-    errno = 0;
-    *n = getline(line, cap, stdin);
-    bool gone = *n <= 0 && (errno == EAGAIN || errno == EINTR);
-    if (flags >= 0) (void)fcntl(STDIN_FILENO, F_SETFL, flags);
-    if (gone) clearerr(stdin);
-    return !gone;
-}
-
 static int converse(ctl *c, cJSON *body)
 {
-    char *line = NULL, system[4096] = "";
-    size_t cap = 0;
+    char system[4096] = "", history[PATH_MAX] = "";
+    const char *line;
+    lines_what what;
     int status = CTL_OK;
     bool end = false;
     const char *given = cli_value(&c->cli, "system");
     snprintf(system, sizeof(system), "%s", given ? given : "");
     forget(body, system);
     ctl_keep_running();
+    ctl_state_path(c, "chat_history", history, sizeof(history));
+    lines *typed = lines_open("> ", history);
+    if (!typed) return ctl_fail("out of memory");
     fprintf(stderr, "Ctrl-C ends an answer, Ctrl-D the talk; /help for more.\n");
-    while (!end) {
-        fprintf(stderr, "> ");
-        if (!ctl_wait(STDIN_FILENO, -1)) {
+    while (!end && (what = lines_next(typed, &line)) != LINES_END) {
+        if (what == LINES_DROPPED) {
             (void)fputc('\n', stderr);
             continue;
         }
-        ssize_t n;
-        if (!read_line(&line, &cap, &n)) {
-            (void)fputc('\n', stderr);
-            continue;
-        }
-        if (n <= 0) break;
-        if (line[n - 1] == '\n') line[n - 1] = 0;
         if (!*line || obey(body, line, system, sizeof(system), &end)) continue;
         cJSON *messages = cJSON_GetObjectItemCaseSensitive(body, "messages");
         add_message(messages, "user", line);
@@ -293,7 +275,7 @@ static int converse(ctl *c, cJSON *body)
         if (status == CTL_UNREACHABLE) break;
     }
     (void)fputc('\n', stderr);
-    free(line);
+    lines_close(typed);
     return status == CTL_INTERRUPTED ? CTL_OK : status;
 }
 

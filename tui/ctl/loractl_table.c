@@ -45,15 +45,22 @@ static const cli_option showing[] = {
         "networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL \
     }
 
-static const cli_option tenant_settings[] = {
-    {"weight", 0, "NUMBER", "Share among tenants that compete (1 is normal)", NULL},
-    {"class", 0, "CLASS", "Class of requests that ask for none", "@classes"},
-    {"classes", 0, "A,B", "Classes that may be asked for", NULL},
-    {"target", 0, "CLASS=TTFT,TPOT",
-     "Its own targets in a class (300ms,40ms; none: the class's); may be repeated", NULL},
-    {"models", 0, "A,B", "Models that may be asked for", NULL},
-    NETWORKS,
-    {"limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL},
+#define OF_TENANT                                                                              \
+    {"weight", 0, "NUMBER", "Share among tenants that compete (1 is normal)", NULL},           \
+        {"class", 0, "CLASS", "Class of requests that ask for none", "@classes"},              \
+        {"classes", 0, "A,B", "Classes that may be asked for", NULL},                          \
+        {"target", 0, "CLASS=TTFT,TPOT",                                                       \
+         "Its own targets in a class (300ms,40ms; none: the class's); may be repeated", NULL}, \
+        {"models", 0, "A,B", "Models that may be asked for", NULL}, NETWORKS,                  \
+    {                                                                                          \
+        "limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL      \
+    }
+
+static const cli_option tenant_settings[] = {OF_TENANT, END};
+
+static const cli_option tenant_new[] = {
+    OF_TENANT,
+    {"out", 0, "FILE", "Make a key for inference and adapters, too, into this file", "FILE"},
     END,
 };
 
@@ -391,9 +398,10 @@ static const cli_command commands[] = {
      .least = 1,
      .most = 1,
      .help = "Make a tenant",
-     .options = tenant_settings,
+     .options = tenant_new,
      .run = ctl_tenant_create,
-     .examples = "loractl tenant create acme --weight 2 --limit tokens_per_day=2M\n"},
+     .examples = "loractl tenant create acme --out acme.key\n"
+                 "loractl tenant create acme --weight 2 --limit tokens_per_day=2M\n"},
     {.name = "tenant show",
      .args = "NAME",
      .least = 1,

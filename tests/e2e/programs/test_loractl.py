@@ -193,6 +193,14 @@ def test_tenants_and_limits():
     assert made["weight"] == 2 and made["default_class"] == "batch"
     assert made["limits"]["requests_per_minute"] == 100 and made["limits"]["tokens_per_day"] == 2000
     ctl("tenant", "create", "acme", expect=1)
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "quick.key")
+        ctl("tenant", "create", "quick", "--out", out)
+        assert out.stat().st_mode & 0o777 == 0o600
+        assert server.ask(out.read_text().strip(), "base", "hi", max_tokens=1).status == 200
+        ctl("tenant", "create", "slow", "--out", out, expect=2)  # no key is overwritten, and no tenant made
+        ctl("tenant", "show", "slow", expect=1)
+        ctl("tenant", "delete", "quick", "--yes")
     assert "acme" in ctl("tenant", "list") and "acme" in ctl("tenant", "list", "-o", "name").split()
     rows = list(csv.DictReader(io.StringIO(ctl("tenant", "list", "-o", "csv"))))
     mine = next(r for r in rows if r["name"] == "acme")
@@ -536,6 +544,13 @@ def test_chat_interactive():
     assert "12" in shown and "nobody" in shown, shown
     shown = on_terminal("chat", "base", "-m", "24", key=key, keys=[("> ", "\x04")])
     assert "\x1b" not in shown
+    # What was typed can be changed, and comes back, also in the next talk.
+    with tempfile.TemporaryDirectory() as home:
+        env = {"LORAD_CLIENT_CONFIG": f"{home}/lorad/contexts.conf", "HOME": home}
+        kept = pathlib.Path(home, "lorad/chat_history")
+        on_terminal("chat", "base", key=key, env=env, keys=[("> ", "/resex\x7ft\n"), ("forgotten", "/exit\n")])
+        assert kept.stat().st_mode & 0o777 == 0o600 and "/reset" in kept.read_text(), kept.read_text()
+        on_terminal("chat", "base", key=key, env=env, keys=[("> ", "\x1b[A\x1b[A\n"), ("forgotten", "/exit\n")])
     # Ctrl-C ends the answer, not the talk.
     s, env = lie(Endless)
     on_terminal("chat", "base", key=key, env=env, keys=[("> ", "Tell me all\n"), ("goes on", "\x03"), ("\n> ", "\x03"),
