@@ -31,6 +31,10 @@ foreach(page ${pages} lorad.conf.5)
         DEPENDS ${made_dir}/${page} VERBATIM)
     list(APPEND made_files ${made_dir}/${page}.gz)
 endforeach()
+add_custom_command(OUTPUT ${made_dir}/changelog.gz
+    COMMAND gzip -9nc ${PROJECT_SOURCE_DIR}/conf/debian/changelog > ${made_dir}/changelog.gz
+    DEPENDS ${PROJECT_SOURCE_DIR}/conf/debian/changelog VERBATIM)
+list(APPEND made_files ${made_dir}/changelog.gz)
 add_custom_target(made ALL DEPENDS ${made_files})
 
 # The unit names /usr/local, where `install` by hand puts the program; a package owns /usr.
@@ -50,6 +54,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/conf/debian/lorad.sysusers DESTINATION lib/s
     RENAME lorad.conf)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/NOTICE
     ${PROJECT_SOURCE_DIR}/SECURITY.md ${PROJECT_SOURCE_DIR}/conf/Containerfile ${PROJECT_SOURCE_DIR}/conf/debian/copyright
+    ${made_dir}/changelog.gz
     DESTINATION share/doc/lorad)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION share/doc/lorad)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus
@@ -67,6 +72,14 @@ from one process, over HTTPS, with OpenAI's API; with its command line.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+# Two packages that cannot be there together: who has no GPU needs no kernels for one.
+if(LORAD_CUDA AND NOT LORAD_SANITIZE)
+    set(CPACK_DEBIAN_PACKAGE_NAME lorad-cuda)
+    set(CPACK_DEBIAN_PACKAGE_PROVIDES lorad)
+    set(CPACK_DEBIAN_PACKAGE_CONFLICTS lorad)
+    set(CPACK_DEBIAN_PACKAGE_REPLACES lorad)
+    string(APPEND CPACK_PACKAGE_DESCRIPTION_SUMMARY ", with its CUDA backend")
+endif()
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)

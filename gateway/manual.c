@@ -9,7 +9,9 @@
 static const struct {
     const char *name, *args, *help, *more;
 } commands[] = {
-    {"init", "--dir DIR --model DIR", "makes a data directory: config, certificate, admin key",
+    {"init", "--model DIR [--dir DIR | -c FILE]",
+     "makes a data directory: config, certificate, admin key",
+     "Without --dir it fills the package's /etc/lorad/lorad.conf, if that names no model yet. "
      "The certificate is self-signed, for development: localhost, 127.0.0.1 and ::1, 397 days. "
      "The "
      "admin key is shown this once. With --join URL, a node of the fleet in that PostgreSQL, whose "

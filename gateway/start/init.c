@@ -3,6 +3,8 @@
 #include "gateway/start/init.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,21 +100,116 @@ static err_code make_config(const arguments *a, config *c, err *e)
     return check_new(dir, e);
 }
 
-err_code init_make(const arguments *a, init_made *made, err *e)
+/* Certificate, database and the admin key in c->data_dir. */
+static err_code make_data(const arguments *a, init_made *made, err *e)
 {
     char path[PATH_MAX + 64];
-    config *c = &made->config;
-    if (make_config(a, c, e)) return e->code;
+    const config *c = &made->config;
     snprintf(path, sizeof(path), "%s/tls", c->data_dir);
     if (make_dir(path, 0700, e)) return e->code;
     snprintf(made->cert, sizeof(made->cert), "%s/tls/cert.pem", c->data_dir);
     snprintf(path, sizeof(path), "%s/tls/key.pem", c->data_dir);
     if (devcert_write(made->cert, path, e)) return e->code;
     /* A fleet's keys are there already. */
-    err_code rc = a->join ? config_check(c, e) : make_admin_key(c->data_dir, "init", made->key, e);
+    return a->join ? config_check(c, e) : make_admin_key(c->data_dir, "init", made->key, e);
+}
+
+err_code init_make(const arguments *a, init_made *made, err *e)
+{
+    config *c = &made->config;
+    if (make_config(a, c, e)) return e->code;
+    err_code rc = make_data(a, made, e);
     snprintf(made->file, sizeof(made->file), "%s/lorad.conf", c->data_dir);
     if (!rc) rc = write_config(c, made->file, e);
     if (rc) explicit_bzero(made->key, sizeof(made->key));
+    return rc;
+}
+
+/* ---------------------------------------------------------------- a file that is there -- */
+
+/* Copies a configuration, line by line, but for `path` in [model]; false: there is none, or the
+ * disk is full. */
+static bool copy_with_model(FILE *from, FILE *to, const char *chosen)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    bool inside = false, done = false, ok = true;
+    while (ok && getline(&line, &cap, from) > 0) {
+        size_t word = strspn(line, "abcdefghijklmnopqrstuvwxyz_");
+        if (line[0] == '[') inside = strncmp(line, "[model]", 7) == 0;
+        bool here = inside && !done && word == 4 && strncmp(line, "path", 4) == 0 &&
+                    line[word + strspn(line + word, " \t")] == '=';
+        ok = (here ? fprintf(to, "path = %s\n", chosen) : fputs(line, to)) >= 0;
+        done |= here;
+    }
+    free(line);
+    return ok && done && fflush(to) == 0 && fsync(fileno(to)) == 0;
+}
+
+/* `fresh` is `file` with a model, of the same owner and mode. */
+static err_code write_filled(const char *file, const char *fresh, const char *chosen, err *e)
+{
+    struct stat st;
+    FILE *from = fopen(file, "re");
+    int fd = from && fstat(fileno(from), &st) == 0
+                 ? open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
+                 : -1;
+    FILE *to = fd >= 0 ? fdopen(fd, "w") : NULL;
+    bool ok = to && fchown(fd, st.st_uid, st.st_gid) == 0 && fchmod(fd, st.st_mode & 07777) == 0;
+    int why = errno;
+    bool copied = ok && copy_with_model(from, to, chosen);
+    if (from) (void)fclose(from);
+    if (to) (void)fclose(to);
+    if (copied) return ERR_NONE;
+    if (fd >= 0) (void)unlink(fresh);
+    return ok ? err_set(e, ERR_INPUT, "%s has no line 'path = ' below [model]", file)
+              : err_set(e, ERR_IO, "%s: %s", fresh, strerror(why));
+}
+
+/* What is made from here on is the data directory's owner's.  Root alone can take his place. */
+static err_code become_owner(const char *dir, err *e)
+{
+    struct stat st;
+    if (stat(dir, &st) != 0) return err_set(e, ERR_IO, "%s: %s", dir, strerror(errno));
+    if (geteuid() != 0 || st.st_uid == 0) return ERR_NONE;
+    if (setgroups(0, NULL) != 0 || setegid(st.st_gid) != 0 || seteuid(st.st_uid) != 0)
+        return err_set(e, ERR_IO, "cannot act for the owner of %s: %s", dir, strerror(errno));
+    return ERR_NONE;
+}
+
+/* Without a->dir: fills a->file, a configuration that names no model yet, as the package has it.
+ * Certificate, database and key go into its data directory and belong to that one's owner (root
+ * takes his place for them).  ERR_EXISTS: it has a model, or init was there before. */
+static err_code fill_file(const arguments *a, init_made *made, err *e)
+{
+    config *c = &made->config;
+    char chosen[PATH_MAX], seen[PATH_MAX], fresh[PATH_MAX + 64];
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    config_defaults(c);
+    if (config_read_file(c, a->file, e)) return err_context(e, "%s", a->file);
+    if (a->n_sets || a->join)
+        return err_set(e, ERR_INPUT, "--set and --join go with --dir: %s may say it", a->file);
+    if (c->model_path[0])
+        return err_set(e, ERR_EXISTS, "%s has a model already: change model.path there", a->file);
+    if (!realpath(a->model, chosen)) return find_model(a->model, chosen, e);
+    if (strlen(chosen) >= CONFIG_TEXT_MAX)
+        return err_set(e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
+    snprintf(made->file, sizeof(made->file), "%s", a->file);
+    snprintf(fresh, sizeof(fresh), "%s.new", a->file);
+    if (write_filled(a->file, fresh, chosen, e)) return e->code;
+    memcpy(c->model_path, chosen, strlen(chosen) + 1);
+    err_code rc = make_dir(c->data_dir, 0700, e);
+    if (!rc) rc = become_owner(c->data_dir, e);
+    if (!rc) rc = find_model(chosen, seen, e); /* he must be able to read it */
+    if (!rc) rc = check_new(c->data_dir, e);
+    if (!rc) rc = make_data(a, made, e);
+    if (seteuid(uid) != 0 || setegid(gid) != 0) abort(); /* we were that */
+    if (!rc && rename(fresh, a->file) != 0)
+        rc = err_set(e, ERR_IO, "%s: %s", a->file, strerror(errno));
+    if (!rc) return rc;
+    (void)unlink(fresh);
+    explicit_bzero(made->key, sizeof(made->key));
     return rc;
 }
 
@@ -120,12 +217,17 @@ int verb_init(const arguments *a)
 {
     static init_made made; /* large */
     err e;
-    if (!a->dir || !a->model) {
-        fprintf(stderr, "lorad: init needs --dir and --model\n");
+    bool fill = !a->dir && (a->file_given || access(a->file, F_OK) == 0);
+    if (!a->model || (!a->dir && !fill)) {
+        fprintf(stderr, "lorad: init needs --model, and --dir or, to fill it, a configuration\n");
+        return EXIT_USAGE;
+    }
+    if (a->dir && a->file_given) {
+        fprintf(stderr, "lorad: init makes --dir, or fills -c: not both\n");
         return EXIT_USAGE;
     }
     process_keep_secrets();
-    if (init_make(a, &made, &e)) return arguments_fail(&e);
+    if (fill ? fill_file(a, &made, &e) : init_make(a, &made, &e)) return arguments_fail(&e);
     printf("config       %s\n"
            "certificate  %s (self-signed, for development)\n",
            made.file, made.cert);
@@ -136,7 +238,14 @@ int verb_init(const arguments *a)
         printf("admin key    %s\n"
                "             shown once: keep it\n",
                made.key);
-    printf("next         lorad serve -c %s\n", made.file);
+    if (!fill)
+        printf("next         lorad serve -c %s\n", made.file);
+    else
+        printf("next         systemctl enable --now lorad\n"
+               "             export LORAD_CA=%s LORAD_ADMIN_KEY=...\n"
+               "             loractl tenant create NAME --out NAME.key\n"
+               "             loractl chat %s 'Hello' --key-file NAME.key\n",
+               made.cert, made.config.model_name);
     explicit_bzero(made.key, sizeof(made.key));
     return EXIT_SUCCESS;
 }

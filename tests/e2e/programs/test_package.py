@@ -16,6 +16,8 @@ BUILD = harness.BUILD.resolve()
 
 work = pathlib.Path(tempfile.mkdtemp(prefix="lorad-deb-"))
 deb = None
+# two packages that cannot be there together
+NAME = "lorad-cuda" if re.search(r"^LORAD_CUDA:BOOL=ON$", (BUILD / "CMakeCache.txt").read_text(), re.M) else "lorad"
 
 
 def deb_field(name):
@@ -31,13 +33,13 @@ def test_build():
     found = list((work / "out").glob("*.deb"))
     assert len(found) == 1, found
     deb = found[0]
-    assert re.fullmatch(r"lorad_[0-9.]+_\w+\.deb", deb.name), deb.name
+    assert re.fullmatch(NAME + r"_[0-9.]+_\w+\.deb", deb.name), deb.name
     subprocess.run(["dpkg-deb", "-x", deb, work / "root"], check=True)
     subprocess.run(["dpkg-deb", "-e", deb, work / "control"], check=True)
 
 
 def test_control():
-    assert deb_field("Package") == "lorad" and deb_field("Maintainer")
+    assert deb_field("Package") == NAME and deb_field("Maintainer")
     depends = deb_field("Depends")
     for library in ("libc6", "libssl3", "libsqlite3-0", "libcjson1", "libcurl4"):
         assert library in depends, depends
@@ -48,6 +50,11 @@ def test_control():
         subprocess.run(["sh", "-n", path], check=True)
     sums = (work / "control/md5sums").read_text()
     assert "usr/bin/lorad" in sums
+    if NAME == "lorad-cuda":
+        assert deb_field("Provides") == deb_field("Conflicts") == "lorad"
+    changes = gzip.open(work / "root/usr/share/doc/lorad/changelog.gz", "rt").read()
+    newest = re.match(r"lorad \((.+)\) \w+; urgency=\w+\n\n  \* .+", changes)
+    assert newest and newest[1] == deb_field("Version"), changes
 
 
 def test_contents():
@@ -57,7 +64,7 @@ def test_contents():
     want = {"/usr/bin/lorad": "-rwxr-xr-x", "/usr/bin/loractl": "-rwxr-xr-x",
             "/etc/lorad/lorad.conf": "-rw-r-----", "/usr/lib/systemd/system/lorad.service": "-rw-r--r--",
             "/usr/lib/sysusers.d/lorad.conf": "-rw-r--r--",
-            "/usr/share/doc/lorad/copyright": "-rw-r--r--",
+            "/usr/share/doc/lorad/copyright": "-rw-r--r--", "/usr/share/doc/lorad/changelog.gz": "-rw-r--r--",
             "/usr/share/doc/lorad/README.md": "-rw-r--r--",
             "/usr/share/doc/lorad/docs/tutorial.md": "-rw-r--r--",
             "/usr/share/man/man1/lorad.1.gz": "-rw-r--r--",

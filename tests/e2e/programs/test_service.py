@@ -186,6 +186,30 @@ def test_init_says_what_is_missing():
         lorad("key", "-c", f"{data}/lorad.conf", expect=2)
 
 
+def test_init_fills_the_packages_configuration():
+    """As after apt: root's file names no model yet, the data directory is another user's."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        conf, data = pathlib.Path(folder, "lorad.conf"), pathlib.Path(folder, "data")
+        before = (ROOT / "conf/lorad.conf").read_text().replace("\ndir = /var/lib/lorad\n", f"\ndir = {data}\n")
+        conf.write_text("# ours\n" + before)
+        conf.chmod(0o640)
+        data.mkdir(mode=0o700)
+        owner = 65534 if os.geteuid() == 0 else os.geteuid()
+        os.chown(data, owner, -1)
+        model = shutil.copytree(DEMO / "base", f"{folder}/model")
+        assert "hf download" in lorad("init", "-c", conf, "--model", "meta-llama/Llama-3.2-1B", expect=1)
+        assert "--dir" in lorad("init", "-c", conf, "--model", model, "--set", "server.node=1", expect=1)
+        assert conf.read_text() == "# ours\n" + before and not any(data.iterdir()) and not pathlib.Path(f"{conf}.new").exists()
+        said = lorad("init", "-c", conf, "--model", model)
+        assert "lk_" in said and "systemctl enable --now lorad" in said, said
+        assert conf.read_text() == "# ours\n" + before.replace("\npath = \n", f"\npath = {model}\n", 1), "one line is another"
+        assert conf.stat().st_mode & 0o777 == 0o640 and conf.stat().st_uid == os.geteuid()
+        made = [data, *data.rglob("*")]
+        assert {p.name for p in made} >= {"lorad.db", "key.pem", "cert.pem"} and {p.stat().st_uid for p in made} == {owner}, made
+        assert "has a model already" in lorad("init", "-c", conf, "--model", model, expect=1)
+
+
 class Dev:
     """lorad serve --dev until the end of the block; what it printed, as words by line."""
 
@@ -295,6 +319,6 @@ def test_stop_lets_answers_end():
 
 
 if __name__ == "__main__":
-    run([test_init_says_what_is_missing, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
+    run([test_init_says_what_is_missing, test_init_fills_the_packages_configuration, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
          test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left,
          test_stop_lets_answers_end])
