@@ -8,9 +8,12 @@ uint64_t extent_vector_bytes(const model_config *shape, size_t slot)
     return extent_padded((uint64_t)d_out * sizeof(float));
 }
 
-bool extent_biased(const adapter_pair *pair)
+bool extent_biased(const adapter_layout *al, const model_config *base, size_t slot)
 {
-    return pair->b_bias.present || pair->bias.present;
+    const adapter_pair *pair = &al->pair[slot];
+    bool gained = al->peft.gains && pair->magnitude.present && slot < peft_head_slot(base->n_layer);
+    return pair->b_bias.present || pair->bias.present ||
+           (gained && model_proj_has_bias(base, (proj)(slot % PROJ_COUNT)));
 }
 
 dtype extent_pack_type(const adapter_layout *al, const model_config *base, size_t slot)
@@ -94,7 +97,7 @@ uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *base, c
         if (slot == peft_score_slot(base->n_layer)) continue;
         const peft_layer *pl = &al->peft.layer[slot];
         if (al->pair[slot].magnitude.present) sum += extent_vector_bytes(base, slot);
-        if (extent_biased(&al->pair[slot])) sum += extent_vector_bytes(base, slot);
+        if (extent_biased(al, base, slot)) sum += extent_vector_bytes(base, slot);
         if (al->peft.layer[slot].saved) sum += extent_vector_bytes(base, slot);
         if (peft_in_layer(base->n_layer, slot) || !pl->wrapped) continue;
         int d_out, d_in;

@@ -48,8 +48,8 @@ uint64_t extent_score_bytes(const adapter_layout *al, const model_config *base);
 /* The base's input table. */
 uint64_t extent_table_bytes(const model_config *shape);
 
-/* Does the slot get a bias: its own, or lora_B's on top of the base's? */
-bool extent_biased(const adapter_pair *pair);
+/* Does the slot get a bias: its own, lora_B's on top of the base's, or the base's times a gain? */
+bool extent_biased(const adapter_layout *al, const model_config *base, size_t slot);
 
 /* The type that a slot's A and B are packed beside. */
 dtype extent_pack_type(const adapter_layout *al, const model_config *shape, size_t slot);

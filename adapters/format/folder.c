@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,64 @@ bool folder_sync(const char *path)
     bool ok = fsync(fd) == 0;
     close(fd);
     return ok;
+}
+
+/* ---- roots ---------------------------------------------------------------------------------- */
+
+static bool inside(const char *path, const char *root)
+{
+    size_t n = strlen(root);
+    if (n == 1) return true; /* the operator said "/" */
+    return strncmp(path, root, n) == 0 && (path[n] == 0 || path[n] == '/');
+}
+
+/* Inside of a root of the list, or of the folder `own` in it. */
+static bool inside_any(const char *path, const char *roots, const char *own)
+{
+    char one[PATH_MAX], real[PATH_MAX];
+    for (const char *p = roots; *p != 0;) {
+        p += strspn(p, ", ");
+        size_t n = strcspn(p, ",");
+        size_t len = n;
+        while (len > 0 && p[len - 1] == ' ') len--;
+        int made = snprintf(one, sizeof one, "%.*s%s%s", (int)len, p, own != NULL ? "/" : "",
+                            own != NULL ? own : "");
+        if (len > 0 && made > 0 && (size_t)made < sizeof one && realpath(one, real) != NULL &&
+            inside(path, real))
+            return true;
+        p += n;
+    }
+    return false;
+}
+
+/* Where an open directory lies, whatever its path was when it was opened. */
+static bool path_of_fd(int fd, char *path)
+{
+    char link[40];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, PATH_MAX - 1);
+    if (n > 0) path[n] = 0;
+    return n > 0;
+}
+
+err_code folder_open_in(const char *roots, const char *own, const char *path, char *real, int *fd,
+                        err *e)
+{
+    *fd = -1;
+    if (path[0] != '/') return err_set(e, ERR_INPUT, "the path must be absolute");
+    bool found = realpath(path, real) != NULL;
+    /* What lies outside is not even told to be missing. */
+    bool ok = (found || !strstr(path, "/..")) && inside_any(found ? real : path, roots, own);
+    if (ok && found) *fd = open(real, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    /* A folder on the way may have become a link since. */
+    if (*fd >= 0) ok = path_of_fd(*fd, real) && inside_any(real, roots, own);
+    if (ok && *fd >= 0) return ERR_NONE;
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    if (ok) return err_set(e, ERR_NOT_FOUND, "there is no such directory");
+    return own != NULL ? err_set(e, ERR_DENIED,
+                                 "the path lies in none of adapters.roots' folders '%s'", own)
+                       : err_set(e, ERR_DENIED, "the path lies in none of adapters.roots");
 }
 
 bool folder_read_at(int fd, void *out, size_t n, uint64_t offset)

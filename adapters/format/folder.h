@@ -48,6 +48,14 @@ err_code folder_disk_error(err *e, const char *what);
 
 bool folder_sync(const char *path);
 
+/* Opens a directory that lies in one of `roots` (comma-separated) or, with `own`, in the folder of
+ * that name in one of them.  Links are resolved before that is asked; real [PATH_MAX] is what they
+ * lead to.  The caller closes *fd.
+ *   ERR_INPUT  the path is not absolute;  ERR_DENIED  it lies elsewhere, if it is there at all
+ *   ERR_NOT_FOUND  there is no such directory */
+err_code folder_open_in(const char *roots, const char *own, const char *path, char *real, int *fd,
+                        err *e);
+
 /* n bytes of an open file from `offset` on; false: it cannot be read, or ends before. */
 bool folder_read_at(int fd, void *out, size_t n, uint64_t offset);
 

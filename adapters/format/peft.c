@@ -100,6 +100,7 @@ static const struct {
     {"bias", KEY_HANDLED, NULL},
     {"lora_bias", KEY_HANDLED, NULL},
     {"use_dora", KEY_HANDLED, NULL},
+    {PEFT_GAINS, KEY_HANDLED, NULL},
     {"modules_to_save", KEY_HANDLED, NULL},
     {"ensure_weight_tying", KEY_HANDLED, NULL},
     {"peft_type", KEY_HANDLED, NULL},
@@ -163,7 +164,18 @@ static err_code check_type(const cJSON *root, err *e)
     if (json_str(root, "peft_type", &s, NULL, e) != ERR_NONE) return e->code;
     if (!s) return err_set(e, ERR_INPUT, "adapter_config.json has no peft_type");
     if (strcmp(s, "LORA") == 0) return ERR_NONE;
-    return err_set(e, ERR_UNSUPPORTED, "peft_type '%.32s' is not supported: only LORA is", s);
+    const char *const sent[] = {"LOHA", "LOKR", "VERA", "IA3"};
+    for (size_t i = 0; i < sizeof sent / sizeof(*sent); i++)
+        if (strcmp(s, sent[i]) == 0)
+            return err_set(
+                e, ERR_UNSUPPORTED,
+                "peft_type %s becomes LORA on the way in: send the folder as a tar or to "
+                "/v1/load_lora_adapter",
+                s);
+    return err_set(e, ERR_UNSUPPORTED,
+                   "peft_type '%.32s' is not supported: LORA is, and LOHA, LOKR, VERA and IA3 are "
+                   "made of it",
+                   s);
 }
 
 static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
@@ -835,6 +847,9 @@ static err_code read_switches(const cJSON *root, const model_config *base, peft_
     bool tie = false;
     err_code rc = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
     if (!rc) rc = json_bool(root, "use_dora", &pc->dora, NULL, e);
+    if (!rc) rc = json_bool(root, PEFT_GAINS, &pc->gains, NULL, e);
+    if (!rc && pc->gains && !pc->dora)
+        rc = err_set(e, ERR_INPUT, PEFT_GAINS " is set without use_dora");
     if (!rc) rc = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
     if (!rc) rc = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
     pc->tie = tie && base->tied;

@@ -34,6 +34,9 @@ typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
 
 enum { PEFT_INVOCATION_MAX = 256 };
 
+/* A key of our own, in configs that kinds.h has made. */
+#define PEFT_GAINS "lorad_gains"
+
 typedef struct peft_config {
     int n_layer;
     int n_expert; /* of each layer's experts, where the adapter has LoRA on single ones; else 0 */
@@ -48,6 +51,7 @@ typedef struct peft_config {
     int rank;         /* `r`, the default */
     double alpha;
     bool rslora, dora, lora_bias;
+    bool gains; /* DoRA's magnitudes are the gains themselves, of biases too (kinds.h) */
     peft_bias bias;
     bool save_head, save_embed, save_score; /* modules_to_save */
     bool tie;                               /* ensure_weight_tying, on a tied base */

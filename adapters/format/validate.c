@@ -198,14 +198,14 @@ static err_code compare_twins(int fd, const adapter_layout *al, err *e)
 
 /* ---- API ------------------------------------------------------------------------------------ */
 
-static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
+err_code adapter_read_header(int fd, uint64_t bytes, safetensors **out, err *e)
 {
     uint8_t first[8];
     size_t len = 0;
     if (bytes < sizeof first || !folder_read_at(fd, first, sizeof first, 0))
-        return err_set(e, ERR_CORRUPT, "the file is too short");
+        return err_set(e, ERR_CORRUPT, "%s: the file is too short", WEIGHTS_NAME);
     err_code rc = safetensors_header_bytes(first, bytes, &st_limits_upload, &len, e);
-    if (rc) return rc;
+    if (rc) return err_context(e, "%s", WEIGHTS_NAME);
     void *prefix = malloc(len);
     if (!prefix) return err_set(e, ERR_NOMEM, "out of memory");
     if (folder_read_at(fd, prefix, len, 0))
@@ -213,7 +213,7 @@ static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
     else
         rc = err_set(e, ERR_IO, "the file cannot be read");
     free(prefix);
-    return rc;
+    return rc ? err_context(e, "%s", WEIGHTS_NAME) : rc;
 }
 
 /* An activated adapter leaves the tables alone, which all rows read. */
@@ -239,8 +239,8 @@ static err_code read_both(const char *config, size_t config_bytes, int fd, uint6
 {
     safetensors *st = NULL;
     naming names = {.root = -1};
-    err_code rc = read_header(fd, bytes, &st, e);
-    if (rc) return err_context(e, "%s", WEIGHTS_NAME);
+    err_code rc = adapter_read_header(fd, bytes, &st, e);
+    if (rc) return rc;
     model_config own = *base; /* with the adapter's vocabulary */
     own.n_vocab = 0;
     for (int i = 0; rc == ERR_NONE && i < safetensors_count(st); i++) {

@@ -24,6 +24,9 @@ err_code validate_adapter(int dir_fd, const model_config *base, int rank_max, bo
                           adapter_layout *out, err *e);
 void adapter_layout_clear(adapter_layout *al);
 
+/* The header of an open file of `bytes`; the caller closes *out. */
+err_code adapter_read_header(int fd, uint64_t bytes, safetensors **out, err *e);
+
 /* The digest that names an adapter's content: SHA-256 over a mark and, for config and weights in
  * this order, length and SHA-256. */
 void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],

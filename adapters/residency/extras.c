@@ -127,7 +127,9 @@ static err_code make_gain(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     lora_pair lp;
     err_code rc = read_pair(mk, slot, &lp, spare, e);
     read_vector(mk, &mk->al->pair[slot].magnitude, mk->in, n);
-    if (!rc && w) {
+    if (!rc && mk->al->peft.gains) {
+        memcpy(mk->out, mk->in, (size_t)n * sizeof(float));
+    } else if (!rc && w) {
         rc = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
     } else if (!rc) {
         const adapter_tensor *own = &mk->al->pair[slot].table;
@@ -142,7 +144,7 @@ static err_code make_gain(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     return rc != ERR_NONE ? rc : be_upload(mk->be, to, mk->out, (size_t)n * sizeof(float));
 }
 
-/* The trained bias in place of the base's; scale * lora_B's bias on top. */
+/* The trained bias in place of the base's; scale * lora_B's bias on top; IA3 gains the base's. */
 static err_code make_bias(maker *mk, size_t slot, lora_mat *m, int n, err *e)
 {
     const adapter_pair *pair = &mk->al->pair[slot];
@@ -160,6 +162,10 @@ static err_code make_bias(maker *mk, size_t slot, lora_mat *m, int n, err *e)
         read_vector(mk, &pair->b_bias, mk->in, n);
         for (int i = 0; i < n; i++) mk->out[i] += mk->al->peft.layer[slot].scale * mk->in[i];
     }
+    if (mk->al->peft.gains) {
+        read_vector(mk, &pair->magnitude, mk->in, n);
+        for (int i = 0; i < n; i++) mk->out[i] *= mk->in[i];
+    }
     void *to = take(mk, bytes);
     m->bias = to;
     return be_upload(mk->be, to, mk->out, bytes);
@@ -174,7 +180,7 @@ static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     err_code rc = ERR_NONE;
     peft_slot_shape(mk->shape, slot, &d_out, &d_in);
     if (pair->magnitude.present) rc = make_gain(mk, slot, w, m, d_out, e);
-    if (!rc && extent_biased(pair)) rc = make_bias(mk, slot, m, d_out, e);
+    if (!rc && extent_biased(mk->al, mk->shape, slot)) rc = make_bias(mk, slot, m, d_out, e);
     if (!rc) return rc;
     peft_slot_name(name, sizeof name, mk->shape, &mk->al->peft, slot);
     return err_context(e, "%s", name);

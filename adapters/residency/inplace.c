@@ -26,33 +26,6 @@ typedef struct walk {
     void *names; /* tsearch: of this call, so that two folders never become one name's versions */
 } walk;
 
-/* ---- roots ---------------------------------------------------------------------------------- */
-
-static bool inside(const char *path, const char *root)
-{
-    size_t n = strlen(root);
-    if (n == 1) return true; /* the operator said "/" */
-    return strncmp(path, root, n) == 0 && (path[n] == 0 || path[n] == '/');
-}
-
-static bool inside_any(const char *path, const char *roots)
-{
-    char one[PATH_MAX], real[PATH_MAX];
-    for (const char *p = roots; *p != 0;) {
-        p += strspn(p, ", ");
-        size_t n = strcspn(p, ",");
-        size_t len = n;
-        while (len > 0 && p[len - 1] == ' ') len--;
-        if (len > 0 && len < sizeof one) {
-            memcpy(one, p, len);
-            one[len] = 0;
-            if (realpath(one, real) != NULL && inside(path, real)) return true;
-        }
-        p += n;
-    }
-    return false;
-}
-
 /* ---- one folder ----------------------------------------------------------------------------- */
 
 /* The path below the tree (or the tree's own last part) as a name. */
@@ -229,12 +202,9 @@ static void walk_folder(walk *w, int dir_fd, int depth)
 /* w->path: the tree's own. */
 static err_code walk_tree(walk *w, const char *roots, const char *path, err *e)
 {
-    bool found = realpath(path, w->path) != NULL;
-    /* What lies outside is not even told to be missing. */
-    if (!inside_any(found ? w->path : path, roots))
-        return err_set(e, ERR_DENIED, "the path lies in none of adapters.roots");
-    int fd = found ? open(w->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
-    if (fd < 0) return err_set(e, ERR_NOT_FOUND, "there is no such directory");
+    int fd = -1;
+    err_code rc = folder_open_in(roots, NULL, path, w->path, &fd, e);
+    if (rc) return rc;
     w->top = strlen(w->path);
     walk_folder(w, fd, 0);
     close(fd);
@@ -247,7 +217,6 @@ err_code inplace_register(const upload_env *env, const char *roots, const char *
                           inplace_totals *out, err *e)
 {
     memset(out, 0, sizeof(*out));
-    if (path[0] != '/') return err_set(e, ERR_INPUT, "'path' must be absolute");
     walk *w = malloc(sizeof(*w));
     if (!w) return err_set(e, ERR_NOMEM, "out of memory");
     *w = (walk){.env = env, .o = o, .seen = seen, .self = self, .totals = out};

@@ -132,6 +132,10 @@ err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
 err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int version, bool drain,
                          bool *draining, err *e);
 
+/* Deletes the versions of a name that are older than its newest `keep` (0: none are), but for those
+ * that a request holds or an alias names: they go with a later call.  Returns how many went. */
+int registry_prune(registry *r, uint64_t tenant_id, const char *name, int keep);
+
 /* Called (on the thread of a release or delete, no lock held) when a version id is gone for good,
  * so that residency can drop it.  Set before use by many threads. */
 void registry_on_gone(registry *r, void (*fn)(void *self, uint64_t version_id), void *self);

@@ -425,14 +425,50 @@ static int take_idle(registry *r, entry *en, version *only, version **list, bool
     return n;
 }
 
-static err_code check_unaliased(const entry *en, int number, err *e)
+static const alias *alias_of(const entry *en, int number)
 {
     for (int i = 0; i < en->n_alias; i++)
-        if (en->alias[i].version == number)
-            return err_set(e, ERR_CONFLICT,
-                           "the alias '%s' points at version %d: move the alias first",
-                           en->alias[i].name, number);
-    return ERR_NONE;
+        if (en->alias[i].version == number) return &en->alias[i];
+    return NULL;
+}
+
+/* Takes over those that nobody holds or names, but for the newest `keep`. */
+static int take_old(registry *r, const entry *en, int keep, version **list)
+{
+    int n = 0, newer = 0;
+    lock_take(&r->mu);
+    for (int i = en->n_version - 1; i >= 0 && !en->doomed; i--) {
+        version *v = en->version[i];
+        if (v->state == ADAPTER_DRAINING) continue;
+        if (newer++ < keep || v->pins > 0 || alias_of(en, v->pub.version)) continue;
+        v->state = ADAPTER_DRAINING;
+        v->finishing = true;
+        list[n++] = v;
+    }
+    lock_release(&r->mu);
+    return n;
+}
+
+int registry_prune(registry *r, uint64_t tenant_id, const char *name, int keep)
+{
+    int n = 0;
+    lock_take(&r->change);
+    const entry *en = keep > 0 ? entry_of(r, tenant_id, name, NULL) : NULL;
+    version **list = en != NULL ? calloc((size_t)en->n_version + 1, sizeof(*list)) : NULL;
+    if (list) n = take_old(r, en, keep, list);
+    lock_release(&r->change);
+    for (int i = 0; i < n; i++) registry_finish_version(r, list[i]);
+    free(list);
+    return n;
+}
+
+static err_code check_unaliased(const entry *en, int number, err *e)
+{
+    const alias *al = alias_of(en, number);
+    return !al ? ERR_NONE
+               : err_set(e, ERR_CONFLICT,
+                         "the alias '%s' points at version %d: move the alias first", al->name,
+                         number);
 }
 
 err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int number, bool drain,

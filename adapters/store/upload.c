@@ -1,4 +1,4 @@
-/* upload.c -- from the bytes of a tar to a published version.
+/* upload.c -- from the bytes of a tar, or of file after file, to a published version.
  *
  * Each upload has a directory of its own under adapters/tmp, opened once; files are made in it by
  * fixed names with O_EXCL.  All are hashed as they come in.  What follows is publish.c.
@@ -10,13 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "adapters/format/gguf.h"
+#include "adapters/format/kinds.h"
 #include "adapters/format/tar.h"
 #include "adapters/format/words.h"
 #include "storage/digest.h"
 
+enum { ROOM_STEP = 4 << 20 /* taken at once for a file of unknown size */ };
+enum { COPY_PIECE = 256 << 10 };
 static const uint64_t UPLOAD_MAX = 2ull << 30;
 
 struct upload {
@@ -30,9 +34,10 @@ struct upload {
 
     int fd; /* of the file being received; -1: it is skipped */
     folder_part now;
-    uint64_t received;
-    bool taken;    /* the file's room is its own */
-    uint64_t held; /* of the tenant's quota */
+    uint64_t received, room; /* of it; what was asked of the room for it */
+    bool taken;              /* the file's room is its own */
+    bool no_tar;             /* files come one by one */
+    uint64_t held;           /* of the tenant's quota */
     digest_state hash;
     bool gguf; /* the weights came as a GGUF */
     bool have[PART_ALL];
@@ -40,7 +45,7 @@ struct upload {
     uint8_t digest[PART_ALL][DIGEST_BYTES];
 };
 
-/* ---- the tar's files ----------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------- */
 
 /* The tenant's quota, then the disk. */
 static err_code take_room(upload *u, int fd, uint64_t bytes, bool *taken, err *e)
@@ -51,9 +56,17 @@ static err_code take_room(upload *u, int fd, uint64_t bytes, bool *taken, err *e
     return storeroom_take(u->env.room, fd, bytes, taken, e);
 }
 
-static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
+/* May the part that comes now have so many bytes? */
+static err_code check_size(folder_part p, uint64_t bytes, err *e)
 {
-    upload *u = self;
+    int most = p == PART_CONFIG ? FOLDER_CONFIG_MAX : p >= PART_COUNT ? WORDS_FILE_MAX : 0;
+    if (most == 0 || bytes <= (uint64_t)most) return ERR_NONE;
+    return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", folder_part_names[p],
+                   (unsigned long long)bytes, most);
+}
+
+static err_code file_begin(upload *u, const char *name, int64_t bytes, err *e)
+{
     u->fd = -1;
     folder_part p = folder_part_of(name);
     if (p == PART_ALL && folder_is_gguf(name)) {
@@ -63,30 +76,42 @@ static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
         p = PART_WEIGHTS;
     }
     if (p == PART_ALL) return folder_may_skip(name, e);
-    if (p >= PART_COUNT && bytes > WORDS_FILE_MAX)
-        return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", name,
-                       (unsigned long long)bytes, WORDS_FILE_MAX);
-    if (p == PART_WEIGHTS && u->have[p])
-        return err_set(e, ERR_INPUT, "the tar holds weights twice: safetensors and GGUF");
-    if (p == PART_CONFIG && bytes > FOLDER_CONFIG_MAX)
-        return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", name,
-                       (unsigned long long)bytes, FOLDER_CONFIG_MAX);
+    if (u->have[p])
+        return p == PART_WEIGHTS
+                   ? err_set(e, ERR_INPUT, "there are weights twice: safetensors and GGUF")
+                   : err_set(e, ERR_INPUT, "%s comes twice", name);
+    err_code code = bytes > 0 ? check_size(p, (uint64_t)bytes, e) : ERR_NONE;
+    if (code != ERR_NONE) return code;
     u->fd = openat(u->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (u->fd < 0) return folder_disk_error(e, "store");
-    err_code code = take_room(u, u->fd, bytes, &u->taken, e);
-    if (code != ERR_NONE) return code;
     u->now = p;
-    u->bytes[p] = bytes;
-    u->received = 0;
+    u->received = u->room = 0;
+    u->taken = true;
     digest_begin(&u->hash);
-    return ERR_NONE;
+    if (bytes < 0) return ERR_NONE;
+    u->room = (uint64_t)bytes;
+    return take_room(u, u->fd, u->room, &u->taken, e);
+}
+
+/* Where nobody has said how much will come. */
+static err_code more_room(upload *u, size_t len, err *e)
+{
+    uint64_t more = len > ROOM_STEP ? len : ROOM_STEP;
+    err_code code = check_size(u->now, u->received + len, e);
+    if (code != ERR_NONE || u->received + len <= u->room) return code;
+    bool taken = false;
+    code = take_room(u, u->fd, more, &taken, e);
+    u->room = u->received + more;
+    u->taken = u->taken && taken;
+    return code;
 }
 
 static err_code data_cb(void *self, const void *data, size_t len, err *e)
 {
     upload *u = self;
     if (u->fd < 0) return ERR_NONE;
-    err_code code = u->taken ? ERR_NONE : storeroom_check(u->env.room, len, e);
+    err_code code = more_room(u, len, e);
+    if (code == ERR_NONE && !u->taken) code = storeroom_check(u->env.room, len, e);
     if (code != ERR_NONE) return code;
     digest_add(&u->hash, data, len);
     const uint8_t *p = data;
@@ -107,10 +132,73 @@ static err_code end_cb(void *self, err *e)
     if (u->fd < 0) return ERR_NONE;
     digest_end(&u->hash, u->digest[u->now]);
     u->have[u->now] = true;
+    u->bytes[u->now] = u->received;
+    storeroom_give_back(u->fd);
     int rc = fsync(u->fd); /* a failed sync is never tried again: the data is in doubt */
     if (close(u->fd) != 0) rc = -1;
     u->fd = -1;
     return rc == 0 ? ERR_NONE : folder_disk_error(e, "sync");
+}
+
+static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
+{
+    return file_begin(self, name, (int64_t)bytes, e);
+}
+
+err_code upload_file_begin(upload *u, const char *name, int64_t bytes, err *e)
+{
+    u->no_tar = true;
+    return file_begin(u, name, bytes, e);
+}
+
+err_code upload_file_write(upload *u, const void *data, size_t len, err *e)
+{
+    return data_cb(u, data, len, e);
+}
+
+err_code upload_file_end(upload *u, err *e)
+{
+    return end_cb(u, e);
+}
+
+/* `name` is one of ours; what is not there is left out. */
+static err_code copy_file(upload *u, int from_fd, const char *name, uint64_t *sum, err *e)
+{
+    struct stat sb;
+    int fd = openat(from_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) return ERR_NONE;
+    char *piece = malloc(COPY_PIECE);
+    err_code code = ERR_NONE;
+    if (fd < 0 || fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode))
+        code = err_set(e, ERR_INPUT, "%s is no regular file that can be read", name);
+    else if (!piece)
+        code = err_set(e, ERR_NOMEM, "out of memory");
+    else if ((*sum += (uint64_t)sb.st_size) > u->env.max_bytes)
+        code = err_set(e, ERR_LIMIT, "the folder has %llu bytes; at most %llu are accepted",
+                       (unsigned long long)*sum, (unsigned long long)u->env.max_bytes);
+    if (code == ERR_NONE) code = upload_file_begin(u, name, sb.st_size, e);
+    for (off_t at = 0; code == ERR_NONE && at < sb.st_size;) {
+        off_t left = sb.st_size - at;
+        size_t n = left < COPY_PIECE ? (size_t)left : COPY_PIECE;
+        if (!folder_read_at(fd, piece, n, (uint64_t)at))
+            code = err_set(e, ERR_INPUT, "%s became shorter while it was read", name);
+        else
+            code = upload_file_write(u, piece, n, e);
+        at += (off_t)n;
+    }
+    if (code == ERR_NONE) code = upload_file_end(u, e);
+    free(piece);
+    if (fd >= 0) close(fd);
+    return code;
+}
+
+err_code upload_copy(upload *u, int dir_fd, err *e)
+{
+    uint64_t sum = 0;
+    err_code code = ERR_NONE;
+    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++)
+        code = copy_file(u, dir_fd, folder_part_names[p], &sum, e);
+    return code;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -190,36 +278,71 @@ static err_code finish_part(upload *u, folder_part p, int fd, err *e)
     return folder_hash(fd, u->digest[p], e);
 }
 
-/* What came as one GGUF becomes the two files that everything else knows. */
-static err_code rewrite_gguf(upload *u, err *e)
+/* Reads the part again that has arrived, which makes room for another file of its name. */
+static int reopen(const upload *u, const char *name)
 {
-    if (u->have[PART_CONFIG])
-        return err_set(e, ERR_INPUT, "a GGUF says all by itself: leave adapter_config.json out");
+    int fd = openat(u->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0) unlinkat(u->dir_fd, name, 0);
+    return fd;
+}
+
+/* What came as one GGUF, or as another kind of PEFT, becomes the two files that everything else
+ * knows. */
+static err_code rewrite(upload *u, const kinds *k, int in, uint64_t bytes, err *e)
+{
     int fd[PART_COUNT] = {part_fd(u, PART_CONFIG), part_fd(u, PART_WEIGHTS)};
-    int in = openat(u->dir_fd, folder_gguf_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     err_code code = ERR_NONE;
     bool taken;
-    if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0 || in < 0) code = folder_disk_error(e, "store");
-    /* The same matrices again, under another header. */
-    if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], u->bytes[PART_WEIGHTS], &taken, e);
+    if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0) code = folder_disk_error(e, "store");
+    if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], bytes, &taken, e);
     if (code == ERR_NONE)
-        code = gguf_convert(in, u->bytes[PART_WEIGHTS], u->env.base, fd[PART_CONFIG],
-                            fd[PART_WEIGHTS], e);
+        code = k ? kinds_write(k, fd[PART_CONFIG], fd[PART_WEIGHTS], e)
+                 : gguf_convert(in, bytes, u->env.base, fd[PART_CONFIG], fd[PART_WEIGHTS], e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         code = finish_part(u, (folder_part)p, fd[p], e);
     for (int p = 0; p < PART_COUNT; p++)
         if (fd[p] >= 0) close(fd[p]);
+    return code;
+}
+
+static err_code rewrite_gguf(upload *u, err *e)
+{
+    if (u->have[PART_CONFIG])
+        return err_set(e, ERR_INPUT, "a GGUF says all by itself: leave adapter_config.json out");
+    int in = reopen(u, folder_gguf_name);
+    /* The same matrices again, under another header. */
+    err_code code =
+        in >= 0 ? rewrite(u, NULL, in, u->bytes[PART_WEIGHTS], e) : folder_disk_error(e, "read");
     if (in >= 0) close(in);
-    unlinkat(u->dir_fd, folder_gguf_name, 0);
+    return code;
+}
+
+static err_code rewrite_kind(upload *u, err *e)
+{
+    int in[PART_COUNT];
+    kinds *k = NULL;
+    for (int p = 0; p < PART_COUNT; p++)
+        in[p] = openat(u->dir_fd, folder_part_names[p], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    err_code code = in[0] >= 0 && in[1] >= 0
+                        ? kinds_open(&k, in[PART_CONFIG], in[PART_WEIGHTS], u->env.base,
+                                     u->env.rank_max, u->env.max_bytes, e)
+                        : folder_disk_error(e, "read");
+    for (int p = 0; p < PART_COUNT && k; p++) unlinkat(u->dir_fd, folder_part_names[p], 0);
+    if (k) code = rewrite(u, k, -1, kinds_bytes(k), e);
+    kinds_close(k);
+    for (int p = 0; p < PART_COUNT; p++)
+        if (in[p] >= 0) close(in[p]);
     return code;
 }
 
 err_code upload_finish(upload *u, adapter_version *out, bool *existed, err *e)
 {
-    err_code code = tar_finish(u->tar, e);
+    err_code code = u->no_tar ? ERR_NONE : tar_finish(u->tar, e);
     if (code == ERR_NONE && u->gguf) code = rewrite_gguf(u, e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
-        if (!u->have[p]) code = err_set(e, ERR_INPUT, "the tar holds no %s", folder_part_names[p]);
+        if (!u->have[p])
+            code = err_set(e, ERR_INPUT, "the upload holds no %s", folder_part_names[p]);
+    if (code == ERR_NONE && !u->gguf) code = rewrite_kind(u, e);
     if (code == ERR_NONE)
         code = publish_folder(&u->env, &u->o, u->path, u->dir_fd, u->bytes,
                               (const uint8_t(*)[DIGEST_BYTES])u->digest, out, existed, e);

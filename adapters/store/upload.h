@@ -1,4 +1,4 @@
-/* upload.h -- the folder that PEFT saved, as a tar, streamed in and published.
+/* upload.h -- the folder that PEFT saved, as a tar or file by file, streamed in and published.
  *
  * The gateway passes the body in pieces as it reads them.  A strict parser (ustar, pax, GNU long
  * names) takes regular files and directories only; adapter_config.json and
@@ -27,6 +27,17 @@ err_code upload_begin(upload **out, const upload_env *env, const upload_options 
 
 /* The next piece, any size.  After a failure only upload_abort() is allowed. */
 err_code upload_write(upload *u, const void *data, size_t len, err *e);
+
+/* Instead of a tar: one file after the other, by the names that a folder has.  `bytes`: -1 where
+ * nobody knows how many will come.  What is harmless is skipped, as in a tar.  Errors as above, and
+ * ERR_INPUT for a file that comes twice; after one only upload_abort() is allowed. */
+err_code upload_file_begin(upload *u, const char *name, int64_t bytes, err *e);
+err_code upload_file_write(upload *u, const void *data, size_t len, err *e);
+err_code upload_file_end(upload *u, err *e);
+
+/* The same for the files of an open folder that count, each a regular file; links are not followed.
+ * Bytes are taken as they are read, so what happens to the folder later changes nothing. */
+err_code upload_copy(upload *u, int dir_fd, err *e);
 
 /* The body is complete: validate, publish.  *existed (may be NULL): the name's newest version has
  * exactly this content already.  ERR_INPUT / ERR_CORRUPT / ERR_UNSUPPORTED say what is wrong with

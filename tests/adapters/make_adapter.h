@@ -60,18 +60,20 @@ typedef struct st_maker {
     bytes header, data;
 } st_maker;
 
+/* cols 0: a vector. */
 static inline void st_tensor_add(st_maker *m, const char *name, const char *type, int rows,
                                  int cols, float value)
 {
-    char entry[512];
+    char entry[512], shape[32];
     size_t size = strcmp(type, "F32") == 0 || strcmp(type, "I32") == 0 ? 4 : 2;
-    size_t len = (size_t)rows * (size_t)cols * size;
+    size_t count = (size_t)rows * (cols > 0 ? (size_t)cols : 1), len = count * size;
+    snprintf(shape, sizeof shape, cols > 0 ? "%d,%d" : "%d", rows, cols);
     snprintf(entry, sizeof entry,
-             "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%d,%d],"
+             "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],"
              "\"data_offsets\":[%zu,%zu]}",
-             m->header.n > 0 ? "," : "", name, type, rows, cols, m->data.n, m->data.n + len);
+             m->header.n > 0 ? "," : "", name, type, shape, m->data.n, m->data.n + len);
     bytes_add(&m->header, entry, strlen(entry));
-    for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++) {
+    for (size_t i = 0; i < count; i++) {
         float v = value + 0.001f * (float)(i % 7);
         uint32_t bits;
         memcpy(&bits, &v, 4);

@@ -17,7 +17,7 @@ import struct
 import sys
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, VeraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 
@@ -103,6 +103,14 @@ KINDS = {
     "plain": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "plain"),
     "vision": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "vision"),
     "wrapped": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "wrapped"),
+    "loha": (["llama-f32", "qwen2-f32"], dict(peft=LoHaConfig, r=3, alpha=6, target_modules=ALL, rank_pattern={"k_proj": 2, "layers.1.mlp.up_proj": 4},
+                                              alpha_pattern={"o_proj": 5}), None),
+    "lokr": (["llama-f32"], dict(peft=LoKrConfig, r=2, alpha=3, target_modules=ALL), None),
+    "lokr-both": (["llama-f32", "llama-bf16"], dict(peft=LoKrConfig, r=1, alpha=1, decompose_both=True, decompose_factor=4,
+                                                    target_modules=["q_proj", "v_proj", "down_proj"]), None),
+    "vera": (["llama-f32", "qwen2-f32"], dict(peft=VeraConfig, r=16, target_modules=["q_proj", "v_proj", "down_proj"]), None),
+    "ia3": (["llama-f32", "qwen2-f32", "llama-bf16"], dict(peft=IA3Config, target_modules=["k_proj", "v_proj", "up_proj", "down_proj"],
+                                                           feedforward_modules=["down_proj"]), None),
 }
 LENGTHS = [1, 9, 37]
 MARGIN = {"llama-bf16": 0.12}
@@ -111,6 +119,21 @@ GGUF_TYPES = {"llama-f32": (0, torch.float32), "qwen2-f32": (1, torch.float16),
 GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
               "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
               "mlp.down_proj": "ffn_down"}
+
+
+def randomise_other(model, gen):
+    """LoHa, LoKr, VeRA, IA3: every trained value at random, each module's change as strong as a LoRA's above."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if any(part in name for part in ("hada_", "lokr_", "vera_lambda")):
+                p.copy_(torch.randn(p.shape, generator=gen))
+            elif "ia3_l" in name:
+                p.copy_(1 + 0.3 * torch.randn(p.shape, generator=gen))
+        for module in model.modules():
+            first = next((getattr(module, n) for n in ("hada_w1_a", "lokr_w1", "lokr_w1_a", "vera_lambda_b") if "default" in getattr(module, n, {})), None)
+            if first is not None:
+                delta = module.get_delta_weight("default")
+                first["default"].mul_(0.3 / (delta.std() * delta.shape[1] ** 0.5))
 
 
 def randomise(model, kind, base, gen):
@@ -256,8 +279,13 @@ def load_for(base_dir, how, gen=None):
 def make_kind(base_dir, where, kind, margin, gen):
     _, wish, how = KINDS[kind]
     n_vocab = how if isinstance(how, int) else N_VOCAB
-    model = get_peft_model(load_for(base_dir, how, gen), LoraConfig(task_type="CAUSAL_LM", **wish))
-    randomise(model, kind, os.path.basename(base_dir), gen)
+    wish = dict(wish)
+    config = wish.pop("peft", LoraConfig)
+    model = get_peft_model(load_for(base_dir, how, gen), config(task_type="CAUSAL_LM", **wish))
+    if config is LoraConfig:
+        randomise(model, kind, os.path.basename(base_dir), gen)
+    else:
+        randomise_other(model, gen)
     model.save_pretrained(where)
     os.remove(os.path.join(where, "README.md"))
     model = PeftModel.from_pretrained(load_for(base_dir, how), where).eval()  # what PEFT itself reads

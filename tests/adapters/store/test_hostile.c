@@ -426,7 +426,7 @@ static const hostile table[] = {
      "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta F32 2 32"},
     {"a norm that is not named", "modules_to_save does not name", ERR_INPUT, st_extra,
      "base_model.model.model.norm.weight F32 1 32"},
-    {"another method", "LOHA", ERR_UNSUPPORTED, config_is, "{\"peft_type\":\"LOHA\"}"},
+    {"another method", "none that a LoHa", ERR_UNSUPPORTED, config_is, "{\"peft_type\":\"LOHA\"}"},
     {"another method's tensors", "ADALORA", ERR_UNSUPPORTED, another_method,
      "base_model.model.model.layers.0.self_attn.q_proj.lora_E F32 4 1"},
     {"another task", "TOKEN_CLS", ERR_UNSUPPORTED, config_with,

@@ -324,6 +324,41 @@ START_TEST(test_delete_while_pinned)
 }
 END_TEST
 
+/* A trainer publishes every minute: what nobody holds or names goes, the rest when it may. */
+START_TEST(test_prune)
+{
+    const adapter_version *held;
+    atomic_store(&n_gone, 0);
+    registry_on_gone(reg, gone_cb, &n_gone);
+    for (int i = 1; i <= 6; i++) publish(acme, "poet", i, true);
+    ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "best", 2, -1, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(registry_acquire(reg, acme, "poet@3", false, &held, &e), ERR_NONE);
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 0), 0);
+    ck_assert_int_eq(registry_prune(reg, acme, "ghost", 1), 0);
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 6), 0);
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 2), 2);
+    ck_assert_int_eq(atomic_load(&n_gone), 2);
+    const int there[] = {0, 2, 3, 0, 5, 6};
+    for (int i = 0; i < 6; i++) {
+        char model[16];
+        snprintf(model, sizeof model, "poet@%d", i + 1);
+        ck_assert_int_eq(version_of(acme, model), there[i] ? there[i] : -ERR_NOT_FOUND);
+        ck_assert_int_eq(files_there(i + 1), there[i] > 0);
+    }
+    registry_release(reg, held);
+    ck_assert_int_eq(version_of(acme, "poet@3"), 3);
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 2), 1);
+    ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "default", 5, -1, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 1), 0);
+    reopen();
+    ck_assert_int_eq(version_of(acme, "poet@3"), -ERR_NOT_FOUND);
+    ck_assert_int_eq(version_of(acme, "poet"), 5);
+    ck_assert_int_eq(version_of(acme, "poet@latest"), 6);
+    ck_assert_int_eq(version_of(acme, "poet:best"), 2);
+    ck_assert_int_eq(publish(acme, "poet", 9, true).version, 7);
+}
+END_TEST
+
 /* A process that dies between a delete and its last release: the next start finishes it. */
 START_TEST(test_restart_finishes)
 {
@@ -675,6 +710,7 @@ int main(void)
     tcase_add_test(tc, test_aliases);
     tcase_add_test(tc, test_same_content);
     tcase_add_test(tc, test_delete_while_pinned);
+    tcase_add_test(tc, test_prune);
     tcase_add_test(tc, test_restart_finishes);
     tcase_add_test(tc, test_limits_and_lists);
     tcase_add_test(tc, test_limits_of_a_name);

@@ -1,8 +1,11 @@
 /* test_upload.c -- tars and safetensors from strangers: what is published, and what is refused. */
 #include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <check.h>
 
@@ -112,6 +115,158 @@ START_TEST(test_publish)
     ck_assert_int_eq(registry_acquire(reg, tenant_id, "poet", false, &pin, &e), ERR_NONE);
     ck_assert_int_eq(pin->version, 3);
     registry_release(reg, pin);
+}
+END_TEST
+
+typedef struct part {
+    const char *name;
+    const bytes *data;
+    int64_t told; /* how long it says to be */
+} part;
+
+/* Sends files one by one. */
+static err_code send_parts(const part *p, int n, uint64_t max_bytes, adapter_version *out)
+{
+    upload_env env = {.reg = reg, .base = &base, .max_bytes = max_bytes};
+    upload_options o = {
+        .tenant_id = tenant_id, .name = "push", .activate = true, .content_bytes = -1};
+    upload *u;
+    err_code code = upload_begin(&u, &env, &o, &e);
+    for (int i = 0; i < n && code == ERR_NONE; i++) {
+        code = upload_file_begin(u, p[i].name, p[i].told, &e);
+        for (size_t at = 0, piece = 1000; at < p[i].data->n && code == ERR_NONE; at += piece) {
+            if (piece > p[i].data->n - at) piece = p[i].data->n - at;
+            code = upload_file_write(u, p[i].data->p + at, piece, &e);
+        }
+        if (code == ERR_NONE) code = upload_file_end(u, &e);
+    }
+    if (code == ERR_NONE) return upload_finish(u, out, NULL, &e);
+    upload_abort(u);
+    return code;
+}
+
+/* The same version as of a tar, whether sizes are known or not, and from a folder. */
+START_TEST(test_files_one_by_one)
+{
+    bytes config = make_config(4), weights = make_weights(&base, 4, "F32", 0.5f), big = {0};
+    bytes tar = make_tar("", &config, &weights), none = {0};
+    adapter_version v, of_tar;
+    char folder[128], file[200];
+    ck_assert_int_eq(send(&tar, 999, "poet", &of_tar, NULL), ERR_NONE);
+    for (int known = 0; known < 2; known++) {
+        const part parts[] = {
+            {"README.md", &config, known ? (int64_t)config.n : -1},
+            {"adapter_config.json", &config, known ? (int64_t)config.n : -1},
+            {"adapter_model.safetensors", &weights, known ? (int64_t)weights.n : -1}};
+        ck_assert_msg(send_parts(parts, 3, 1 << 20, &v) == ERR_NONE, "%s", e.msg);
+        ck_assert_mem_eq(v.digest, of_tar.digest, DIGEST_BYTES);
+        ck_assert_int_eq(v.version, 1);
+        ck_assert_int_eq(send_parts(parts, 2, 1 << 20, &v), ERR_INPUT);
+        ck_assert_ptr_nonnull(strstr(e.msg, "adapter_model.safetensors"));
+    }
+    while (big.n <= FOLDER_CONFIG_MAX) bytes_add(&big, weights.p, weights.n);
+    const struct {
+        part p[2];
+        err_code code;
+        const char *says;
+    } wrong[] = {
+        {{{"adapter_config.json", &config, -1}, {"adapter_config.json", &config, -1}},
+         ERR_INPUT,
+         "twice"},
+        {{{"adapter_config.json", &big, -1}, {"a", &none, 0}}, ERR_LIMIT, "at most"},
+        {{{"tokenizer.json", &none, (int64_t)1 << 40}, {"a", &none, 0}}, ERR_LIMIT, "at most"},
+        {{{"adapter_config.json", &config, -1}, {"model.pt", &config, -1}},
+         ERR_UNSUPPORTED,
+         "pickle"},
+        {{{"adapter_config.json", &config, -1}, {"../x", &config, -1}}, ERR_INPUT, "no file"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof(*wrong); i++) {
+        ck_assert_int_eq(send_parts(wrong[i].p, 2, 1 << 20, &v), wrong[i].code);
+        ck_assert_msg(strstr(e.msg, wrong[i].says) != NULL, "%s", e.msg);
+    }
+    snprintf(folder, sizeof folder, "%s/run", dir);
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    const part files[] = {{"adapter_config.json", &config, 0},
+                          {"adapter_model.safetensors", &weights, 0}};
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/%s", folder, files[i].name);
+        FILE *f = fopen(file, "w");
+        ck_assert_uint_eq(fwrite(files[i].data->p, 1, files[i].data->n, f), files[i].data->n);
+        fclose(f);
+    }
+    for (int tries = 0; tries < 3; tries++) {
+        upload_env env = {.reg = reg, .base = &base, .max_bytes = tries == 1 ? 500 : 1 << 20};
+        upload_options o = {.tenant_id = tenant_id, .name = "copy", .content_bytes = -1};
+        upload *u;
+        int fd = open(folder, O_RDONLY | O_DIRECTORY);
+        if (tries == 2) { /* the weights become a link */
+            ck_assert_int_eq(unlink(file), 0);
+            ck_assert_int_eq(symlink("/etc/passwd", file), 0);
+        }
+        ck_assert_int_eq(upload_begin(&u, &env, &o, &e), ERR_NONE);
+        err_code code = upload_copy(u, fd, &e);
+        ck_assert_int_eq(code, tries == 0 ? ERR_NONE : tries == 1 ? ERR_LIMIT : ERR_INPUT);
+        if (code == ERR_NONE) {
+            ck_assert_int_eq(upload_finish(u, &v, NULL, &e), ERR_NONE);
+            ck_assert_mem_eq(v.digest, of_tar.digest, DIGEST_BYTES);
+        } else {
+            upload_abort(u);
+        }
+        close(fd);
+    }
+    ck_assert_int_eq(count_files("adapters/tmp"), 0);
+    bytes_free(&config);
+    bytes_free(&weights);
+    bytes_free(&big);
+    bytes_free(&tar);
+}
+END_TEST
+
+/* Of a root a tenant may read its own folder, by whatever path, and nothing beside it. */
+START_TEST(test_folders_of_roots)
+{
+    char roots[200], path[200], real[PATH_MAX];
+    const char *made[] = {"/a", "/a/acme", "/a/acme/run", "/a/other", "/b"};
+    for (size_t i = 0; i < sizeof made / sizeof(*made); i++) {
+        snprintf(path, sizeof path, "%s%s", dir, made[i]);
+        ck_assert_int_eq(mkdir(path, 0700), 0);
+    }
+    snprintf(path, sizeof path, "%s/a/acme/out", dir);
+    ck_assert_int_eq(symlink("../other", path), 0);
+    snprintf(path, sizeof path, "%s/b/in", dir);
+    ck_assert_int_eq(symlink("../a/acme/run", path), 0);
+    snprintf(roots, sizeof roots, " %s/a , %s/b", dir, dir);
+    const struct {
+        const char *path, *own;
+        err_code code;
+    } cases[] = {
+        {"/a/acme/run", "acme", ERR_NONE},
+        {"/a/acme", "acme", ERR_NONE},
+        {"/b/in", "acme", ERR_NONE},
+        {"/a/acme/../acme/run/", "acme", ERR_NONE},
+        {"/a/acme/ghost", "acme", ERR_NOT_FOUND},
+        {"/a/acme/../ghost", "acme", ERR_DENIED},
+        {"/a/acme/out", "acme", ERR_DENIED},
+        {"/a/other", "acme", ERR_DENIED},
+        {"/a", "acme", ERR_DENIED},
+        {"/b", "acme", ERR_DENIED},
+        {"/a/acme/run", "acm", ERR_DENIED},
+        {"/a/ghost", "acme", ERR_DENIED},
+        {"/a/other", NULL, ERR_NONE},
+        {"/a/acme/out", NULL, ERR_NONE},
+        {"/adapters", NULL, ERR_DENIED},
+        {"/a/ghost", NULL, ERR_NOT_FOUND},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
+        int fd;
+        snprintf(path, sizeof path, "%s%s", dir, cases[i].path);
+        ck_assert_msg(folder_open_in(roots, cases[i].own, path, real, &fd, &e) == cases[i].code,
+                      "%s of %s: %s", cases[i].path, cases[i].own, e.msg);
+        ck_assert_int_eq(fd >= 0, cases[i].code == ERR_NONE);
+        if (fd >= 0) close(fd);
+        ck_assert_int_eq(folder_open_in("", cases[i].own, path, real, &fd, &e), ERR_DENIED);
+    }
+    int fd;
+    ck_assert_int_eq(folder_open_in(roots, NULL, "org/repo", real, &fd, &e), ERR_INPUT);
 }
 END_TEST
 
@@ -805,6 +960,8 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_publish);
+    tcase_add_test(tc, test_files_one_by_one);
+    tcase_add_test(tc, test_folders_of_roots);
     tcase_add_test(tc, test_rotten_files);
     tcase_add_test(tc, test_dialects);
     tcase_add_test(tc, test_tar_attacks);
