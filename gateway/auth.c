@@ -4,11 +4,29 @@
 #include <string.h>
 
 #include <civetweb.h>
+#include <openssl/evp.h>
 
 #include "gateway/server.h"
 
+enum { BASIC_MAX = 256 /* bytes of base64 */ };
+
+/* Of Basic credentials, which clients make of https://:KEY@host: the password, or the name where
+ * there is none.  NULL: it is no base64, or there is no memory. */
+static const char *basic_key(exchange *x, const char *text)
+{
+    size_t n = strlen(text);
+    char *plain = n > 0 && n <= BASIC_MAX && n % 4 == 0 ? arena_alloc(&x->arena, n + 1) : NULL;
+    if (!plain) return NULL;
+    int got = EVP_DecodeBlock((unsigned char *)plain, (const unsigned char *)text, (int)n);
+    char *colon = got > 0 ? memchr(plain, ':', (size_t)got) : NULL;
+    if (!colon) return NULL;
+    plain[got] = 0; /* what pads is NUL already */
+    *colon = 0;
+    return colon[1] ? colon + 1 : plain;
+}
+
 /* The key's text in a header, or NULL; two different ways at once are *ambiguous. */
-static const char *find_key(const exchange *x, bool *ambiguous)
+static const char *find_key(exchange *x, bool *ambiguous)
 {
     static const char *const aliases[] = {"api-key", "x-api-key"};
     const char *key = NULL, *bearer = exchange_header(x, "Authorization");
@@ -16,6 +34,8 @@ static const char *find_key(const exchange *x, bool *ambiguous)
     if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0) {
         key = bearer + 7;
         while (*key == ' ') key++;
+    } else if (bearer && strncasecmp(bearer, "Basic ", 6) == 0) {
+        key = basic_key(x, bearer + 6);
     }
     for (int i = 0; i < 2; i++) {
         const char *v = exchange_header(x, aliases[i]);

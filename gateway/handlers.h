@@ -84,6 +84,14 @@ void uploads_put(exchange *x);    /* PUT .../versions/{upload}/files/{}: the who
 void uploads_patch(exchange *x);  /* PATCH .../versions/{upload}/files/{}, Upload-Offset */
 void uploads_commit(exchange *x); /* POST .../versions/{upload}/commit */
 
+/* vllm_api.c */
+void lora_load_adapter(exchange *x);       /* POST /v1/load_lora_adapter */
+void lora_unload_adapter(exchange *x);     /* POST /v1/unload_lora_adapter */
+void vllm_pause(exchange *x);              /* POST /pause ?mode=keep */
+void vllm_resume(exchange *x);             /* POST /resume */
+void vllm_reset_prefix_cache(exchange *x); /* POST /reset_prefix_cache */
+void vllm_server_info(exchange *x);        /* GET /server_info ?config_format=json */
+
 /* usage_api.c */
 void usage_get(exchange *x);   /* GET /v1/usage */
 void admin_usage(exchange *x); /* GET /admin/v1/usage */

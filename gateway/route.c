@@ -76,6 +76,12 @@ const route routes_inference[] = {
     {"POST", "/v1/adapters/{}/pin", WRITE, adapters_pin},
     {"POST", "/v1/adapters/{}/unpin", WRITE, adapters_unpin},
     {"POST", "/v1/adapters/{}/warm", WRITE, adapters_warm},
+    {"POST", "/v1/load_lora_adapter", WRITE, lora_load_adapter}, /* vLLM's, for trainers */
+    {"POST", "/v1/unload_lora_adapter", WRITE, lora_unload_adapter},
+    {"POST", "/pause", WRITE, vllm_pause},
+    {"POST", "/resume", WRITE, vllm_resume},
+    {"POST", "/reset_prefix_cache", WRITE, vllm_reset_prefix_cache},
+    {"GET", "/server_info", INFER, vllm_server_info},
     {"GET", "/health", 0, health_live}, /* vLLM's probes */
     {"GET", "/ping", 0, health_live},
     {"POST", "/ping", 0, health_live},
@@ -244,6 +250,8 @@ static void say_allowed(exchange *x, char *allow, size_t cap)
     }
 }
 
+#define BASE_STAYS ": the base's weights stay as they are; send adapters, by /v1/load_lora_adapter"
+
 /* Why there is no such URL, of those that clients of OpenAI's know; "": nothing to say. */
 static const char *why_not(const char *path)
 {
@@ -254,6 +262,11 @@ static const char *why_not(const char *path)
         {"/v1/images", ": this server makes no images, it answers with text"},
         {"/v1/videos", ": this server makes no videos, it answers with text"},
         {"/v1/audio", ": this server neither hears nor speaks, it reads and writes text"},
+        {"/init_weight_transfer_engine", BASE_STAYS},
+        {"/get_world_size", BASE_STAYS},
+        {"/start_weight_update", BASE_STAYS},
+        {"/update_weights", BASE_STAYS},
+        {"/finish_weight_update", BASE_STAYS},
     };
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         if (strncmp(path, others[i].prefix, strlen(others[i].prefix)) == 0) return others[i].why;

@@ -151,6 +151,7 @@ static cu_sample_row row_of(block *b, const sample_row *r, int n_vocab)
         .n_output = r->n_output,
         .min_tokens = u->min_tokens,
         .n_top = pick ? u->n_top : r->n_top,
+        .processed = pick && u->logprobs == LOGPROBS_PROCESSED,
         .score = r->score,
     };
 }

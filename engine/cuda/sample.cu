@@ -653,11 +653,49 @@ __device__ static int keep(shared *sh, row_state *st, int limit, double mass, do
     return kept;
 }
 
+__device__ static bool cuts(const cu_sample_row *r)
+{
+    return r->top_k > 0 || r->top_p < 1 || r->min_p > 0;
+}
+
+/* keep() by the row's own rules; *limit: what top-k leaves. */
+__device__ static int keep_own(shared *sh, row_state *st, int *limit, double *total)
+{
+    *limit = st->r.top_k > 0 && st->r.top_k < st->n ? st->r.top_k : st->n;
+    double mass = st->r.top_p < 1 ? mass_of(sh, st, *limit) : 0;
+    return keep(sh, st, *limit, mass, total);
+}
+
+/* Leaves what a token was drawn from: over the temperature, and nothing of what was cut off. */
+__device__ static void process(shared *sh, row_state *st)
+{
+    key64 least = 0;
+    int limit = st->n;
+    double total, weightless = -INFINITY; /* a cut leaves nothing that is never drawn (cut.h) */
+    if (cuts(&st->r)) weightless = (double)st->max - (double)st->r.temperature * 40 * log(2.0);
+    int kept = cuts(&st->r) ? keep_own(sh, st, &limit, &total) : 0;
+    for (int n; kept > 0 && (n = next_band(sh, st, limit < st->n ? limit - st->rank0 : 0)) > 0;) {
+        if (st->rank0 + n < kept) continue;
+        least = sh->list[kept - 1 - st->rank0];
+        break;
+    }
+    __syncthreads(); /* all have read the list */
+    for (int i = (int)threadIdx.x; i < st->n; i += THREADS) {
+        float x = st->logits[i];
+        bool in = key_of(x, i) >= least && (double)x >= weightless;
+        st->logits[i] = in ? cu_div(x, st->r.temperature) : -INFINITY;
+    }
+    st->n_band = 0; /* the one in shared memory is of other values */
+    rewind_bands(st);
+    __syncthreads(); /* others read these logits */
+    (void)survey(sh, st, false, NULL);
+}
+
 __device__ static int32_t draw_cut(shared *sh, row_state *st, double u)
 {
-    int limit = st->r.top_k > 0 && st->r.top_k < st->n ? st->r.top_k : st->n;
-    double mass = st->r.top_p < 1 ? mass_of(sh, st, limit) : 0, total, before = 0;
-    int kept = keep(sh, st, limit, mass, &total), want = limit < st->n ? limit : 0;
+    int limit;
+    double total, before = 0;
+    int kept = keep_own(sh, st, &limit, &total), want = limit < st->n ? limit : 0;
     int32_t token = st->top;
     for (int n; (n = next_band(sh, st, want > 0 ? want - st->rank0 : 0)) > 0;) {
         int left = kept - st->rank0, in = n < left ? n : left, hit = in;
@@ -716,8 +754,7 @@ __device__ static int32_t pick(shared *sh, row_state *st)
     if (r->score >= 0) return r->score;
     if (r->temperature <= 0) return st->top;
     double u = uniform(r->seed, (uint64_t)r->n_output);
-    bool cut = r->top_k > 0 || r->top_p < 1 || r->min_p > 0;
-    return cut ? draw_cut(sh, st, u) : draw_all(sh, st, u);
+    return cuts(r) ? draw_cut(sh, st, u) : draw_all(sh, st, u);
 }
 
 /* Grid: rows. */
@@ -757,6 +794,8 @@ __global__ __launch_bounds__(THREADS, 1) void sample_kernel(cu_sample_args a)
     }
     int32_t token = pick(sh, &st);
     bool wanted = st.r.n_top >= 0 || st.r.score >= 0;
+    if (st.r.processed && st.r.score < 0 && st.r.n_top >= 0 && st.r.temperature > 0)
+        process(sh, &st);
     double lse = wanted ? log_sum(sh, &st) : 0;
     int32_t rank = st.r.score >= 0 ? rank_of(sh, &st, token) : 0;
     if (threadIdx.x == 0) {

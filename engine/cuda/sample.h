@@ -41,7 +41,8 @@ typedef struct cu_sample_row {
     int32_t min_tokens;
     /* Alternatives with log-probabilities, at most SAMPLE_TOP_MAX; -1: no log-probabilities. */
     int32_t n_top;
-    int32_t score; /* a token: nothing is picked, it is scored (sampler_score()); -1: pick */
+    int32_t processed; /* not 0: log-probabilities of what is drawn from, else before temperature */
+    int32_t score;     /* a token: nothing is picked, it is scored (sampler_score()); -1: pick */
 } cu_sample_row;
 
 typedef struct cu_sample_args {

@@ -261,7 +261,8 @@ static uint64_t mass_from(const cut *c, float least)
     return mass;
 }
 
-int32_t cut_draw(cut *c, int top_k, float top_p, float min_p, double u)
+/* The weight of what the rules leave. */
+static uint64_t mass_left(cut *c, int top_k, float top_p, float min_p)
 {
     if (c->mass == 0 || (top_k > 0 && c->heads == 0)) count_row(c, top_k > 0); /* not yet */
     uint64_t mass = c->mass;
@@ -271,7 +272,19 @@ int32_t cut_draw(cut *c, int top_k, float top_p, float min_p, double u)
         uint64_t likely = mass_from(c, cut_floor(c->max, c->temperature, min_p));
         mass = likely < mass ? likely : mass;
     }
+    return mass;
+}
+
+int32_t cut_draw(cut *c, int top_k, float top_p, float min_p, double u)
+{
+    uint64_t mass = mass_left(c, top_k, top_p, min_p);
     return find(c, MASS, cut_aim(u, mass), &mass);
+}
+
+int32_t cut_last(cut *c, int top_k, float top_p, float min_p)
+{
+    uint64_t mass = mass_left(c, top_k, top_p, min_p);
+    return find(c, MASS, mass - 1, &mass);
 }
 
 int32_t cut_draw_any(const cut *c, double u)

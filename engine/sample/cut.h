@@ -40,6 +40,9 @@ uint64_t cut_weight(const cut *c, int32_t token);
  * weight (0: all).  The best is always left. */
 int32_t cut_draw(cut *c, int top_k, float top_p, float min_p, double u);
 
+/* The last in the ranking of what these rules leave and that weighs something. */
+int32_t cut_last(cut *c, int top_k, float top_p, float min_p);
+
 /* Draws from all, in the order of ids: cheaper where nothing is cut off. */
 int32_t cut_draw_any(const cut *c, double u);
 

@@ -28,6 +28,7 @@ struct sampler {
     int n_vocab, cap;
     candidate list[FEW];
     cut *cut;
+    float *raw;      /* [cap]: a row as the model made it, where that is asked for */
     uint8_t *seen;   /* [cap]: 1 in the prompt or output; cleared after use */
     uint16_t *count; /* [cap]: times in the output; cleared after use */
 };
@@ -38,9 +39,10 @@ sampler *sampler_create(int n_vocab)
     if (!sp) return NULL;
     sp->n_vocab = sp->cap = n_vocab;
     sp->cut = cut_create(n_vocab);
+    sp->raw = malloc((size_t)n_vocab * sizeof(*sp->raw));
     sp->seen = calloc((size_t)n_vocab, sizeof(*sp->seen));
     sp->count = calloc((size_t)n_vocab, sizeof(*sp->count));
-    if (!sp->cut || !sp->seen || !sp->count) {
+    if (!sp->cut || !sp->raw || !sp->seen || !sp->count) {
         sampler_destroy(sp);
         return NULL;
     }
@@ -57,6 +59,7 @@ void sampler_destroy(sampler *sp)
 {
     if (!sp) return;
     cut_destroy(sp->cut);
+    free(sp->raw);
     free(sp->seen);
     free(sp->count);
     free(sp);
@@ -216,12 +219,16 @@ static int32_t draw_few(sampler *sp, const float *logits, const sampling *r, flo
     }
 }
 
+static bool cuts(const sampling *r)
+{
+    return r->top_k > 0 || r->top_p < 1 || r->min_p > 0;
+}
+
 static int32_t draw(sampler *sp, const float *logits, const sampling *r, float max, double u)
 {
     if (r->top_k > 0 && r->top_k <= FEW) return draw_few(sp, logits, r, max, u);
     cut_begin(sp->cut, logits, sp->n_vocab, max, r->temperature);
-    bool cuts = r->top_k > 0 || r->top_p < 1 || r->min_p > 0;
-    return cuts ? cut_draw(sp->cut, r->top_k, r->top_p, r->min_p, u) : cut_draw_any(sp->cut, u);
+    return cuts(r) ? cut_draw(sp->cut, r->top_k, r->top_p, r->min_p, u) : cut_draw_any(sp->cut, u);
 }
 
 static int32_t greedy(const float *logits, int n)
@@ -245,6 +252,22 @@ static void tops(sampler *sp, const float *logits, int n_top, double lse, sample
     while (out->n_top > 0 && !isfinite(out->top_logprob[out->n_top - 1])) out->n_top--;
 }
 
+/* Leaves what a token was drawn from: over the temperature, and nothing of what was cut off. */
+static void process(sampler *sp, float *logits, const sampling *r, float max)
+{
+    int n = sp->n_vocab, last = 0;
+    float least = -INFINITY;
+    if (cuts(r)) {
+        cut_begin(sp->cut, logits, n, max, r->temperature);
+        last = cut_last(sp->cut, r->top_k, r->top_p, r->min_p);
+        least = logits[last];
+    }
+    for (int i = 0; i < n; i++) {
+        bool in = logits[i] > least || (logits[i] == least && i <= last);
+        logits[i] = in ? logits[i] / r->temperature : -INFINITY;
+    }
+}
+
 void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint32_t *allowed,
                   const int32_t *prompt, int n_prompt, const int32_t *output, int n_output,
                   sampled *out)
@@ -252,6 +275,8 @@ void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint3
     int n = sp->n_vocab;
     *out = (sampled){.token = -1};
     if (!logits_finite(logits, n)) return;
+    bool raw = rules->n_top >= 0 && rules->logprobs == LOGPROBS_RAW;
+    if (raw) memcpy(sp->raw, logits, (size_t)n * sizeof(*logits));
     adjust(sp, logits, rules, prompt, n_prompt, output, n_output);
     ban(sp, logits, rules, allowed, n_output);
     float max = logits_highest(logits, n);
@@ -262,11 +287,13 @@ void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint3
         double u = uniform(rules->seed, (uint64_t)n_output);
         out->token = draw(sp, logits, rules, max, u);
     }
-    if (rules->n_top >= 0) {
-        double lse = log_sum(logits, n, max);
-        out->logprob = (float)((double)logits[out->token] - lse);
-        tops(sp, logits, rules->n_top, lse, out);
-    }
+    if (rules->n_top < 0) return;
+    if (rules->logprobs == LOGPROBS_PROCESSED && rules->temperature > 0)
+        process(sp, logits, rules, max);
+    const float *of = raw ? sp->raw : logits;
+    double lse = log_sum(of, n, logits_highest(of, n));
+    out->logprob = (float)((double)of[out->token] - lse);
+    tops(sp, of, rules->n_top, lse, out);
 }
 
 /* Its place among all, in the order of the alternatives. */

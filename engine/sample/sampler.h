@@ -5,7 +5,8 @@
  *
  * Order of processing (that of vLLM and Hugging Face): logit_bias, repetition penalty over
  * prompt and output, presence and frequency penalties over output, min_tokens (eos banned), what a
- * grammar does not allow, then log-probabilities are taken; temperature, top-k, top-p, min-p, draw.
+ * grammar does not allow; temperature, top-k, top-p, min-p, draw.  sampling.logprobs says where
+ * log-probabilities are taken.
  * Threads: any thread.
  */
 #ifndef ENGINE_SAMPLE_SAMPLER_H
@@ -29,6 +30,13 @@ typedef struct logit_bias {
     float bias; /* -100 .. 100 */
 } logit_bias;
 
+/* Of which distribution log-probabilities are, by vLLM's names but for the first. */
+typedef enum {
+    LOGPROBS_ADJUSTED,  /* after biases, penalties and bans, before the temperature */
+    LOGPROBS_PROCESSED, /* what the token was drawn from: also after temperature and cuts */
+    LOGPROBS_RAW,       /* the model's own */
+} logprobs_mode;
+
 typedef struct sampling {
     float temperature;                         /* 0: greedy */
     float top_p;                               /* (0, 1]; 1: off */
@@ -44,18 +52,19 @@ typedef struct sampling {
     int min_tokens;  /* stop ids are banned before */
     bool ignore_eos; /* the model's eos ids do not stop (stop_id holds only the request's own) */
     int n_top;       /* alternatives wanted with log-probabilities; -1: no log-probabilities */
+    logprobs_mode logprobs; /* of picked tokens; those of a prompt are always the model's own */
 } sampling;
 
 typedef struct sampled {
     int32_t token;
-    float logprob; /* of the chosen token, before temperature; valid if n_top >= 0 */
+    float logprob; /* of the chosen token, by sampling.logprobs; valid if n_top >= 0 */
     int32_t rank;  /* of a scored token: 1 is the best; 0 where a token was picked */
     int n_top;
     int32_t top_id[SAMPLE_TOP_MAX];
     float top_logprob[SAMPLE_TOP_MAX]; /* descending */
 } sampled;
 
-/* Scratch for one thread; about 11 bytes per vocabulary entry. */
+/* Scratch for one thread; about 15 bytes per vocabulary entry. */
 typedef struct sampler sampler;
 sampler *sampler_create(int n_vocab);
 /* Rows of logits have n_vocab values from now on: at most what it was created with. */

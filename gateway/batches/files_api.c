@@ -181,15 +181,6 @@ static void finish_upload(file_upload *u, const batch_quota *quota)
     reply_file(x, &u->row);
 }
 
-static void refuse_body(exchange *x, const err *e)
-{
-    x->close_after = true;
-    if (e->code == ERR_TIMEOUT)
-        exchange_error(x, 408, "timeout_error", "request_timeout", NULL, "%s", e->msg);
-    else
-        exchange_reply_err(x, e, NULL);
-}
-
 void files_upload(exchange *x)
 {
     const config *c = x->conf;
@@ -211,7 +202,7 @@ void files_upload(exchange *x)
     if (!rc && bytes > 0) rc = storeroom_check(x->server->room, (uint64_t)bytes, &e);
     if (!rc) rc = exchange_stream_body(x, (uint64_t)most, take_body, &u, &e);
     if (rc)
-        refuse_body(x, u.refused ? &u.why : &e);
+        exchange_refuse_body(x, u.refused ? &u.why : &e);
     else
         finish_upload(&u, &quota);
     blob_drop(&u.to);

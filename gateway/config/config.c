@@ -213,6 +213,11 @@ const option config_options[] = {
      "for comparisons; off.  The answers are the same."},
     {"engine", "speculate_tokens", OPT_INT, AT(engine_speculate_tokens), "8", 1, 16,
      "The most guesses for one request in one step."},
+    {"engine", "logprobs_mode", OPT_TEXT, AT(engine_logprobs_mode), "adjusted_logprobs", 0, 0,
+     "Of which distribution an answer's log-probabilities are, unless its request says:\n"
+     "raw_logprobs, the model's own (not on a CUDA device); processed_logprobs, what the token\n"
+     "was drawn from, as trainers want it; adjusted_logprobs, with biases, penalties and what\n"
+     "may not come, before temperature, top_k, top_p and min_p.  A prompt's are always raw."},
     {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * CONFIG_GIB,
      "The most of engine.kv_memory that adapters may take; 0: all of it."},
     {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * CONFIG_GIB,
@@ -246,9 +251,14 @@ const option config_options[] = {
     {"adapters", "upload_expiry", OPT_TIME | OPT_LIVE, AT(adapters_upload_expiry_us), "24h",
      CONFIG_SECOND, 30 * 86400 * CONFIG_SECOND,
      "An upload without progress for this long is given up."},
+    {"adapters", "keep_versions", OPT_INT | OPT_LIVE, AT(adapters_keep_versions), "0", 0, 1000000,
+     "After each upload the name keeps its newest so many versions; older ones are deleted, but\n"
+     "for those that an alias names or a request uses.  For trainers that publish every minute.\n"
+     "0: all are kept."},
     {"adapters", "roots", OPT_TEXT | OPT_LIVE, AT(adapters_roots), "", 0, 0,
      "Directories, comma-separated, whose adapters an operator may register where they lie,\n"
-     "without copying (POST /admin/v1/adapters/register).  Empty: none."},
+     "without copying (POST /admin/v1/adapters/register).  A tenant may copy from the folder of\n"
+     "its name in one of them (POST /v1/load_lora_adapter).  Empty: none."},
     {"sources", "hosts", OPT_TEXT | OPT_LIVE, AT(sources_hosts), "", 0, 0,
      "Hosts, comma-separated, host or host:port, from which tenants may have an adapter fetched\n"
      "by the server (\"source\" in POST /v1/adapters/{name}/versions); those of hub and\n"
@@ -532,7 +542,15 @@ err_code config_check(const config *c, err *e)
         return err_context(e, "metrics.inference_networks");
     if (check_sources(c, e)) return e->code;
     static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", NULL};
+    static const char *const logprobs[] = {"adjusted_logprobs", "processed_logprobs",
+                                           "raw_logprobs", NULL};
     if (check_pooling(c, e)) return e->code;
+    if (!one_of(c->engine_logprobs_mode, logprobs)) {
+        return err_set(e, ERR_INPUT,
+                       "engine.logprobs_mode: '%.40s' is none of raw_logprobs, "
+                       "processed_logprobs, adjusted_logprobs",
+                       c->engine_logprobs_mode);
+    }
     if (!one_of(c->model_weights, weights)) {
         return err_set(e, ERR_INPUT, "model.weights: '%.40s' is none of auto, plain, bf16, q8, q4",
                        c->model_weights);

@@ -78,6 +78,7 @@ typedef struct config {
     bool engine_prefix_cache, engine_cuda_graphs, engine_overlap;
     int64_t engine_swap_bytes, engine_speculate_tokens;
     char engine_preemption[CONFIG_TEXT_MAX], engine_speculate[CONFIG_TEXT_MAX];
+    char engine_logprobs_mode[CONFIG_TEXT_MAX];
 
     int64_t adapters_device_memory, adapters_host_memory, adapters_loaders, adapters_max_upload;
     bool adapters_host_int8;
@@ -85,6 +86,7 @@ typedef struct config {
     int64_t adapters_copy_share;
     int64_t adapters_tenant_bytes;
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
+    int64_t adapters_keep_versions;
     char adapters_roots[CONFIG_TEXT_MAX];
 
     char sources_hosts[CONFIG_TEXT_MAX], sources_networks[CONFIG_TEXT_MAX];

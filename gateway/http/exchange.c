@@ -456,6 +456,15 @@ void exchange_reply_err(exchange *x, const err *e, const char *param)
     exchange_error(x, h->status, h->type, h->code, param, "%s", e->msg);
 }
 
+void exchange_refuse_body(exchange *x, const err *e)
+{
+    x->close_after = true;
+    if (e->code == ERR_TIMEOUT)
+        exchange_error(x, 408, "timeout_error", "request_timeout", NULL, "%s", e->msg);
+    else
+        exchange_reply_err(x, e, NULL);
+}
+
 bool exchange_stream_begin(exchange *x, const char *type)
 {
     char head[EXCHANGE_HEADERS_MAX + 1024];

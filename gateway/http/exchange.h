@@ -132,6 +132,8 @@ const char *exchange_error_kind(int status);
 void exchange_starved(exchange *x);
 /* By http_status_of(e->code). */
 void exchange_reply_err(exchange *x, const err *e, const char *param);
+/* Why exchange_stream_body() ended: 408 for a body that was too slow.  The connection ends. */
+void exchange_refuse_body(exchange *x, const err *e);
 
 /* Chunked; each write is one chunk, one TLS record (small ones where there is no memory for it).
  * False: the client is gone. */

@@ -63,6 +63,7 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
         *lp = (openai_logprobs){.tok = c->vocab->tok,
                                 .token = ch->rq.ring + ch->n_shown,
                                 .n_token = ch->n_text - ch->n_shown,
+                                .as_ids = c->rq.ids_for_tokens,
                                 .text_offset = ch->offset};
         if (first && c->rq.echo) {
             lp->prompt = ch->prompt.ids;
@@ -75,10 +76,11 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
     if (c->rq.return_token_ids) {
         out->ids = ch->rq.output + ch->n_shown;
         out->n_ids = ch->n_text - ch->n_shown;
-        if (first) {
+        if (!ch->told_prompt) {
             out->prompt_ids = ch->prompt.ids;
             out->n_prompt_ids = ch->prompt.n_ids;
         }
+        ch->told_prompt = true;
     }
     for (int i = ch->n_shown; i < ch->n_text; i++) {
         size_t n = 0;

@@ -45,7 +45,7 @@ typedef struct choice {
     int n_text;    /* tokens that count as text: without the one that stopped it */
     int n_thought; /* of these, thoughts and their marks */
     size_t offset; /* bytes of text before the tokens not yet shown */
-    bool submitted, done, started;
+    bool submitted, done, started, told_prompt;
     bool booked;     /* settled before the others, with so many tokens from the cache: */
     uint32_t cached; /* (its meter may be another request's) */
     int32_t stop_token;

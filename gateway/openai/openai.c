@@ -55,7 +55,9 @@ static const field fields[] = {
     {"add_generation_prompt", CHAT, TAKEN},
     {"truncate_prompt_tokens", BOTH, TAKEN},
     {"return_token_ids", BOTH, TAKEN},
+    {"return_tokens_as_token_ids", BOTH, TAKEN},
     {"logprobs", BOTH, TAKEN},
+    {"logprobs_mode", BOTH, TAKEN},
     {"top_logprobs", CHAT, TAKEN},
     {"stream", BOTH, TAKEN},
     {"stream_options", BOTH, TAKEN},
@@ -349,6 +351,7 @@ static bool take_shape(openai_parser *ps, bool *skip_special)
            openai_take_bool(ps, "include_stop_str_in_output", &rq->include_stop) &&
            openai_take_bool(ps, "skip_special_tokens", skip_special) &&
            openai_take_bool(ps, "return_token_ids", &rq->return_token_ids) &&
+           openai_take_bool(ps, "return_tokens_as_token_ids", &rq->ids_for_tokens) &&
            (!ps->lim->tokenize ||
             openai_take_bool(ps, "return_token_strs", &rq->return_token_strs)) &&
            openai_take_format(rq, ps->body, ps->p) &&

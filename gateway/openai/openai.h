@@ -69,7 +69,9 @@ typedef struct openai_limits {
     bool thinks; /* it has marks around thoughts, and answers carry these apart */
     /* The body is that of /tokenize: return_token_strs is known, no model is the base. */
     bool tokenize;
-    bool strict; /* a field that has no effect is an error */
+    bool strict;            /* a field that has no effect is an error */
+    logprobs_mode logprobs; /* where the request is silent */
+    bool no_raw;            /* the device has no LOGPROBS_RAW */
 } openai_limits;
 
 /* One of several adapters that are to work together. */
@@ -133,6 +135,7 @@ typedef struct openai_request {
     /* prompt_logprobs: log-probabilities of the prompt with so many alternatives; -1: not asked */
     int prompt_top;
     bool return_token_ids, return_token_strs;
+    bool ids_for_tokens; /* return_tokens_as_token_ids: log-probabilities name tokens so */
     int truncate_prompt; /* keep the last so many prompt tokens; -1: all */
 
     bool stream, include_usage, continuous_usage;
@@ -148,6 +151,9 @@ typedef struct openai_request {
     const char *ignored[OPENAI_IGNORED_MAX]; /* names of fields that had no effect */
     int n_ignored;
 } openai_request;
+
+/* raw_logprobs, processed_logprobs, adjusted_logprobs; false: another word. */
+bool openai_logprobs_mode(const char *word, logprobs_mode *out);
 
 /* The ids of a parsed request against the vocabulary of its model, which may be
  * smaller than openai_limits'. */

@@ -32,11 +32,26 @@ static void write_token_text(jsonw *w, const char *name, const tokenizer *tok, i
 
 /* ---------------------------------------------------------- log-probabilities -- */
 
-static void write_chat_token(jsonw *w, const tokenizer *tok, int32_t id, float logprob)
+/* What a token is called, NUL-ended; returns its length. */
+static size_t token_name(const openai_logprobs *lp, int32_t id, char out[3 * DETOK_MAX + 1])
+{
+    size_t n = lp->as_ids ? (size_t)snprintf(out, 3 * DETOK_MAX, "token_id:%d", (int)id)
+                          : token_text(lp->tok, id, out);
+    out[n] = 0;
+    return n;
+}
+
+static void write_token_name(jsonw *w, const char *name, const openai_logprobs *lp, int32_t id)
+{
+    char text[3 * DETOK_MAX + 1];
+    jsonw_strn(w, name, text, token_name(lp, id, text));
+}
+
+static void write_chat_token(jsonw *w, const openai_logprobs *lp, int32_t id, float logprob)
 {
     size_t len = 0;
-    const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(tok, id, &len);
-    write_token_text(w, "token", tok, id);
+    const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(lp->tok, id, &len);
+    write_token_name(w, "token", lp, id);
     jsonw_num(w, "logprob", (double)logprob);
     jsonw_open(w, "bytes", '[');
     for (size_t i = 0; bytes && i < len; i++) jsonw_int(w, NULL, bytes[i]);
@@ -50,11 +65,11 @@ static void write_chat_logprobs(jsonw *w, const openai_logprobs *lp)
     for (int i = 0; i < lp->n_token; i++) {
         const sampled *t = &lp->token[i];
         jsonw_open(w, NULL, '{');
-        write_chat_token(w, lp->tok, t->token, t->logprob);
+        write_chat_token(w, lp, t->token, t->logprob);
         jsonw_open(w, "top_logprobs", '[');
         for (int k = 0; k < t->n_top; k++) {
             jsonw_open(w, NULL, '{');
-            write_chat_token(w, lp->tok, t->top_id[k], t->top_logprob[k]);
+            write_chat_token(w, lp, t->top_id[k], t->top_logprob[k]);
             jsonw_close(w, '}');
         }
         jsonw_close(w, ']');
@@ -65,13 +80,12 @@ static void write_chat_logprobs(jsonw *w, const openai_logprobs *lp)
     jsonw_close(w, '}');
 }
 
-static void write_top(jsonw *w, const tokenizer *tok, const sampled *t, int n_top)
+static void write_top(jsonw *w, const openai_logprobs *lp, const sampled *t, int n_top)
 {
     char text[3 * DETOK_MAX + 1];
     jsonw_open(w, NULL, '{');
     for (int k = 0; k < t->n_top && k < n_top; k++) {
-        size_t n = token_text(tok, t->top_id[k], text);
-        text[n] = 0;
+        (void)token_name(lp, t->top_id[k], text);
         jsonw_num(w, text, (double)t->top_logprob[k]);
     }
     jsonw_close(w, '}');
@@ -93,7 +107,7 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
     int n = lp->n_prompt + lp->n_token;
     jsonw_open(w, "logprobs", '{');
     jsonw_open(w, "tokens", '[');
-    for (int i = 0; i < n; i++) write_token_text(w, NULL, lp->tok, text_token(lp, i));
+    for (int i = 0; i < n; i++) write_token_name(w, NULL, lp, text_token(lp, i));
     jsonw_close(w, ']');
     jsonw_open(w, "token_logprobs", '[');
     for (int i = 0; i < n; i++) {
@@ -108,7 +122,7 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
     for (int i = 0; i < n; i++) {
         const sampled *t = text_score(lp, i);
         if (t)
-            write_top(w, lp->tok, t, i < lp->n_prompt ? lp->n_prompt_top : t->n_top);
+            write_top(w, lp, t, i < lp->n_prompt ? lp->n_prompt_top : t->n_top);
         else
             jsonw_null(w, NULL);
     }

@@ -42,6 +42,7 @@ typedef struct openai_logprobs {
     int n_prompt, n_prompt_top;  /* alternatives shown of those that were scored */
     const sampled *token;
     int n_token;
+    bool as_ids;        /* return_tokens_as_token_ids: tokens are named "token_id:7" */
     size_t text_offset; /* of the first token, in bytes of the choice's text */
 } openai_logprobs;
 

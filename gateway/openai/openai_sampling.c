@@ -175,11 +175,41 @@ bool openai_take_sampling(openai_parser *ps)
            take_bad_words(ps) && take_seed(ps);
 }
 
+bool openai_logprobs_mode(const char *word, logprobs_mode *out)
+{
+    static const char *const words[] = {[LOGPROBS_ADJUSTED] = "adjusted_logprobs",
+                                        [LOGPROBS_PROCESSED] = "processed_logprobs",
+                                        [LOGPROBS_RAW] = "raw_logprobs"};
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(word, words[i]) != 0) continue;
+        *out = (logprobs_mode)i;
+        return true;
+    }
+    return false;
+}
+
+static bool take_logprobs_mode(openai_parser *ps)
+{
+    const char *word = NULL;
+    logprobs_mode *mode = &ps->rq->rules.logprobs;
+    *mode = ps->lim->logprobs;
+    if (!openai_take_str(ps, "logprobs_mode", 32, &word)) return false;
+    if (word && !openai_logprobs_mode(word, mode)) {
+        return openai_refuse(ps->p, 400, "invalid_value", "logprobs_mode",
+                             "'logprobs_mode' must be raw_logprobs, processed_logprobs or "
+                             "adjusted_logprobs: answers hold no logits");
+    }
+    if (*mode != LOGPROBS_RAW || !ps->lim->no_raw) return true;
+    return openai_refuse(ps->p, 400, "unsupported_parameter", "logprobs_mode",
+                         "raw_logprobs are not supported on this server's device");
+}
+
 /* Chat: a bool and top_logprobs; text: a number. */
 bool openai_take_logprobs(openai_parser *ps)
 {
     openai_request *rq = ps->rq;
     int n_top = -1;
+    if (!take_logprobs_mode(ps)) return false;
     if (!rq->chat) {
         if (!openai_take_int(ps, "logprobs", 0, SAMPLE_TOP_MAX, &n_top)) return false;
         rq->logprobs = n_top >= 0;

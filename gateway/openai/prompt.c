@@ -24,7 +24,9 @@ void prompt_limits(const exchange *x, openai_limits *out)
         .reads_documents = s->chat && chat_template_reads(s->chat, "documents"),
         .reads_switch = s->chat && (chat_template_reads(s->chat, "enable_thinking") ||
                                     chat_template_reads(s->chat, "thinking")),
-        .thinks = s->thinking != THINKING_NONE};
+        .thinks = s->thinking != THINKING_NONE,
+        .no_raw = be_can_sample(s->be)};
+    (void)openai_logprobs_mode(s->cfg->engine_logprobs_mode, &out->logprobs);
 }
 
 /* How the model writes calls of tools, by the marks in its chat template. */

@@ -21,6 +21,24 @@ bool adapter_need_tenant(exchange *x)
     return false;
 }
 
+bool adapter_refuse_draining(exchange *x)
+{
+    if (!atomic_load(&x->server->http.draining)) return false;
+    exchange_error(x, 503, "server_error", "shutting_down", NULL, "the server is shutting down");
+    return true;
+}
+
+publish_options adapter_options(const exchange *x, const char *name)
+{
+    const tenant *t = &x->caller->tenant;
+    return (publish_options){.tenant_id = t->id,
+                             .name = name,
+                             .activate = true,
+                             .max_adapters = t->limits.max_adapters,
+                             .quota = server_quota(x, t),
+                             .content_bytes = x->content_length};
+}
+
 /* What its upload found: "none" where its answers are the base's. */
 static void write_effect(jsonw *w, const char *info)
 {
@@ -175,11 +193,8 @@ uint64_t adapter_default_id(exchange *x, const char *name)
     return a.default_id;
 }
 
-void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
+void adapter_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
 {
-    version_entry entry;
-    adapter_entry a;
-    err e;
     atomic_fetch_add(&x->server->count.uploads, 1);
     if (!existed) {
         char detail[64];
@@ -188,6 +203,20 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
         residency_warm(x->server->residency, v->id);
     }
     if (adapter_default_id(x, v->name) != before) adapter_follow_pin(x, v->name, before);
+}
+
+void adapter_prune(exchange *x, const char *name)
+{
+    (void)registry_prune(x->server->registry, x->caller->tenant.id, name,
+                         (int)x->conf->adapters_keep_versions);
+}
+
+void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
+{
+    version_entry entry;
+    adapter_entry a;
+    err e;
+    adapter_published(x, v, existed, before);
     if (registry_version(x->server->registry, x->caller->tenant.id, v->name, v->version, &entry,
                          &e) ||
         registry_get(x->server->registry, x->caller->tenant.id, v->name, &a, &e)) {
@@ -200,6 +229,7 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
     exchange_add_header(x, "ETag", "\"%llu\"", (unsigned long long)a.generation);
     exchange_reply_json(x, existed ? 200 : 201, &w);
     jsonw_clear(&w);
+    adapter_prune(x, v->name);
 }
 
 bool adapter_activate(exchange *x, bool *activate)

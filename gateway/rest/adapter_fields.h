@@ -5,11 +5,17 @@
 #ifndef GATEWAY_REST_ADAPTER_FIELDS_H
 #define GATEWAY_REST_ADAPTER_FIELDS_H
 
+#include "adapters/store/publish.h"
 #include "adapters/store/registry.h"
 #include "gateway/http/exchange.h"
 
 /* Adapter calls need a tenant: an operator's key has none.  False: answered. */
 bool adapter_need_tenant(exchange *x);
+
+/* New versions are refused while the server shuts down; true: answered. */
+bool adapter_refuse_draining(exchange *x);
+/* Of a version of the caller's, which becomes `default`, within its limits. */
+publish_options adapter_options(const exchange *x, const char *name);
 
 void adapter_write_version(exchange *x, jsonw *w, const version_entry *v);
 void adapter_write_limits(jsonw *w, const adapter_limits *l); /* 0: none */
@@ -18,8 +24,14 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a);
 /* The adapter param[0] with its ETag, or why not. */
 void adapter_reply_entry(exchange *x, int status);
 
-/* After a publish: 201, or 200 for content that the newest version has already.  Keeps a pinned
- * name's new default resident (`before`: its default's id until now) and writes the audit row. */
+/* After a publish: counted, noted in the audit, on its way into memory; a pinned name's new default
+ * is kept resident (`before`: its default's id until now). */
+void adapter_published(exchange *x, const adapter_version *v, bool existed, uint64_t before);
+/* Deletes what adapters.keep_versions does not keep of the caller's name; behind the answer, for it
+ * writes to the disk. */
+void adapter_prune(exchange *x, const char *name);
+
+/* Both, and between them 201, or 200 for content that the newest version has already.  */
 void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before);
 
 /* What is wrong with an adapter's content is 422; limits, conflicts and the

@@ -41,28 +41,17 @@
 #include "gateway/rest/adapter_source.h"
 #include "gateway/server.h"
 
-static bool refuse_while_draining(exchange *x)
-{
-    if (!atomic_load(&x->server->http.draining)) return false;
-    exchange_error(x, 503, "server_error", "shutting_down", NULL, "the server is shutting down");
-    return true;
-}
-
 /* The tenant, its limits and the conditions of a publish; false: answered. */
 static bool options_of(exchange *x, publish_options *o)
 {
     int64_t expected;
     bool activate = true;
     if (!adapter_expected(x, &expected) || !adapter_activate(x, &activate)) return false;
-    *o = (publish_options){.tenant_id = x->caller->tenant.id,
-                           .name = x->param[0],
-                           .description = exchange_query(x, "description"),
-                           .activate = activate,
-                           .max_adapters = x->caller->tenant.limits.max_adapters,
-                           .quota = server_quota(x, &x->caller->tenant),
-                           .if_generation = expected >= 0,
-                           .generation = expected >= 0 ? (uint64_t)expected : 0,
-                           .content_bytes = x->content_length};
+    *o = adapter_options(x, x->param[0]);
+    o->description = exchange_query(x, "description");
+    o->activate = activate;
+    o->if_generation = expected >= 0;
+    o->generation = expected >= 0 ? (uint64_t)expected : 0;
     return true;
 }
 
@@ -81,16 +70,6 @@ static bool take_tar(void *arg, const void *data, size_t len)
     t->rc = auth_still(t->x, false, t->e);
     if (!t->rc) t->rc = upload_write(t->u, data, len, t->e);
     return t->rc == ERR_NONE;
-}
-
-static void refuse_body(exchange *x, err_code rc, const err *e)
-{
-    x->close_after = true;
-    if (rc == ERR_TIMEOUT) {
-        exchange_error(x, 408, "timeout_error", "request_timeout", NULL, "%s", e->msg);
-    } else {
-        exchange_reply_err(x, e, NULL);
-    }
 }
 
 static void upload_tar(exchange *x)
@@ -116,7 +95,7 @@ static void upload_tar(exchange *x)
         if (t.rc)
             adapter_refuse(x, &e, NULL);
         else
-            refuse_body(x, rc, &body_error);
+            exchange_refuse_body(x, &body_error);
         return;
     }
     adapter_version v;
@@ -312,7 +291,7 @@ void uploads_begin(exchange *x)
                        "application/json");
         return;
     }
-    if (refuse_while_draining(x)) return;
+    if (adapter_refuse_draining(x)) return;
     const cJSON *body;
     publish_options o;
     if (tar) {
@@ -443,7 +422,7 @@ static void write_file_body(exchange *x, int64_t offset)
     folder_part p;
     uint64_t at = 0;
     err e, body_error;
-    if (!find_file(x, &u, &p) || refuse_while_draining(x)) return;
+    if (!find_file(x, &u, &p) || adapter_refuse_draining(x)) return;
     uint64_t room = u.file[p].bytes - (offset > 0 ? u.file[p].offset : 0);
     if (offset < 0 && x->content_length >= 0 && (uint64_t)x->content_length != u.file[p].bytes) {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "Content-Length",
@@ -465,7 +444,7 @@ static void write_file_body(exchange *x, int64_t offset)
         refuse_write(x, &e, at);
     } else if (rc) {
         add_offset(x, at);
-        refuse_body(x, rc, &body_error);
+        exchange_refuse_body(x, &body_error);
     } else if (ended) {
         refuse_write(x, &end, at);
     } else if (!staging_get(s->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, &e)) {
@@ -501,7 +480,7 @@ void uploads_commit(exchange *x)
     folder_part bad;
     bool existed = false;
     err e;
-    if (!adapter_need_tenant(x) || refuse_while_draining(x) || !options_of(x, &o)) return;
+    if (!adapter_need_tenant(x) || adapter_refuse_draining(x) || !options_of(x, &o)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
     err_code rc =
         staging_commit(s->staging, x->param[1], &o,

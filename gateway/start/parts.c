@@ -109,6 +109,9 @@ static err_code open_model(parts *p, err *e)
                              .packed_dir = c->model_packed_cache ? packed : NULL,
                              .packed_floor_bytes =
                                  disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free)};
+    if (!rc && be_can_sample(s->be) && strcmp(c->engine_logprobs_mode, "raw_logprobs") == 0)
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "engine.logprobs_mode: raw_logprobs are not supported on a CUDA device");
     if (!rc) {
         if (reason[0]) log_info("gateway", "serving on the CPU: %s", reason);
         rc = model_load_with(&s->model, c->model_path, s->be, (int)c->engine_max_rows,

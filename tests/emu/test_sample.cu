@@ -55,6 +55,7 @@ static row_case make_case(int n, int i)
     r->seed = (uint64_t)draw() << 31 ^ draw();
     r->n_top = below(3) - 1;
     if (r->n_top == 1) r->n_top = 1 + below(20);
+    r->logprobs = i % 2 ? LOGPROBS_PROCESSED : LOGPROBS_ADJUSTED;
     c.n_prompt = below(LISTS);
     c.n_output = below(LISTS);
     c.prompt = (int32_t *)malloc(LISTS * 4);
@@ -125,6 +126,7 @@ static cu_sample_row device_row(const row_case *c, int n, int at, void **keep)
     d.n_output = c->n_output;
     d.min_tokens = r->min_tokens;
     d.n_top = r->n_top;
+    d.processed = r->logprobs == LOGPROBS_PROCESSED;
     d.score = c->score;
     return d;
 }

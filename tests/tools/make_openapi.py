@@ -112,6 +112,11 @@ SCHEMAS = {
     "Models": page(MODEL),
     "Tokens": obj({"count": COUNT, "max_model_len": COUNT, "tokens": arr(COUNT), "token_strs": arr(STR)}, optional=["token_strs"]),
     "Release": obj({"version": STR}),
+    "Running": obj({"status": {"const": "running"}, "note": STR}),
+    "ServerInfo": obj({"vllm_config": obj({
+        "model_config": obj({"model": STR, "dtype": STR, "max_model_len": COUNT, "logprobs_mode": STR}),
+        "parallel_config": obj({f"{n}_parallel_size": COUNT for n in ("tensor", "pipeline", "data")}),
+        "lora_config": obj({"max_loras": COUNT, "max_lora_rank": COUNT})})}),
     "Text": obj({"prompt": STR}),
     "Key": obj({"object": {"const": "key"}, "id": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
                 "scopes": arr(STR), "expires_at": maybe(INT),
@@ -180,6 +185,7 @@ COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "adapte
           "stop": {"anyOf": [opt(STOP), arr(STOP, maxItems=16)]}, "stop_token_ids": opt(arr(TOKEN_ID, maxItems=64)),
           "include_stop_str_in_output": opt(BOOL), "ignore_eos": opt(BOOL),
           "min_tokens": whole(0), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": {"anyOf": [{"const": -1}, whole(1)]}, "return_token_ids": opt(BOOL),
+          "return_tokens_as_token_ids": opt(BOOL), "logprobs_mode": {"enum": ["raw_logprobs", "processed_logprobs", "adjusted_logprobs", None]},
           "prompt_logprobs": whole(0, 20), "allowed_token_ids": opt(arr(TOKEN_ID, minItems=1)),
           "bad_words": opt(arr({"type": "string", "pattern": "\\S", "maxLength": 256}, maxItems=256)),
           "stream": opt(BOOL), "stream_options": {"type": ["object", "null"], "properties": {
@@ -223,6 +229,12 @@ UPLOAD_BODY = {"application/json": {"anyOf": [MANIFEST, SOURCE]}, "application/x
 FILE_BODY = {"application/octet-stream": BYTES}
 PATCH = obj({"description": opt(STR), "sharing": {"anyOf": [{"enum": ["none", "all"]}, arr(STR, maxItems=1000)]}},
             optional=["description", "sharing"])
+NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
+LOAD = {"application/json": obj({"lora_name": NAME, "lora_path": {"type": "string", "pattern": "^/"}, "load_inplace": opt(BOOL), "is_3d_lora_weight": opt(BOOL)},
+                                optional=["load_inplace", "is_3d_lora_weight"]),
+        "multipart/form-data": {"type": "object", "required": ["lora_name", "files"], "properties": {
+            "lora_name": NAME, "load_inplace": {"enum": ["true", "false"]}, "files": arr(BYTES, minItems=1)}}}
+UNLOAD = obj({"lora_name": {"type": "string", "minLength": 1}, "lora_int_id": opt(INT)}, optional=["lora_int_id"])
 ALIAS = obj({"version": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}})
 
 IF_MATCH = header("If-Match", {"type": "string", "pattern": '^(\\*|"[0-9]{1,19}")$'})
@@ -240,6 +252,12 @@ ROUTES = [  # method and path as in gateway/route.c
     operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404, 409], limited=["requests"]),
     operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404, 409], limited=["requests"]),
     operation("GET", "/version", "Release"),
+    operation("POST", "/v1/load_lora_adapter", None, LOAD, errors=WAYS),
+    operation("POST", "/v1/unload_lora_adapter", None, UNLOAD, errors=WAYS),
+    operation("POST", "/pause", "Running", parameters=[{**query("mode", {"const": "keep"}), "required": True}]),
+    operation("POST", "/resume", "Running"),
+    operation("POST", "/reset_prefix_cache", "Running"),
+    operation("GET", "/server_info", "ServerInfo", parameters=[query("config_format", {"const": "json"})]),
     operation("GET", "/v1/models", "Models"),
     operation("GET", "/v1/models/{id}", "Model", errors=[404]),
     operation("GET", "/v1/key", "Key"),

@@ -500,6 +500,15 @@ _rule("kv.shared-before-the-adapter", "engine/sched/sched_inside.h",
 _rule("adapter.effect", "adapters/format/validate.c",
       "(none || !al->peft.layer[slot].wrapped);", "none;",
       "e2e.test_stacks", "an adapter all of whose products are zero says that it has no effect")
+_rule("push.in-use-stays", "adapters/store/registry_change.c",
+      "if (newer++ < keep || v->pins > 0 ||", "if (newer++ < keep ||",
+      "adapters.test_registry", "a version that a request uses is not pruned")
+_rule("push.own-folder", "adapters/format/folder.c",
+      "bool ok = (found ||", "own = NULL;\n    bool ok = (found ||",
+      "adapters.test_upload", "of a root a tenant reads its own folder alone")
+_rule("sampler.processed", "engine/sample/sampler.c",
+      "logits[i] = in ? logits[i] / r->temperature : -INFINITY;", "logits[i] = in ? logits[i] : -INFINITY;",
+      "engine.test_sampler", "processed log-probabilities are of what is drawn from")
 _rule("stack.scales-in-key", "adapters/store/stacks.c",
       "digest_add(&d, le, sizeof le);", "digest_add(&d, le, 0 * sizeof le);",
       "e2e.test_stacks", "pages of a stack are those of its scales")

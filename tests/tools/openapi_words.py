@@ -52,9 +52,9 @@ def operation_id(method, path):
 
 def operation(method, path, gives, asked=None, frames=None, statuses=(200,), errors=(), parameters=(), csv=False,
               limited=(), links=None, error="Error"):
-    """(method, path, its description).  `asked`: a schema for JSON, or one by media type; `frames`: of a stream's
+    """(method, path, its description).  `gives`: None for a sentence; `asked`: a schema for JSON, or one by media type; `frames`: of a stream's
     events; `limited`: of what x-ratelimit-* tell; `links`: {name: (method, path, parameters)} from this answer to other calls."""
-    content = {"application/json": {"schema": ref(gives)}}
+    content = {"application/json": {"schema": ref(gives)}} if gives else {"text/plain": {"schema": STR}}
     if frames:
         content["text/event-stream"] = {"schema": ref(frames)}
     if csv:

@@ -224,6 +224,65 @@ START_TEST(penalties_bias_and_bans_match_the_plain_rules)
 }
 END_TEST
 
+/* The model's own, with what bars and penalises, what was drawn from: each by its formula. */
+START_TEST(log_probabilities_are_of_the_distribution_that_is_asked_for)
+{
+    enum { N = 60, ASKED = 20 };
+    sampler *sp = sampler_create(N);
+    int32_t seen[2] = {3, 9};
+    logit_bias bias = {4, 2.5F};
+    for (size_t k = 0; k < sizeof(rules) / sizeof(*rules); k++) {
+        for (int mode = LOGPROBS_ADJUSTED; mode <= LOGPROBS_RAW; mode++) {
+            float *l = random_logits(N, 3), *own = malloc(N * sizeof(*own)),
+                  *after = malloc(N * sizeof(*after));
+            memcpy(own, l, N * sizeof(*own));
+            memcpy(after, l, N * sizeof(*after));
+            sampling r = rules[k];
+            r.seed = k;
+            r.bias = &bias;
+            r.n_bias = 1;
+            r.presence_penalty = 1.5F;
+            r.n_top = ASKED;
+            r.logprobs = (logprobs_mode)mode;
+            oracle_adjust(after, &r, NULL, 0, seen, 2, N);
+            sampling one = neutral();
+            entry want[N];
+            int kept = mode == LOGPROBS_PROCESSED ? oracle(after, N, &r, want)
+                                                  : oracle(mode ? own : after, N, &one, want);
+            sampled t;
+            sampler_pick(sp, l, &r, NULL, NULL, 0, seen, 2, &t);
+            int at = 0;
+            while (at < kept && want[at].id != t.token) at++;
+            ck_assert_msg(at < kept, "rules %zu, mode %d: %d was not to be drawn", k, mode,
+                          t.token);
+            ck_assert(fabs((double)t.logprob - log(want[at].p)) < 1e-4);
+            ck_assert_int_eq(t.n_top, kept < ASKED ? kept : ASKED);
+            for (int i = 0; i < t.n_top; i++) {
+                ck_assert_int_eq(t.top_id[i], want[i].id);
+                ck_assert(fabs((double)t.top_logprob[i] - log(want[i].p)) < 1e-4);
+            }
+            free(l);
+            free(own);
+            free(after);
+        }
+    }
+    sampling r = neutral(); /* greedy: the temperature is none */
+    r.temperature = 0;
+    r.n_top = 0;
+    for (int mode = LOGPROBS_ADJUSTED; mode <= LOGPROBS_RAW; mode++) {
+        float l[4] = {1, 3, 2, 0};
+        sampled t;
+        r.logprobs = (logprobs_mode)mode;
+        sampler *few = sampler_create(4);
+        sampler_pick(few, l, &r, NULL, NULL, 0, NULL, 0, &t);
+        ck_assert(t.token == 1 &&
+                  fabs((double)t.logprob + log(1 + exp(-1) + exp(-2) + exp(-3))) < 1e-5);
+        sampler_destroy(few);
+    }
+    sampler_destroy(sp);
+}
+END_TEST
+
 START_TEST(a_draw_depends_on_seed_and_number_alone)
 {
     enum { N = 1000 };
@@ -388,6 +447,7 @@ int main(void)
     tcase_add_loop_test(tc, cuts_are_exact_in_large_flat_vocabularies, 0, 3);
     tcase_add_test(tc, greedy_takes_the_lowest_of_equals);
     tcase_add_test(tc, penalties_bias_and_bans_match_the_plain_rules);
+    tcase_add_test(tc, log_probabilities_are_of_the_distribution_that_is_asked_for);
     tcase_add_test(tc, a_draw_depends_on_seed_and_number_alone);
     tcase_add_test(tc, what_is_not_a_number_is_said);
     tcase_add_test(tc, only_what_is_allowed_is_drawn);
