@@ -17,15 +17,11 @@ enum {
     SLOW_BYTES_S = 1024, /* less than that ... */
     SLOW_S = 30,         /* ... for so long ends it */
     HEADER_MAX = 2048,
-    UNSIZED_MAX = 32 << 20,
 };
 
 typedef struct {
     const source_rules *rules;
     const fetch_sink *sink;
-    uint64_t max_bytes;
-    char *unsized; /* a file whose size is not told, until it is whole */
-    size_t n_unsized;
     CURL *curl;
     bool begun, refused; /* refused: an address that may not be reached */
     fetch_end end;       /* of what a callback saw */
@@ -53,60 +49,25 @@ static bool stop(hop *h, fetch_end end)
     return false;
 }
 
-static bool begin(hop *h, uint64_t bytes)
+static bool begin(hop *h)
 {
-    if (bytes > h->max_bytes) {
-        err_set(h->e, ERR_LIMIT, "the file has %llu bytes; at most %llu are taken",
-                (unsigned long long)bytes, (unsigned long long)h->max_bytes);
-        return stop(h, FETCH_ANSWER);
-    }
+    curl_off_t bytes = -1;
+    (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &bytes);
     h->begun = true;
     return !h->sink->begin(h->sink->arg, bytes, h->e) || stop(h, FETCH_SINK);
-}
-
-/* The next bytes of a file whose size is not told. */
-static bool keep(hop *h, const char *data, size_t len)
-{
-    if (len > UNSIZED_MAX - h->n_unsized) {
-        err_set(h->e, ERR_LIMIT,
-                "the other server does not say how long the file is, and it has more than %d MiB",
-                UNSIZED_MAX >> 20);
-        return stop(h, FETCH_ANSWER);
-    }
-    char *more = realloc(h->unsized, h->n_unsized + len);
-    if (!more) {
-        err_set(h->e, ERR_NOMEM, "out of memory");
-        return stop(h, FETCH_AWAY);
-    }
-    h->unsized = more;
-    memcpy(more + h->n_unsized, data, len);
-    h->n_unsized += len;
-    return true;
 }
 
 static size_t receive(char *data, size_t size, size_t n, void *arg)
 {
     hop *h = arg;
     long status = 0;
-    curl_off_t bytes = -1;
     size_t len = size * n;
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (status != 200) return len; /* its words are not ours to tell */
-    (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &bytes);
-    if (bytes < 0) return keep(h, data, len) ? len : CURL_WRITEFUNC_ERROR;
-    if (!h->begun && !begin(h, (uint64_t)bytes)) return CURL_WRITEFUNC_ERROR;
+    if (!h->begun && !begin(h)) return CURL_WRITEFUNC_ERROR;
     if (h->sink->take(h->sink->arg, data, len, h->e) && !stop(h, FETCH_SINK))
         return CURL_WRITEFUNC_ERROR;
     return len;
-}
-
-/* All has come: an empty file, or one whose size is known only now. */
-static bool complete(hop *h)
-{
-    if (h->begun) return true;
-    if (!begin(h, h->n_unsized)) return false;
-    if (h->n_unsized == 0) return true;
-    return !h->sink->take(h->sink->arg, h->unsized, h->n_unsized, h->e) || stop(h, FETCH_SINK);
 }
 
 static bool add_header(struct curl_slist **list, const char *name, const char *value)
@@ -201,7 +162,7 @@ static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX],
     CURLcode rc = curl_easy_perform(h->curl);
     curl_slist_free_all(headers);
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (!rc && status == 200 && complete(h)) return FETCH_OK;
+    if (!rc && status == 200 && (h->begun || begin(h))) return FETCH_OK;
     (void)curl_easy_getinfo(h->curl, CURLINFO_REDIRECT_URL, &to);
     if (!rc && !h->end && status / 100 == 3 && to && strlen(to) < SIGV4_PATH_MAX) {
         snprintf(next, SIGV4_PATH_MAX, "%s", to);
@@ -229,9 +190,9 @@ static fetch_end follow(const source *s, const char *to, bool *home, err *e)
 }
 
 fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
-                     const fetch_secret *secret, uint64_t max_bytes, const fetch_sink *sink, err *e)
+                     const fetch_secret *secret, const fetch_sink *sink, err *e)
 {
-    hop h = {.rules = r, .sink = sink, .max_bytes = max_bytes, .curl = curl_easy_init(), .e = e};
+    hop h = {.rules = r, .sink = sink, .curl = curl_easy_init(), .e = e};
     char at[SIGV4_PATH_MAX], next[SIGV4_PATH_MAX];
     bool home = true;
     fetch_end end = FETCH_OK;
@@ -254,6 +215,5 @@ fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
         curl_easy_reset(h.curl);
     }
     curl_easy_cleanup(h.curl);
-    free(h.unsized);
     return end;
 }

@@ -1,5 +1,4 @@
-/* fetch.h -- one file from another server over HTTPS, with its size known before the first byte:
- * a file whose size is not told is held in memory until it is whole, up to 32 MiB.
+/* fetch.h -- one file from another server over HTTPS.
  *
  * Redirects are followed by hand, at most five: each must be https://, and gets no credentials
  * once it leads to another host or port.  Every connection's address is checked as it is
@@ -19,9 +18,10 @@
 #include "gateway/fetch/sigv4.h"
 #include "gateway/fetch/source.h"
 
-/* Who receives.  Both fill `e` where they return a failure, which ends the call with it. */
+/* Who receives, and says how much is too much.  Both fill `e` where they return a failure, which
+ * ends the call with it.  bytes: -1 where the other server does not tell. */
 typedef struct fetch_sink {
-    err_code (*begin)(void *arg, uint64_t bytes, err *e);
+    err_code (*begin)(void *arg, int64_t bytes, err *e);
     err_code (*take)(void *arg, const void *data, size_t len, err *e);
     void *arg;
 } fetch_sink;
@@ -37,14 +37,13 @@ typedef enum {
     FETCH_OK,
     FETCH_REFUSED, /* by our own rules: an address, a redirect */
     FETCH_MISSING, /* 404, or 403 from S3 */
-    FETCH_ANSWER,  /* another answer that will not change by itself, a file too large */
+    FETCH_ANSWER,  /* another answer, which will not change by itself */
     FETCH_AWAY,    /* no answer, one that ended early, 429, 5xx: later perhaps */
     FETCH_SINK,    /* the receiver's own failure: `e` is its */
 } fetch_end;
 
-/* Fetches `url` (of source `s`).  `max_bytes`: refused beyond.  `e` says what happened. */
+/* Fetches `url` (of source `s`).  `e` says what happened. */
 fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
-                     const fetch_secret *secret, uint64_t max_bytes, const fetch_sink *sink,
-                     err *e);
+                     const fetch_secret *secret, const fetch_sink *sink, err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* adapter_source.c -- the files of a source, each behind a tar header, into an upload. */
+/* adapter_source.c -- the files of a source, one after the other into an upload. */
 #include "gateway/rest/adapter_source.h"
 
 #include <stdio.h>
@@ -14,48 +14,22 @@
 #include "gateway/server.h"
 #include "storage/digest.h"
 
-enum { TAR_BLOCK = 512, FETCHES_MAX = 4 };
+enum { FETCHES_MAX = 4 };
 
 typedef struct {
     exchange *x;
     upload *u;
     const char *file; /* its name in the tar; NULL: the bytes are a tar */
     EVP_MD_CTX *sha;  /* NULL: this file's is not asked */
-    uint64_t bytes;
-    bool key_gone; /* the caller's key has been revoked meanwhile */
+    bool key_gone;    /* the caller's key has been revoked meanwhile */
 } transfer;
 
 /* ---------------------------------------------------------------------------- one file -- */
 
-/* A header of ustar for a regular file. */
-static void tar_header(const char *name, uint64_t bytes, unsigned char out[TAR_BLOCK])
-{
-    char field[32];
-    unsigned sum = 0;
-    memset(out, 0, TAR_BLOCK);
-    memcpy(out, name, strlen(name));
-    memcpy(out + 100, "0000644", 7);
-    memcpy(out + 108, "0000000", 7);
-    memcpy(out + 116, "0000000", 7);
-    snprintf(field, sizeof(field), "%011llo", (unsigned long long)bytes);
-    memcpy(out + 124, field, 11);
-    memcpy(out + 136, "00000000000", 11);
-    memset(out + 148, ' ', 8);
-    out[156] = '0';
-    memcpy(out + 257, "ustar\00000", 8);
-    for (int i = 0; i < TAR_BLOCK; i++) sum += out[i];
-    snprintf(field, sizeof(field), "%06o", sum);
-    memcpy(out + 148, field, 7);
-}
-
-static err_code begin_file(void *arg, uint64_t bytes, err *e)
+static err_code begin_file(void *arg, int64_t bytes, err *e)
 {
     transfer *t = arg;
-    unsigned char header[TAR_BLOCK];
-    t->bytes = bytes;
-    if (!t->file) return ERR_NONE;
-    tar_header(t->file, bytes, header);
-    return upload_write(t->u, header, sizeof(header), e);
+    return t->file ? upload_file_begin(t->u, t->file, bytes, e) : ERR_NONE;
 }
 
 static err_code take_piece(void *arg, const void *data, size_t len, err *e)
@@ -67,14 +41,7 @@ static err_code take_piece(void *arg, const void *data, size_t len, err *e)
     }
     if (t->sha && !EVP_DigestUpdate(t->sha, data, len))
         return err_set(e, ERR_NOMEM, "out of memory");
-    return upload_write(t->u, data, len, e);
-}
-
-static err_code end_file(transfer *t, err *e)
-{
-    static const unsigned char zeros[TAR_BLOCK];
-    size_t rest = (size_t)(t->bytes % TAR_BLOCK);
-    return t->file && rest ? upload_write(t->u, zeros, TAR_BLOCK - rest, e) : ERR_NONE;
+    return t->file ? upload_file_write(t->u, data, len, e) : upload_write(t->u, data, len, e);
 }
 
 /* -------------------------------------------------------------------------- the source -- */
@@ -85,7 +52,6 @@ typedef struct {
     fetch_secret secret;
     const char *sha256; /* NULL: not asked */
     EVP_MD_CTX *sha;
-    uint64_t max_bytes;
 } plan;
 
 static fetch_end fetch_one(const plan *p, transfer *t, const char *file, bool hashed, err *e)
@@ -100,15 +66,16 @@ static fetch_end fetch_one(const plan *p, transfer *t, const char *file, bool ha
         err_set(e, ERR_INPUT, "the address is too long");
         return FETCH_ANSWER;
     }
-    fetch_end end = fetch_file(&p->where, url, &p->rules, &p->secret, p->max_bytes, &sink, e);
-    if (!end && end_file(t, e)) end = FETCH_SINK;
+    fetch_end end = fetch_file(&p->where, url, &p->rules, &p->secret, &sink, e);
+    if (!end && t->file && upload_file_end(t->u, e)) end = FETCH_SINK;
     if (end && end != FETCH_SINK && p->where.form == SOURCE_FOLDER) err_context(e, "%s", file);
     return end;
 }
 
 /* Config and weights must be there; of a tokenizer there is what there is. */
-static fetch_end fetch_files(const plan *p, transfer *t, err *e)
+static fetch_end fetch_all(const plan *p, transfer *t, err *e)
 {
+    if (p->where.form == SOURCE_TAR) return fetch_one(p, t, "", true, e);
     if (p->where.form == SOURCE_GGUF) return fetch_one(p, t, "adapter.gguf", true, e);
     for (int part = 0; part < PART_ALL; part++) {
         fetch_end end = fetch_one(p, t, folder_part_names[part], part == PART_WEIGHTS, e);
@@ -116,15 +83,6 @@ static fetch_end fetch_files(const plan *p, transfer *t, err *e)
         if (end) return end;
     }
     return FETCH_OK;
-}
-
-static fetch_end fetch_all(const plan *p, transfer *t, err *e)
-{
-    static const unsigned char end_of_tar[2 * TAR_BLOCK];
-    if (p->where.form == SOURCE_TAR) return fetch_one(p, t, "", true, e);
-    fetch_end end = fetch_files(p, t, e);
-    if (!end && upload_write(t->u, end_of_tar, sizeof(end_of_tar), e)) end = FETCH_SINK;
-    return end;
 }
 
 static bool sha_matches(const plan *p, err *e)
@@ -263,8 +221,7 @@ void adapter_from_source(exchange *x, const cJSON *body, const publish_options *
                         .s3_endpoint = c->sources_s3_endpoint,
                         .s3_region = c->sources_s3_region,
                         .ca_file = c->sources_ca_file,
-                        .timeout_us = c->sources_timeout_us},
-              .max_bytes = server_upload(x).max_bytes};
+                        .timeout_us = c->sources_timeout_us}};
     o.content_bytes = -1;
     if (!take_body(x, body, &o, &p)) return;
     if (atomic_fetch_add(&x->server->fetching, 1) >= FETCHES_MAX) {

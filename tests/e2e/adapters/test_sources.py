@@ -199,9 +199,9 @@ def refused():
 def the_other_side():
     """What another server may do: nothing is published, and the answer says what happened."""
     for path, status, says in (("nothing", 422, "404"), ("busy", 502, "503"), ("short", 502, "cannot be read"),
-                               ("endless", 422, "does not say how long"), ("huge", 422, "at most"), ("evil", 422, "")):
+                               ("endless", 413, "at most"), ("huge", 413, "at most"), ("evil", 422, "")):
         e = fetch("bad", f"{HERE}/{path}", status)
-        assert says in e["message"] and e["code"] in ("source_failed", "adapter_invalid"), (path, e)
+        assert says in e["message"] and e["code"] in ("source_failed", "adapter_invalid", "limit_exceeded"), (path, e)
     e = fetch("bad", f"{HERE}/plain", 422, sha256="0" * 64)
     assert SHA in e["message"], e
     assert server.call("GET", "/v1/adapters/bad", key=who).status == 404
