@@ -92,6 +92,12 @@ void vllm_resume(exchange *x);             /* POST /resume */
 void vllm_reset_prefix_cache(exchange *x); /* POST /reset_prefix_cache */
 void vllm_server_info(exchange *x);        /* GET /server_info ?config_format=json */
 
+/* stacks_api.c */
+void stacks_list(exchange *x);   /* GET /v1/stacks */
+void stacks_put(exchange *x);    /* PUT /v1/stacks/{} */
+void stacks_get(exchange *x);    /* GET /v1/stacks/{} */
+void stacks_delete(exchange *x); /* DELETE /v1/stacks/{} */
+
 /* usage_api.c */
 void usage_get(exchange *x);   /* GET /v1/usage */
 void admin_usage(exchange *x); /* GET /admin/v1/usage */

@@ -76,6 +76,10 @@ const route routes_inference[] = {
     {"POST", "/v1/adapters/{}/pin", WRITE, adapters_pin},
     {"POST", "/v1/adapters/{}/unpin", WRITE, adapters_unpin},
     {"POST", "/v1/adapters/{}/warm", WRITE, adapters_warm},
+    {"GET", "/v1/stacks", READ, stacks_list},
+    {"PUT", "/v1/stacks/{}", WRITE, stacks_put},
+    {"GET", "/v1/stacks/{}", READ, stacks_get},
+    {"DELETE", "/v1/stacks/{}", WRITE, stacks_delete},
     {"POST", "/v1/load_lora_adapter", WRITE, lora_load_adapter}, /* vLLM's, for trainers */
     {"POST", "/v1/unload_lora_adapter", WRITE, lora_unload_adapter},
     {"POST", "/pause", WRITE, vllm_pause},

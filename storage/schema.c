@@ -170,6 +170,13 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     ") STRICT;"
     "CREATE INDEX batches_tenant ON batches(tenant_id, row);"
     "CREATE INDEX batches_ended ON batches(ended_us);",
+
+    /* 15: stacks of adapters that have a name (storage/stacks/stack_rows.h) */
+    "CREATE TABLE stacks("
+    " tenant_id INTEGER NOT NULL REFERENCES tenants(id), name TEXT NOT NULL,"
+    " version INTEGER NOT NULL, parts TEXT NOT NULL, created_us INTEGER NOT NULL,"
+    " PRIMARY KEY(tenant_id, name, version)"
+    ") STRICT, WITHOUT ROWID;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -96,7 +96,8 @@ static bool resolve_model(completion *c)
         snprintf(c->label, sizeof(c->label), "%.*s", MODEL_LABEL_MAX, c->srv->cfg->model_name);
         return true;
     }
-    if (!completion_pin(c, c->rq.model, "model", &c->adapter)) return false;
+    if (!completion_pin(c, c->rq.model, "model", &c->adapter))
+        return c->problem.status == 404 && completion_resolve_named(c);
     c->counted = c->adapter;
     completion_label(c, c->rq.model, c->adapter, c->label, sizeof(c->label));
     return true;

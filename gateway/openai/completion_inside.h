@@ -131,6 +131,9 @@ int completion_output_room(const completion *c, const openai_prompt *p);
 
 /* The stack that the body asks for, pinned.  False: c->problem. */
 bool completion_resolve_stack(completion *c);
+/* The same where `model`, which names no adapter, names a stack; false: c->problem says why, as it
+ * did before where it names nothing. */
+bool completion_resolve_named(completion *c);
 
 /* ---- completion_choice.c: choices and the engine ---- */
 

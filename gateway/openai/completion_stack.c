@@ -1,8 +1,12 @@
 /* completion_stack.c -- "adapters": several of the caller's adapters at once, each with a scale. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
+#include "gateway/auth.h"
 #include "gateway/openai/completion_inside.h"
+#include "storage/stacks/stack_rows.h"
 
 _Static_assert((int)OPENAI_ADAPTERS_MAX == (int)STACK_PARTS_MAX, "a body may ask for any stack");
 
@@ -93,5 +97,47 @@ bool completion_resolve_stack(completion *c)
                              "with 'adapters', 'model' must be the base, '%.100s'",
                              c->srv->cfg->model_name);
     }
+    return pin_parts(c) && (is_plain(c) || take_stack(c));
+}
+
+/* "name", or "name@2"; false: there is no such stack, or its name is none. */
+static bool find_named(const completion *c, stack_row *row)
+{
+    char name[TENANT_NAME_MAX + 1];
+    const char *asked = c->rq.model, *at = strchr(asked, '@');
+    size_t n = at ? (size_t)(at - asked) : strlen(asked), digits = at ? strlen(at + 1) : 0;
+    bool ok = n <= TENANT_NAME_MAX && digits <= 9 &&
+              (!at || (digits > 0 && at[1] != '0' && strspn(at + 1, "0123456789") == digits));
+    if (!ok || !auth_may_use_model(c->x, asked)) return false;
+    memcpy(name, asked, n);
+    name[n] = 0;
+    return stack_rows_get(c->srv->store, c->x->caller->tenant.id, name, at ? atoi(at + 1) : 0, row,
+                          NULL) == ERR_NONE;
+}
+
+bool completion_resolve_named(completion *c)
+{
+    stack_row row;
+    cJSON *list = NULL;
+    const cJSON *v;
+    err e;
+    if (!find_named(c, &row)) return false;
+    if (json_parse(row.parts, strlen(row.parts), &json_limits_trusted, &list, &e))
+        return completion_refuse(c, &e, "model");
+    cJSON_ArrayForEach(v, list)
+    {
+        const char *name = cJSON_GetStringValue(json_get(v, "name"));
+        size_t len = name ? strlen(name) + 1 : 0;
+        bool room = len && c->rq.n_adapters < OPENAI_ADAPTERS_MAX;
+        char *own = room ? arena_alloc(&c->x->arena, len) : NULL;
+        if (!own) break;
+        memcpy(own, name, len);
+        c->rq.adapters[c->rq.n_adapters++] =
+            (openai_adapter){own, (float)cJSON_GetNumberValue(json_get(v, "scale"))};
+    }
+    bool whole = c->rq.n_adapters == cJSON_GetArraySize(list);
+    cJSON_Delete(list);
+    if (!whole) return completion_no_memory(c);
+    c->problem = (openai_problem){0};
     return pin_parts(c) && (is_plain(c) || take_stack(c));
 }

@@ -80,6 +80,8 @@ UPLOAD = obj({"object": {"const": "adapter.upload"}, "id": STR, "name": STR, "st
               "files": arr(SENT), "bytes": COUNT, "received": COUNT, "expires_in": INT})
 DELETED = obj({"object": {"enum": ["adapter", "adapter.version", "adapter.upload"]}, "name": STR, "id": STR, "version": COUNT,
                "deleted": BOOL, "state": {"enum": ["draining", "deleted"]}}, optional=["name", "id", "version", "state"])
+STACK_MADE = obj({"object": {"const": "stack"}, "name": STR, "version": COUNT, "model": STR,
+                  "adapters": arr(obj({"name": STR, "scale": NUM}), minItems=1, maxItems=4), "created": COUNT})
 EVENT = obj({"object": {"const": "adapter.event"}, "id": STR, "time": COUNT, "actor_key": maybe(STR), "action": STR, "name": STR,
              "detail": maybe(STR)})
 USED = obj({"object": {"const": "adapter.usage"}, "version": COUNT, "num_model_requests": COUNT, "input_tokens": COUNT,
@@ -112,6 +114,8 @@ SCHEMAS = {
     "Models": page(MODEL),
     "Tokens": obj({"count": COUNT, "max_model_len": COUNT, "tokens": arr(COUNT), "token_strs": arr(STR)}, optional=["token_strs"]),
     "Release": obj({"version": STR}),
+    "Stack": STACK_MADE, "Stacks": page(STACK_MADE),
+    "StackDeleted": obj({"object": {"const": "stack"}, "name": STR, "deleted": {"const": True}}),
     "Running": obj({"status": {"const": "running"}, "note": STR}),
     "ServerInfo": obj({"vllm_config": obj({
         "model_config": obj({"model": STR, "dtype": STR, "max_model_len": COUNT, "logprobs_mode": STR}),
@@ -229,6 +233,7 @@ UPLOAD_BODY = {"application/json": {"anyOf": [MANIFEST, SOURCE]}, "application/x
 FILE_BODY = {"application/octet-stream": BYTES}
 PATCH = obj({"description": opt(STR), "sharing": {"anyOf": [{"enum": ["none", "all"]}, arr(STR, maxItems=1000)]}},
             optional=["description", "sharing"])
+STACK_BODY = {"type": "object", "additionalProperties": False, "required": ["adapters"], "properties": {"adapters": {**STACK, "type": "array"}}}
 NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
 LOAD = {"application/json": obj({"lora_name": NAME, "lora_path": {"type": "string", "pattern": "^/"}, "load_inplace": opt(BOOL), "is_3d_lora_weight": opt(BOOL)},
                                 optional=["load_inplace", "is_3d_lora_weight"]),
@@ -252,6 +257,10 @@ ROUTES = [  # method and path as in gateway/route.c
     operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404, 409], limited=["requests"]),
     operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404, 409], limited=["requests"]),
     operation("GET", "/version", "Release"),
+    operation("GET", "/v1/stacks", "Stacks"),
+    operation("PUT", "/v1/stacks/{name}", "Stack", STACK_BODY, statuses=[201], errors=WAYS),
+    operation("GET", "/v1/stacks/{name}", "Stacks", errors=[404]),
+    operation("DELETE", "/v1/stacks/{name}", "StackDeleted", errors=[404]),
     operation("POST", "/v1/load_lora_adapter", None, LOAD, errors=WAYS),
     operation("POST", "/v1/unload_lora_adapter", None, UNLOAD, errors=WAYS),
     operation("POST", "/pause", "Running", parameters=[{**query("mode", {"const": "keep"}), "required": True}]),

@@ -112,6 +112,48 @@ def every_door_takes_them():
     assert b"[DONE]" in r.body
 
 
+def named_stacks_have_versions():
+    """A stack with a name answers, is keyed and billed as its parts are, whatever becomes of their aliases."""
+    key = server.tenant_key
+
+    def put(name, parts, expect=201, **more):
+        r = server.call("PUT", f"/v1/stacks/{name}", {"adapters": parts, **more}, key=key)
+        assert r.status == expect, r
+        return r.json
+
+    parts = stack_of(("r4", 0.75), ("rslora", -0.5))
+    want = text(parts, [20, 21, 22])["choices"]
+    made = put("pair", parts)
+    assert (made["version"], made["model"]) == (1, "pair@1") and made["adapters"] == stack_of(("r4@1", 0.75), ("rslora@1", -0.5)), made
+    assert put("pair", [{"name": "mlp"}])["version"] == 2
+    for model, choices in (("pair@1", want), ("pair", text(None, [20, 21, 22], model="mlp")["choices"])):
+        assert text(None, [20, 21, 22], model=model)["choices"] == choices, model
+    body = {"model": "pair@1", "prompt": "x", "max_tokens": 1}
+    assert post("/v1/completions", body).headers["x-adapter-version"] == "r4@1*0.75+rslora@1*-0.5"
+    prompt = [31 + i * 3 % 200 for i in range(2 * PAGE)]
+    assert cached(text(parts, prompt + [9])) == 0 and cached(text(None, prompt + [9], model="pair@1")) == 2 * PAGE
+    for model in ("pair@3", "pair@0", "pair:x", "pair@", "nobody"):
+        assert text(None, [20], model=model, expect=404)["error"]["param"] == "model", model
+    other = server.tenant("strangers")
+    text(None, [20], other, 404, model="pair")
+    listed = server.call("GET", "/v1/stacks", key=key).json["data"]
+    assert [(s["name"], s["version"]) for s in listed] == [("pair", 2)], listed
+    assert [s["version"] for s in server.call("GET", "/v1/stacks/pair", key=key).json["data"]] == [2, 1]
+    assert server.call("GET", "/v1/stacks", key=other).json["data"] == []
+    for name, parts_, status, says in (("r4", parts, 409, "is an adapter"), ("base", parts, 400, "base"), ("Pair", parts, 400, "name"), ("p", [], 400, "1 to 4"),
+                                       ("p", stack_of(("r4", 0)), 400, "scale"), ("p", stack_of(("ghost", 1)), 404, "ghost"), ("p", ["r4"], 400, "object"),
+                                       ("p", stack_of(("r4", 1), ("r4", 2)), 400, "twice"), ("p", stack_of(("r256", 1), ("r1", 1)), 400, "257"),
+                                       ("p", [{"name": "r4", "weight": 1}], 400, "weight"), ("p", stack_of(("all", 0.5)), 400, "activated")):
+        assert says in put(name, parts_, status)["error"]["message"], (name, says)
+    server.upload(key, "short", FIXTURES / "models/adapters-a/r1")
+    put("lost", stack_of(("short", 0.5), ("r4", 1)))
+    assert server.call("DELETE", "/v1/adapters/short", key=key).status == 200
+    assert text(None, [20], model="lost", expect=404)["error"]["param"] == "adapters[0]"
+    for name, status in (("lost", 200), ("pair", 200), ("pair", 404)):
+        assert server.call("DELETE", f"/v1/stacks/{name}", key=key).status == status
+    text(None, [20], model="pair", expect=404)
+
+
 def what_cannot_be_is_refused_by_name():
     def refused(parts, status=400, says=None, key=None, **more):
         e = text(parts, [20, 21], key, status, **more)["error"]
@@ -186,7 +228,7 @@ try:
             shutil.copytree(FIXTURES / "peft/llama-f32" / name, tmp / name, ignore=shutil.ignore_patterns("golden.bin"))
             server.upload(server.tenant_key, name, tmp / name)
         run([they_answer_as_peft_does_in_mixed_batches, its_pages_are_those_of_its_parts_and_scales, answers_and_usage_name_the_stack,
-             an_adapter_that_does_nothing_says_so, every_door_takes_them, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
+             an_adapter_that_does_nothing_says_so, every_door_takes_them, named_stacks_have_versions, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
              a_part_with_limits_is_counted, a_deleted_part_serves_no_new_stack])
 finally:
     shutil.rmtree(tmp)
