@@ -141,17 +141,28 @@ static err_code give(multipart *m, const void *data, size_t len, err *e)
     return len == 0 || m->state != DATA ? ERR_NONE : m->sink.data(m->sink.arg, data, len, e);
 }
 
+/* Where the mark stands, or begins with what is left of the piece; len: nowhere. */
+static size_t find_mark(const multipart *m, const char *s, size_t len)
+{
+    const char *cr = memchr(s, '\r', len);
+    while (cr) {
+        size_t left = len - (size_t)(cr - s);
+        if (memcmp(cr, m->mark, left < m->n_mark ? left : m->n_mark) == 0) break;
+        cr = memchr(cr + 1, '\r', left - 1);
+    }
+    return cr ? (size_t)(cr - s) : len;
+}
+
 /* Data up to a mark; how much of it was looked at goes into *used. */
 static err_code take_data(multipart *m, const char *s, size_t len, size_t *used, err *e)
 {
     err_code rc = ERR_NONE;
     size_t i = 0;
     if (m->matched == 0) {
-        const char *cr = memchr(s, '\r', len);
-        *used = cr ? (size_t)(cr - s) : len;
-        m->matched = cr != NULL;
+        *used = find_mark(m, s, len);
+        m->matched = *used < len;
         rc = give(m, s, *used, e);
-        *used += cr != NULL;
+        *used += m->matched;
         return rc;
     }
     while (i < len && m->matched < m->n_mark && s[i] == m->mark[m->matched]) i++, m->matched++;
