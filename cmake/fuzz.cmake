@@ -4,7 +4,8 @@
 # compiler's driver instead.
 set(fuzz_seeds ${CMAKE_BINARY_DIR}/fuzz/seeds)
 set(fuzz_libs adapters gatewaylib client client_top)
-file(GLOB fuzz_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
+file(GLOB fuzz_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c
+    ${PROJECT_SOURCE_DIR}/tests/fuzz/wire/fuzz_*.c)
 add_library(fuzzlib STATIC ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz.c)
 target_link_libraries(fuzzlib PUBLIC engine)
 add_custom_target(fuzzers)

@@ -731,9 +731,9 @@ static err_code build_choice(g_auto *out, const cJSON *list, err *e)
 /* The kind and the text: equal keys, equal grammars. */
 static char *key_of(const grammar_spec *spec, size_t *len)
 {
-    char *text = spec->kind == GRAMMAR_REGEX ? strdup(spec->regex)
-                 : spec->json                ? json_print(spec->json)
-                                             : strdup("");
+    char *text = spec->text   ? strdup(spec->text)
+                 : spec->json ? json_print(spec->json)
+                              : strdup("");
     if (!text) return NULL;
     *len = strlen(text) + 1;
     char *key = malloc(*len + 1);
@@ -823,7 +823,8 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     grammar *g = calloc(1, sizeof(*g));
     err_code rc = g ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
     if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, e);
-    if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->regex, e);
+    if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->text, e);
+    if (!rc && spec->kind == GRAMMAR_CFG) rc = grammar_build_cfg(&g->a, spec->text, e);
     if (!rc && spec->kind == GRAMMAR_CHOICE) rc = build_choice(&g->a, spec->json, e);
     if (!rc && spec->kind == GRAMMAR_TAGS) rc = grammar_build_tags(&g->a, spec->json, e);
     if (g) rc = or_no_memory(rc, &g->a, failures, e);

@@ -1,6 +1,6 @@
 /* grammar.h -- answers that always parse: which tokens may come next.
  *
- * A JSON schema, "any JSON object", a regular expression or a list of choices becomes one
+ * A JSON schema, a regular expression, a list of choices or a context-free grammar becomes one
  * pushdown automaton over bytes.  For each of its states the tokens of the vocabulary are sorted
  * once, lazily, into those that may follow whatever is below on the stack, those that never may,
  * and the few that depend on what is below; only these are tried again for each token made (the
@@ -26,7 +26,7 @@
 #include "engine/base/err.h"
 #include "engine/text/tokenizer.h"
 
-enum { GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a schema, an expression, all choices */
+enum { GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a schema, an expression, ... */
 
 typedef struct grammar_maker grammar_maker; /* one per vocabulary */
 typedef struct grammar grammar;
@@ -48,12 +48,18 @@ void grammar_maker_destroy(grammar_maker *m);
  *     $defs     what schemas refer to, by "#/$defs/.."
  * Tokens that the text does not show (special ones) may come in free text, and are nothing in it;
  * those of which a tag's text is made count as that. */
-typedef enum { GRAMMAR_SCHEMA, GRAMMAR_REGEX, GRAMMAR_CHOICE, GRAMMAR_TAGS } grammar_kind;
+typedef enum {
+    GRAMMAR_SCHEMA,
+    GRAMMAR_REGEX,
+    GRAMMAR_CHOICE,
+    GRAMMAR_TAGS,
+    GRAMMAR_CFG, /* context-free: GBNF, or a part of Lark's language */
+} grammar_kind;
 
 typedef struct grammar_spec {
     grammar_kind kind;
     const cJSON *json; /* the schema (NULL: any object), strings to choose from, or tags */
-    const char *regex; /* the whole text matches */
+    const char *text; /* GRAMMAR_REGEX: the whole answer matches; GRAMMAR_CFG: the grammar */
 } grammar_spec;
 
 /* Compiled, or found in the cache.  ERR_INPUT, ERR_UNSUPPORTED and ERR_LIMIT say what is wrong

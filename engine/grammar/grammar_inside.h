@@ -155,6 +155,10 @@ void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi,
 /* A JSON schema; NULL: any object.  ERR_UNSUPPORTED names the keyword and its path. */
 err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e);
 
+/* A context-free grammar, in GBNF or in Lark's language (engine/grammar/grammar_cfg.h).  ERR_INPUT
+ * and ERR_UNSUPPORTED say in which line what is wrong. */
+err_code grammar_build_cfg(g_auto *out, const char *source, err *e);
+
 /* Free text with tags: grammar_spec's json, GRAMMAR_TAGS.  Its root rule has the text between and
  * around the forms, and nothing else. */
 err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e);

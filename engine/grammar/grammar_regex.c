@@ -38,6 +38,7 @@ typedef struct {
     g_class **cls;
     int n_cls, cap_cls;
     int nest;
+    bool in_class; /* where NUL may be named, as the end of a range */
     err *e;
     err_code rc;
 } parser;
@@ -187,7 +188,7 @@ static uint32_t code_point(parser *p, char c)
     } else {
         v = hex(p, c == 'x' ? 2 : 4);
     }
-    if (v == 0 || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000))
+    if ((v == 0 && !p->in_class) || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000))
         return (uint32_t)fail(p, ERR_UNSUPPORTED, "a character that can't be");
     return v;
 }
@@ -249,6 +250,7 @@ static int bracket(parser *p)
     if (!c) return 0;
     bool negative = eat(p, '^');
     if (at(p, ']')) return fail(p, ERR_UNSUPPORTED, "an empty class");
+    p->in_class = true;
     while (p->s < p->end && *p->s != ']' && !p->rc) {
         bool set, set2;
         if (at(p, '[') && p->s + 1 < p->end && p->s[1] == ':')
@@ -266,6 +268,7 @@ static int bracket(parser *p)
         }
         if (!set) g_class_add(c, lo, hi);
     }
+    p->in_class = false;
     if (!eat(p, ']')) return fail(p, ERR_INPUT, "a ']' is missing");
     if (negative) g_class_not(c);
     if (c->failed) return fail(p, ERR_LIMIT, "too large a class");

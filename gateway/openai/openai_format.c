@@ -1,5 +1,6 @@
 /* openai_format.c -- what form an answer must have: OpenAI's response_format, vLLM's
- * structured_outputs and its older guided_ fields, all brought into one grammar_spec. */
+ * structured_outputs and its older guided_ fields, llama.cpp's grammar, all brought into one
+ * grammar_spec. */
 #include "gateway/openai/openai_format.h"
 
 #include <stdio.h>
@@ -58,10 +59,20 @@ static bool ask_schema(reader *r, const char *param, const cJSON *v)
     return ask(r, param, (grammar_spec){.kind = GRAMMAR_SCHEMA, .json = v});
 }
 
-static bool ask_regex(reader *r, const char *param, const cJSON *v)
+static bool ask_text(reader *r, const char *param, const cJSON *v, grammar_kind kind)
 {
     if (!cJSON_IsString(v)) return bad(r, param, "must be a string");
-    return ask(r, param, (grammar_spec){.kind = GRAMMAR_REGEX, .regex = v->valuestring});
+    return ask(r, param, (grammar_spec){.kind = kind, .text = v->valuestring});
+}
+
+static bool ask_regex(reader *r, const char *param, const cJSON *v)
+{
+    return ask_text(r, param, v, GRAMMAR_REGEX);
+}
+
+static bool ask_grammar(reader *r, const char *param, const cJSON *v)
+{
+    return ask_text(r, param, v, GRAMMAR_CFG);
 }
 
 static bool ask_choice(reader *r, const char *param, const cJSON *v)
@@ -249,7 +260,7 @@ static const form outputs[] = {
     {"regex", ask_regex, "structured_outputs.regex"},
     {"choice", ask_choice, "structured_outputs.choice"},
     {"json_object", ask_object, "structured_outputs.json_object"},
-    {"grammar", NULL, "structured_outputs.grammar"},
+    {"grammar", ask_grammar, "structured_outputs.grammar"},
     {"structural_tag", ask_tags_text, "structured_outputs.structural_tag"},
     {"whitespace_pattern", NULL, "structured_outputs.whitespace_pattern"},
 };
@@ -258,6 +269,8 @@ static const form guided[] = {
     {"guided_json", ask_schema, "guided_json"},
     {"guided_regex", ask_regex, "guided_regex"},
     {"guided_choice", ask_choice, "guided_choice"},
+    {"guided_grammar", ask_grammar, "guided_grammar"},
+    {"grammar", ask_grammar, "grammar"},
 };
 
 static bool take_outputs(reader *r)

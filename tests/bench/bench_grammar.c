@@ -97,7 +97,7 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
     }
     grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = json_get(tree, "schema")};
     const cJSON *regex = json_get(tree, "regex"), *choice = json_get(tree, "choice");
-    if (regex) spec = (grammar_spec){.kind = GRAMMAR_REGEX, .regex = regex->valuestring};
+    if (regex) spec = (grammar_spec){.kind = GRAMMAR_REGEX, .text = regex->valuestring};
     const cJSON *tags = json_get(tree, "tags");
     if (tags) spec = (grammar_spec){.kind = GRAMMAR_TAGS, .json = tags};
     if (choice) spec = (grammar_spec){.kind = GRAMMAR_CHOICE, .json = choice};

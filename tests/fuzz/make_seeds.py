@@ -121,6 +121,9 @@ def expressions():
         if "regex" in case:
             for t in (case["yes"] + case["no"])[:6]:
                 put("regex", case["regex"] + "\0" + t)
+        elif "grammar" in case:
+            for t in (case["yes"] + case["no"])[:2]:
+                put("cfg", case["grammar"] + "\0" + t)
         elif "schema" in case:
             put("schema", compact(case["schema"]) + "\0" + (case["yes"] or [""])[0])
 
@@ -147,6 +150,11 @@ def heads():
     put("head", "OPTIONS http://a:80/x?y HTTP/1.1\r\nhost:b\r\nx-api-key: 1\r\napi-key: 2\r\n\r\n")
     put("chunks", "4\r\nWiki\r\n6;x=\"y\"\r\npedia \r\n0\r\nT: v\r\n\r\n")
     put("chunks", "00a\r\n0123456789\r\n0\r\n\r\nGET / HTTP/1.1\r\n")
+    part = "--b\r\nContent-Disposition: form-data; name=\"%s\"%s\r\n\r\n%s\r\n"
+    form = part % ("purpose", "", "batch") + part % ("file", "; filename=\"a \\\"b.jsonl\"\r\nContent-Type: text/plain", "{}\n\r\n--c\r\r\n--bb")
+    put("multipart", "multipart/form-data; boundary=b\0" + form + "--b--\r\n")
+    put("multipart", "multipart/form-data; x=y; boundary=\"b\"\0before\r\n" + form + "--b \t--")
+    put("multipart", "multipart/form-data; boundary=b\0--b\r\n\r\nno name\r\n--b--")
 
 
 # -------------------------------------------------------------------------------------------------- files --
@@ -354,6 +362,10 @@ def calls():
     put("calls", "m" + f"[TOOL_CALLS] [{call}, {call}]")
     put("calls", "l" + call.replace("arguments", "parameters") + "; " + call)
     put("calls", "o" + call)
+    put("calls", "p" + f"<|tool_call|>[{call},{call}]<|/tool_call|>")
+    put("calls", "c" + f"<|START_ACTION|>[{call.replace('name', 'tool_name')}]<|END_ACTION|>")
+    put("calls", "x<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>")
+    put("calls", "d<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>")
 
 
 def thoughts():

@@ -6,7 +6,7 @@
 #   --minutes N  all together (10); the named ones, or all, get equal parts, in slices of a minute
 #   --jobs N     so many at a time (1)
 #   --afl        with AFL++ instead of libFuzzer (one slice each; no count of what came before)
-#   NAME         of a harness: tests/fuzz/fuzz_NAME.c; `differ`: against Python's re, json and Jinja
+#   NAME         of a harness, fuzz_NAME.c; `differ`: against Python's re, json and Jinja
 #
 # Needs clang (or, with --afl, afl-clang-fast); builds into build/fuzz (build/afl), with ASan
 # and UBSan.  Under it lie seeds/, corpus/NAME/ (what has been learnt: it is gone on with),
@@ -40,6 +40,7 @@ longest() {
     case $1 in
     tar | gguf | safetensors) echo 16384 ;;
     pattern | regex) echo 128 ;;
+    cfg) echo 512 ;;
     split) echo 512 ;;
     sse | calls | chunks | head | config) echo 1024 ;;
     *) echo 4096 ;;
@@ -47,7 +48,7 @@ longest() {
 }
 dictionary() {
     case $1 in
-    pattern | regex | split) echo regex ;;
+    pattern | regex | split | cfg) echo regex ;;
     jinja) echo jinja ;;
     json | body | stats | peft | schema | tokenizer | words | manifest | calls | safetensors) echo json ;;
     esac
@@ -118,7 +119,7 @@ echo 'src: *engine/cpu/*' >"$AFL_LLVM_DENYLIST"
 cmake --build "$build" --target fuzzers >"$build.log" 2>&1 || { grep -E 'error|FAILED' "$build.log" >&2; exit 1; }
 mkdir -p "$build/log" "$build/total" "$build/corpus" "$build/found"
 python3 tests/fuzz/make_seeds.py "$root" "$build/seeds" >/dev/null
-[ -n "$names" ] || names="$(ls tests/fuzz/fuzz_*.c | sed 's/.*fuzz_\(.*\)\.c/\1/') differ"
+[ -n "$names" ] || names="$(ls tests/fuzz/fuzz_*.c tests/fuzz/wire/fuzz_*.c | sed 's/.*fuzz_\(.*\)\.c/\1/') differ"
 
 if [ "$fuzzer" = afl ]; then
     for n in $names; do

@@ -136,7 +136,8 @@ tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/engine/grammar: engine/grammar/grammar_inside.h
 tests/gateway: tests/gateway/http/fake_civetweb.h
-tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/route.h gateway/doors gateway/http gateway/openai storage tui/sse.h tui/top/topdata.h
+tests/fuzz/wire: gateway/http gateway/route.h tests/fuzz
+tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/doors gateway/openai storage tui/sse.h tui/top/topdata.h
 tests/gpu: engine engine/base engine/cuda engine/model tests/emu/cuda_rt/emu_rt.h
 tests/storage/fleet: storage/store_sql.h
 tests/sim: engine/memory engine/sched

@@ -1,10 +1,11 @@
-"""Texts that a grammar must take and texts that it must refuse, judged by jsonschema and re.
+"""Texts that a grammar must take and texts that it must refuse, judged by jsonschema, re and lark.
 
     python3 tests/tools/make_grammar_golden.py >tests/fixtures/grammar/cases.jsonl
 
 "yes": instances made from the schema by a small generator of our own, in the schema's order, written as
 JSON without spaces or with one after ',' and ':'.  "no": the same texts, damaged, where jsonschema (or
-re.fullmatch) says that they do not fit.  Needs jsonschema."""
+re.fullmatch, or Lark's own Earley parser) says that they do not fit.  A grammar in GBNF is judged by one
+in Lark that says the same.  Needs jsonschema and lark (1.3.1)."""
 import json
 import pathlib
 import random
@@ -12,11 +13,102 @@ import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import lark  # noqa: E402
 import schemas  # noqa: E402
 
 r = random.Random(7)
 REGEXES = [r"[0-9]{3}-(foo|bar)+x?", r"^a.{2,40}z$", r"(?:\d{1,3}\.){3}\d{1,3}", r"[^a-z\s]{1,9}!",
            r"\w+@\w+\.(com|org)", r"(yes|no|maybe)( really){0,12}", r"é{2,}|日本?", r"\$\{[A-Z_]{1,64}\}"]
+# (in Lark, in GBNF, texts)
+GRAMMARS = [
+    (r"""start: sum
+sum: product | sum "+" product | sum "-" product   // begins with itself
+product: atom | product "*" atom | product "/" atom
+?atom: NUMBER -> number
+     | "-" atom -> neg
+     | "(" sum ")"
+%import common.NUMBER
+%import common.WS_INLINE
+%ignore WS_INLINE""",
+     r"""# sums
+root ::= ws sum
+sum ::= product | sum ("+" | "-") ws product
+product ::= atom | product [*/] ws atom
+atom ::= number ws | "-" ws atom | "(" ws sum ")" ws
+number ::= ([0-9]+ ("." [0-9]*)? | "." [0-9]+) ([eE] [-+]? [0-9]+)?
+ws ::= [ \t]*""",
+     ["1+2*3", " 4 - -5", "(1+2)*3/4", "((7))", "1.5e3-.5", "2*(3+(4-5))*6", "1+2+3+4+5+6+7+8+9", "1.+2"]),
+    (r"""start: value
+value: object | array | STRING | NUMBER | "true" | "false" | "null"
+object: "{" [pair ("," pair)*] "}"
+pair: STRING ":" value
+array: "[" [value ("," value)*] "]"
+STRING: "\"" (/[^"\\\x00-\x1f]/ | "\\" /["\\\/bfnrt]/)* "\""
+NUMBER: "-"? ("0" | /[1-9]/ /[0-9]/*) ("." /[0-9]/+)?
+WS: " " | "\n"
+%ignore WS""",
+     r"""root   ::= ws value
+value  ::= object | array | string ws | number ws | ("true" | "false" | "null") ws
+object ::=
+  "{" ws (
+            string ws ":" ws value
+    ("," ws string ws ":" ws value)*
+  )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x00-\x1F] | "\\" ["\\/bfnrt] )* "\""
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)?
+ws     ::= [ \n]*""",
+     ['{"a": [1, 2.5, -0], "b": {"c": null}}', "[]", "{}", '"é日\\n"', "[[[1],[2]],[]]", ' [true , false]\n', '{"x":"\\""}']),
+    (r"""start: statement+
+statement: "let" NAME "=" NAME ";" | "if" NAME "then" statement ["else" statement]
+NAME: ("a".."c")+
+WS: /[ \n]+/
+%ignore WS""",
+     r"""root ::= ws statement+
+statement ::= "let" ws name "=" ws name ";" ws | "if" ws name "then" ws statement ("else" ws statement)?
+name ::= [a-c]+ ws
+ws ::= [ \n]*""",
+     ["let a = b;", "if a then let b=c; else let c=a;", "if a then if b then let a=a;", "letab=c;leta=b;", "let abc = cab;\n let b = b;"]),
+    (r"""start: move ("\n" move)* "\n"?
+move: /[1-9][0-9]?/ ". " san " " san
+san: PIECE? ("a".."h")~1..2 "1".."8" ("+" | "#")? | "O-O" "-O"~0..1
+PIECE: "N" | "B"i | "Q" """,
+     r"""root ::= move ("\n" move)* "\n"?
+move ::= [1-9] [0-9]? ". " san " " san
+san ::= [NBbQ]? [a-h]{1,2} [1-8] [+#]? | "O-O" "-O"{0,1}""",
+     ["1. e4 e5", "1. e4 e5\n2. Nf3 Nc6\n", "12. bbc4 Qhd8#", "3. O-O O-O-O", "9. be3+ Bc5"]),
+    (r"""start: item+
+item: "- " /[^\r\n]/~1..40 "\n" """,
+     r"""root ::= item+
+item ::= "- " [^\r\n]{1,40} "\n" """,
+     ["- one\n", "- é日本 x\n- two\n", "- " + "y" * 40 + "\n", "-  \n"]),
+    (r"""start: a
+a: b "x" | "s"
+b: a "y" | c
+c: a "z" | "t" """,
+     r"""root ::= a
+a ::= b "x" | "s"
+b ::= a "y" | c
+c ::= a "z" | "t" """,
+     ["s", "syx", "szx", "tx", "txyx", "szxyxzx", "txzxyx"]),
+    (r"""start: "begin"i body "end"i
+body: (("(" body ")")+ | ["," start]) """,
+     r"""root ::= [Bb][Ee][Gg][Ii][Nn] body [Ee][Nn][Dd]
+body ::= (("(" body ")")+ | ("," root)?) """,
+     ["beginend", "BEGIN()()End", "begin(())end", "begin,BeginENDend", "begin((,beginend)())end"]),
+    (r"""start: /[ぁ-ゟァ-ヿ]/+ "。" | "\u00e9\x41\t" "\U0001F600"~2""",
+     r"""root ::= [ぁ-ゟァ-ヿ]+ "。" | "\u00e9\x41\t" "\U0001F600"{2}""",
+     ["ひらがな。", "カタカナ。", "éA\t😀😀"]),
+    (r"""start: "SELECT"i cols "FROM"i CNAME [where]
+cols: "*" | CNAME ("," CNAME)*
+where: "WHERE"i cond (("AND"i | "OR"i) cond)*
+cond: CNAME ("=" | "<" | ">") (SIGNED_INT | "'" /[a-z]/* "'")
+%import common (CNAME, SIGNED_INT)
+%import common.WS -> BLANK
+%ignore BLANK
+%ignore /--[^\n]*\n/""", None,
+     ["select * from t", "SELECT a, b FROM t WHERE a = 1 AND b > -2", "select a from t where a='x'", "select a -- c\n from t"]),
+]
 CHOICES = [["yes", "no", "maybe", "may"], ["a b", "a", "日本", "naïve"], ["x"]]
 
 
@@ -104,6 +196,51 @@ def texts_of(pattern):
     return known[REGEXES.index(pattern)]
 
 
+def earley(text):
+    parser = lark.Lark(text, parser="earley", lexer="dynamic_complete", ambiguity="forest")
+
+    def fits(t):
+        try:
+            parser.parse(t)
+            return True
+        except lark.exceptions.UnexpectedInput:
+            return False
+    return fits
+
+
+def drawn_grammar():
+    """Rules that may begin with themselves and with each other, and none that may be empty: ambiguous, but not beyond
+    what is kept of a text's readings."""
+    names = ["start", "p"]
+
+    def item(first, depth):
+        kind = r.random()
+        often = "" if first else r.choice(["", "", "?", "*", "~0..2"])
+        if kind < 0.4:
+            return r.choice(['"a"', '"b"', '"ab"', "/[ab]c/", "C"]) + often
+        if kind < 0.75 or depth == 0:
+            return r.choice(names)
+        return "(" + " | ".join(sequence(depth - 1) for _ in range(r.randrange(1, 3))) + ")"
+
+    def sequence(depth=1):
+        return " ".join(item(i == 0, depth) for i in range(r.randrange(1, 4 if depth else 3)))
+    lines = [f"{n}: " + " | ".join(sequence() for _ in range(r.randrange(2, 4))) for n in names]
+    return "\n".join([*lines, 'C: "c" | "d"+ "c"'])
+
+
+def drawn_grammars(n):
+    while n:
+        text = drawn_grammar()
+        try:
+            fits = earley(text)
+        except lark.exceptions.LarkError:  # a rule has one expansion twice
+            continue
+        good = [t for t in sorted({"".join(r.choice("abcd") for _ in range(k % 6 + 1)) for k in range(120)}) if fits(t)]
+        if len(good) >= 4:
+            case({"grammar": text}, good, fits)
+            n -= 1
+
+
 def main():
     for schema in schemas.schemas(90, seed=5):
         good = []
@@ -118,6 +255,12 @@ def main():
         case({"regex": pattern}, texts_of(pattern), lambda t: re.fullmatch(pattern, t) is not None)
     for choice in CHOICES:
         case({"choice": choice}, choice, lambda t: t in choice)
+    for text, gbnf, good in GRAMMARS:
+        fits = earley(text)
+        assert all(fits(t) for t in good), (text, [t for t in good if not fits(t)])
+        for each in [text] + [gbnf] * (gbnf is not None):
+            case({"grammar": each}, good, fits)
+    drawn_grammars(30)
 
 
 main()

@@ -163,7 +163,7 @@ FORM = {"type": ["object", "null"], "required": ["type"], "properties": {
         "begin": STR, "schema": {"type": ["object", "boolean"]}, "end": STR}}, minItems=1, maxItems=128),
     "format": {"type": "object", "required": ["type"], "properties": {"type": {"const": "triggered_tags"}}}}}
 OUTPUTS = {"type": ["object", "null"], "additionalProperties": False, "properties": {
-    "json": {"type": ["object", "boolean", "string", "null"]}, "regex": opt(STR), "choice": opt(arr(STR)), "json_object": opt(BOOL),
+    "json": {"type": ["object", "boolean", "string", "null"]}, "regex": opt(STR), "choice": opt(arr(STR)), "json_object": opt(BOOL), "grammar": opt(STR),
     "structural_tag": {"type": ["object", "string", "null"]},
     "disable_any_whitespace": opt(BOOL), "disable_fallback": opt(BOOL), "disable_additional_properties": opt(BOOL)}}
 

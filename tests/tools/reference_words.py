@@ -55,6 +55,8 @@ FIELDS = {
     "guided_json": "as `structured_outputs.json`; vLLM's older name",
     "guided_regex": "as `structured_outputs.regex`",
     "guided_choice": "as `structured_outputs.choice`",
+    "guided_grammar": "as `structured_outputs.grammar`",
+    "grammar": "the same; llama.cpp's name",
     "return_token_strs": "true or false",
 }
 

@@ -94,6 +94,10 @@ def all_names_of_a_form():
     for more in ({"structured_outputs": {"choice": ["lamp", "door"]}},
                  {"guided_choice": ["lamp", "door"]}):
         assert text(**more)["text"] in ("lamp", "door")
+    sums = {"lark": 'start: sum\nsum: sum "+" INT | INT\nINT: /[1-9]/\n%ignore " "', "gbnf": 'root ::= [1-9] ("+" [1-9])*'}
+    for more in ({"structured_outputs": {"grammar": sums["lark"]}}, {"guided_grammar": sums["gbnf"]}, {"grammar": sums["gbnf"]}):
+        got = text(temperature=0.5, max_tokens=40, **more)
+        assert got["text"] and re.fullmatch(r"[1-9]([+][1-9])*[+]?", got["text"].replace(" ", "")), got
     r = chat(response_format={"type": "json_object"}, max_tokens=300, temperature=0)
     if r.json["choices"][0]["finish_reason"] == "stop":
         assert isinstance(json.loads(message(r)), dict)
@@ -202,7 +206,8 @@ def refusals_name_the_keyword():
     refused(name, "'not' at #/properties/a", response_format=form(bad))
     refused(name, "required", response_format={"type": "json_schema"})
     refused("response_format", "type", response_format={"type": "xml"})
-    refused("structured_outputs.grammar", "not supported", structured_outputs={"grammar": "x"})
+    refused("structured_outputs.grammar", "line 2", structured_outputs={"grammar": 'root ::= "a"\n  b'})
+    refused("guided_grammar", "templates", guided_grammar="start: a{b}")
     refused("structured_outputs.regex", "look-around", structured_outputs={"regex": "(?=a)"})
     refused("guided_regex", "both", guided_regex="a", structured_outputs={"regex": "b"})
     refused("guided_json", "no JSON", guided_json="{")

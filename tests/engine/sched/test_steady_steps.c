@@ -233,7 +233,7 @@ START_TEST(a_steady_step_allocates_nothing)
     grammar *form;
     ck_assert_msg(!tokenizer_load(&tok, "../conf/demo/base", &e), "%s", e.msg);
     ck_assert(!grammar_maker_create(&maker, tok, config->n_vocab, &e));
-    grammar_spec spec = {.kind = GRAMMAR_REGEX, .regex = "([a-z ]|[0-9]{2,5})*"};
+    grammar_spec spec = {.kind = GRAMMAR_REGEX, .text = "([a-z ]|[0-9]{2,5})*"};
     ck_assert_msg(!grammar_acquire(maker, &spec, &form, &e), "%s", e.msg);
 
     static client c[MAX_SEQS];

@@ -160,8 +160,8 @@ static const refusal refusals[] = {
     {true, "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
      "response_format.json_schema.schema", "missing_required_parameter"},
     {true, "{" MSG ",\"structured_outputs\":[]}", "structured_outputs", "invalid_value"},
-    {true, "{" MSG ",\"structured_outputs\":{\"grammar\":\"x\"}}", "structured_outputs.grammar",
-     "unsupported_parameter"},
+    {true, "{" MSG ",\"structured_outputs\":{\"grammar\":[]}}", "structured_outputs.grammar",
+     "invalid_value"},
     {true, "{" MSG ",\"structured_outputs\":{\"new\":1}}", "structured_outputs",
      "unsupported_parameter"},
     {true, "{" MSG ",\"structured_outputs\":{\"json\":\"{\"}}", "structured_outputs.json",
@@ -172,7 +172,9 @@ static const refusal refusals[] = {
      "guided_json", "invalid_value"},
     {true, "{" MSG ",\"guided_regex\":7}", "guided_regex", "invalid_value"},
     {true, "{" MSG ",\"guided_choice\":\"a\"}", "guided_choice", "invalid_value"},
-    {true, "{" MSG ",\"guided_grammar\":\"a\"}", "guided_grammar", "unsupported_parameter"},
+    {true, "{" MSG ",\"guided_grammar\":{}}", "guided_grammar", "invalid_value"},
+    {true, "{" MSG ",\"grammar\":\"root ::= \\\"a\\\"\",\"guided_regex\":\"a\"}", "grammar",
+     "invalid_value"},
     {true, "{" MSG ",\"tools\":[{}]}", "tools[0].type", "invalid_value"},
     {true, "{" MSG ",\"tools\":[]}", "tools", "invalid_value"},
     {true, "{" MSG ",\"tools\":{}}", "tools", "invalid_value"},
@@ -384,7 +386,7 @@ START_TEST(forms_of_an_answer)
         ck_assert_str_eq(p.rq.format_param, cases[i].param);
         ck_assert_int_eq((int)p.rq.format.kind, (int)cases[i].kind);
         ck_assert((p.rq.format.json != NULL) == cases[i].json);
-        ck_assert((p.rq.format.regex != NULL) == (cases[i].kind == GRAMMAR_REGEX));
+        ck_assert((p.rq.format.text != NULL) == (cases[i].kind == GRAMMAR_REGEX));
         ck_assert(!p.rq.rules.ignore_eos);
         ck_assert_str_eq(p.rq.ignored[p.rq.n_ignored - 1], "ignore_eos");
         drop(&p);
