@@ -85,7 +85,9 @@ static bool begin_text(completion *c, choice *ch)
                              tokenizer_find(c->vocab->tok, thinking_mark(c->thinking, i)));
     if (!c->tools) return true;
     bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED && !thinks(c);
-    completion_text_keep(&ch->text, tokenizer_find(c->vocab->tok, tool_style_marker(c->tools)));
+    for (int i = 0; tool_style_mark(c->tools, i); i++)
+        completion_text_keep(&ch->text,
+                             tokenizer_find(c->vocab->tok, tool_style_mark(c->tools, i)));
     return tool_reader_init(&ch->tools, c->tools, c->rq.callable, c->rq.guided, opened,
                             c->rq.one_call) ||
            completion_no_memory(c);

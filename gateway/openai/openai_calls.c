@@ -37,17 +37,23 @@ void openai_move_refs(cJSON *s, int fn, bool *failed)
     }
 }
 
-/* {"name": "f", "arguments": {...}}, its arguments at #/$defs/f<fn>. */
-static cJSON *schema_of_call(const cJSON *f, int fn, const char *arguments)
+/* {"name": "f", "arguments": {...}}, its arguments at #/$defs/f<fn>; Command's has a number of its
+ * own before these. */
+static cJSON *schema_of_call(const cJSON *f, int fn, tool_style style)
 {
     char ref[32];
     snprintf(ref, sizeof(ref), "#/$defs/f%d", fn);
-    const char *const words[] = {"name", arguments};
-    cJSON *s = cJSON_CreateObject(), *required = cJSON_CreateStringArray(words, 2);
+    bool numbered = style == TOOLS_COMMAND;
+    const char *arguments = tool_style_arguments(style);
+    const char *const words[] = {tool_style_name(style), arguments, "tool_call_id"};
+    cJSON *s = cJSON_CreateObject(), *required = cJSON_CreateStringArray(words, numbered ? 3 : 2);
     cJSON *properties = s ? cJSON_AddObjectToObject(s, "properties") : NULL;
-    cJSON *name = properties ? cJSON_AddObjectToObject(properties, "name") : NULL;
+    cJSON *id = numbered && properties ? cJSON_AddObjectToObject(properties, words[2]) : NULL;
+    cJSON *name = properties ? cJSON_AddObjectToObject(properties, words[0]) : NULL;
     cJSON *args = properties ? cJSON_AddObjectToObject(properties, arguments) : NULL;
-    bool ok = name && args && required && cJSON_AddStringToObject(s, "type", "object") &&
+    bool ok = (!numbered || (id && cJSON_AddStringToObject(id, "type", "string") &&
+                             cJSON_AddStringToObject(id, "pattern", "^[0-9]{1,3}$"))) &&
+              name && args && required && cJSON_AddStringToObject(s, "type", "object") &&
               cJSON_AddBoolToObject(s, "additionalProperties", false) &&
               cJSON_AddStringToObject(name, "const", json_get(f, "name")->valuestring) &&
               cJSON_AddStringToObject(args, "$ref", ref);
@@ -110,7 +116,7 @@ static cJSON *schema_of_calls(const openai_request *rq, tool_style style, bool m
         if (!ok || (rq->tool_named && f != rq->tool_named)) continue;
         snprintf(name, sizeof(name), "f%d", fn);
         cJSON *args = schema_of_arguments(f, fn, may);
-        cJSON *call = schema_of_call(f, fn++, tool_style_arguments(style));
+        cJSON *call = schema_of_call(f, fn++, style);
         ok = args && call && cJSON_AddItemToObject(defs, name, args);
         if (!ok) cJSON_Delete(args);
         if (ok) ok = cJSON_AddItemToArray(any, call);
@@ -165,18 +171,42 @@ static bool add_marked(cJSON *root, tool_style style, cJSON *calls)
     cJSON *triggers = cJSON_AddArrayToObject(root, "triggers");
     cJSON *tags = triggers ? cJSON_AddArrayToObject(root, "tags") : NULL;
     bool ok = calls && tags && add_text(triggers, tool_style_marker(style));
-    if (ok && style == TOOLS_MISTRAL) {
+    if (ok && tool_style_lists(style)) {
         cJSON *list = cJSON_CreateObject();
         ok = list && cJSON_AddItemToObject(list, "items", calls) &&
              cJSON_AddStringToObject(list, "type", "array") &&
              cJSON_AddNumberToObject(list, "minItems", 1);
-        if (ok) return add_tag(tags, "[TOOL_CALLS] ", list, "");
+        const char *begin = style == TOOLS_MISTRAL ? "[TOOL_CALLS] " : tool_style_marker(style);
+        if (ok) return add_tag(tags, begin, list, "");
         cJSON_Delete(list);
         return false;
     }
     if (ok) return add_tag(tags, "<tool_call>\n", calls, "\n</tool_call>");
     cJSON_Delete(calls);
     return false;
+}
+
+/* DeepSeek's: the function's name stands before its arguments. */
+static bool add_framed(const openai_request *rq, cJSON *root, const chat_template *ct)
+{
+    const tool_frame frame = tool_style_frame(ct);
+    cJSON *triggers = cJSON_AddArrayToObject(root, "triggers");
+    cJSON *tags = triggers ? cJSON_AddArrayToObject(root, "tags") : NULL;
+    const cJSON *t;
+    char begin[256], path[32];
+    int fn = 0;
+    bool ok = tags && add_text(triggers, tool_style_marker(TOOLS_DEEPSEEK));
+    cJSON_ArrayForEach(t, rq->callable)
+    {
+        cJSON *ref = ok ? cJSON_CreateObject() : NULL;
+        snprintf(begin, sizeof(begin), "%s%s%s", frame.begin,
+                 json_get(json_get(t, "function"), "name")->valuestring, frame.behind);
+        snprintf(path, sizeof(path), "#/$defs/f%d", fn++);
+        ok = ref && cJSON_AddStringToObject(ref, "$ref", path);
+        if (!ok) cJSON_Delete(ref);
+        ok = ok && add_tag(tags, begin, ref, frame.end);
+    }
+    return ok;
 }
 
 /* What a call of Llama's begins with, of one function: each that tool_style_head() gives. */
@@ -210,7 +240,7 @@ static bool add_unmarked(const openai_request *rq, cJSON *root, tool_style style
     return ok;
 }
 
-static bool guide(openai_request *rq, tool_style style, openai_problem *p)
+static bool guide(openai_request *rq, tool_style style, const chat_template *ct, openai_problem *p)
 {
     cJSON *calls = schema_of_calls(rq, style, true), *root = cJSON_CreateObject();
     cJSON *defs = calls ? cJSON_DetachItemFromObject(calls, "$defs") : NULL;
@@ -218,6 +248,8 @@ static bool guide(openai_request *rq, tool_style style, openai_problem *p)
     if (!ok) cJSON_Delete(defs);
     if (ok && style == TOOLS_LLAMA)
         ok = add_unmarked(rq, root, style);
+    else if (ok && style == TOOLS_DEEPSEEK)
+        ok = add_framed(rq, root, ct);
     else if (ok) {
         ok = add_marked(root, style, calls);
         calls = NULL;
@@ -234,11 +266,12 @@ static bool guide(openai_request *rq, tool_style style, openai_problem *p)
     return true;
 }
 
-bool openai_form_calls(openai_request *rq, tool_style style, bool may_guide, openai_problem *p)
+bool openai_form_calls(openai_request *rq, tool_style style, const chat_template *ct,
+                       openai_problem *p)
 {
     if (rq->tool_choice >= TOOL_CHOICE_REQUIRED) return force(rq, style, p);
     if (rq->format_param) return true; /* a form says all */
-    return may_guide ? guide(rq, style, p) : openai_free_calls(rq, p);
+    return ct ? guide(rq, style, ct, p) : openai_free_calls(rq, p);
 }
 
 /* ---- calls without a form ------------------------------------------------------------------- */

@@ -17,8 +17,10 @@ bool openai_take_calls(openai_request *rq, const cJSON *calls, int index, chat_m
                        openai_problem *p);
 
 /* What calls must look like becomes the request's form, as the model's style has it: the whole
- * answer where it must be one, else each call in it, if `may_guide`.  False: *p says why. */
-bool openai_form_calls(openai_request *rq, tool_style style, bool may_guide, openai_problem *p);
+ * answer where it must be one, else each call in it, as its template `ct` writes them (NULL: they
+ * are not guided).  False: *p says why. */
+bool openai_form_calls(openai_request *rq, tool_style style, const chat_template *ct,
+                       openai_problem *p);
 
 /* Calls in auto are as the model writes them: what asked for more is refused, or ignored by
  * name. */

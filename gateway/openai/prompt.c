@@ -29,20 +29,11 @@ void prompt_limits(const exchange *x, openai_limits *out)
     (void)openai_logprobs_mode(s->cfg->engine_logprobs_mode, &out->logprobs);
 }
 
-/* How the model writes calls of tools, by the marks in its chat template. */
-static tool_style style_of(const chat_template *ct)
+/* Whether calls' arguments are written as JSON behind a mark: channels' have no mark of their own,
+ * and some write tags. */
+static bool writes_json(const server *s, tool_style style)
 {
-    return chat_template_says(ct, "<tool_call>")    ? TOOLS_HERMES
-           : chat_template_says(ct, "[TOOL_CALLS]") ? TOOLS_MISTRAL
-           : chat_template_says(ct, "tools")        ? TOOLS_LLAMA
-                                                    : TOOLS_NONE;
-}
-
-/* Whether calls are written as tool_reader.h has it: channels' have no mark of their own, and some
- * write tags of other kinds behind <tool_call>. */
-static bool writes_json(const server *s)
-{
-    return s->thinking != THINKING_CHANNEL && !chat_template_says(s->chat, "<function=") &&
+    return s->thinking != THINKING_CHANNEL && style != TOOLS_XML &&
            !chat_template_says(s->chat, "<arg_key>");
 }
 
@@ -54,12 +45,14 @@ bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, op
                              "this model has no chat template; use /v1/completions");
     }
     if (!rq->tools) return true;
-    *tools = style_of(s->chat);
+    *tools = tool_style_of(s->chat);
+    /* A call that must come is a bare object: DeepSeek's frame names the function outside of it. */
+    if (*tools == TOOLS_DEEPSEEK && rq->tool_choice >= TOOL_CHOICE_REQUIRED) *tools = TOOLS_LLAMA;
     if (*tools == TOOLS_NONE) {
         return openai_refuse(p, 400, "unsupported_parameter", "tools",
                              "'tools' is not supported: this model's chat template has none");
     }
-    return openai_form_calls(rq, *tools, writes_json(s), p);
+    return openai_form_calls(rq, *tools, writes_json(s, *tools) ? s->chat : NULL, p);
 }
 
 thinking_start prompt_start(const server *s, const tokenizer *tok, const openai_request *rq,

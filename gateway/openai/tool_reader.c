@@ -17,21 +17,82 @@
 
 enum { HEAD_MAX = 64 << 10 }; /* bytes of an object before its arguments, after which it is none */
 
+#define MARK(words) "<\xEF\xBD\x9C" words "\xEF\xBD\x9C>" /* DeepSeek's bars */
+#define PART        "\xE2\x96\x81"                        /* what it has for a blank */
+static const char ds_list[] = MARK("tool" PART "calls" PART "begin");
+static const char ds_begin[] = MARK("tool" PART "call" PART "begin");
+static const char ds_sep[] = MARK("tool" PART "sep");
+#define DS_END MARK("tool" PART "call" PART "end")
+
+static const struct {
+    const char *marker, *opening, *name, *arguments;
+    bool lists;
+    const char *close; /* of one call, or of the list */
+} styles[TOOLS_STYLES] = {
+    [TOOLS_NONE] = {"", "", "name", "arguments", false, ""},
+    [TOOLS_HERMES] = {"<tool_call>", "<tool_call>\n", "name", "arguments", false, "</tool_call>"},
+    [TOOLS_XML] = {"<tool_call>", "<tool_call>\n", "name", "arguments", false, "</tool_call>"},
+    [TOOLS_MISTRAL] = {"[TOOL_CALLS]", "[TOOL_CALLS] [", "name", "arguments", true, ""},
+    [TOOLS_PHI] = {"<|tool_call|>", "<|tool_call|>[", "name", "arguments", true, "<|/tool_call|>"},
+    [TOOLS_COMMAND] = {"<|START_ACTION|>", "<|START_ACTION|>[", "tool_name", "parameters", true,
+                       "<|END_ACTION|>"},
+    [TOOLS_DEEPSEEK] = {ds_begin, "", "name", "parameters", false, ""},
+    [TOOLS_LLAMA] = {"<|python_tag|>", "", "name", "parameters", false, ""},
+};
+
+tool_style tool_style_of(const chat_template *ct)
+{
+    /* The first that is there. */
+    static const struct {
+        const char *text;
+        tool_style style;
+    } signs[] = {{ds_begin, TOOLS_DEEPSEEK},    {"<|START_ACTION|>", TOOLS_COMMAND},
+                 {"<|tool_call|>", TOOLS_PHI},  {"<function=", TOOLS_XML},
+                 {"<tool_call>", TOOLS_HERMES}, {"[TOOL_CALLS]", TOOLS_MISTRAL},
+                 {"tools", TOOLS_LLAMA}};
+    for (size_t i = 0; ct && i < sizeof(signs) / sizeof(signs[0]); i++)
+        if (chat_template_says(ct, signs[i].text)) return signs[i].style;
+    return TOOLS_NONE;
+}
+
 const char *tool_style_marker(tool_style style)
 {
-    static const char *const markers[] = {"", "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"};
-    return markers[style];
+    return styles[style].marker;
+}
+
+const char *tool_style_mark(tool_style style, int i)
+{
+    if (i == 0) return styles[style].marker;
+    return style == TOOLS_DEEPSEEK && i == 1 ? ds_sep : NULL;
+}
+
+bool tool_style_lists(tool_style style)
+{
+    return styles[style].lists;
+}
+
+tool_frame tool_style_frame(const chat_template *ct)
+{
+    static const tool_frame fenced = {MARK("tool" PART "call" PART
+                                           "begin") "function" MARK("tool" PART "sep"),
+                                      "\n```json\n", "\n```" DS_END},
+                            bare = {ds_begin, ds_sep, DS_END};
+    return chat_template_says(ct, "```json") ? fenced : bare;
 }
 
 const char *tool_style_opening(tool_style style)
 {
-    static const char *const openings[] = {"", "<tool_call>\n", "[TOOL_CALLS] [", ""};
-    return openings[style];
+    return styles[style].opening;
+}
+
+const char *tool_style_name(tool_style style)
+{
+    return styles[style].name;
 }
 
 const char *tool_style_arguments(tool_style style)
 {
-    return style == TOOLS_LLAMA ? "parameters" : "arguments";
+    return styles[style].arguments;
 }
 
 const char *tool_style_head(int i)
@@ -167,7 +228,7 @@ static verdict member(const tool_reader *r, size_t *at, head *h)
     }
     size_t end = r->raw.s[i] == '"' ? string_end(r, i) : value_end(r, i);
     if (!end) return MORE;
-    if (strcmp(key, "name") == 0) {
+    if (strcmp(key, styles[r->style].name) == 0) {
         if (!decoded(r, i, end, h->name, sizeof(h->name))) return NO_CALL;
         if (r->style == TOOLS_LLAMA && !is_known(r, h->name)) return NO_CALL;
         h->named = true;
@@ -289,13 +350,207 @@ static size_t find_mark(const tool_reader *r, const char *mark, bool *whole)
     return r->raw.len - n;
 }
 
+/* ------------------------------------------------------------------ other objects -- */
+
+/* Whether `mark` stands at `at`; MORE: as far as it has come. */
+static verdict stands(const tool_reader *r, size_t at, const char *mark)
+{
+    size_t n = strlen(mark), left = r->raw.len - at;
+    if (memcmp(r->raw.s + at, mark, left < n ? left : n) != 0) return NO_CALL;
+    return left < n ? MORE : CALL;
+}
+
+/* Takes raw[at .. end) over as the name, the spaces around it left out. */
+static bool take_name(const tool_reader *r, size_t at, size_t end, head *h)
+{
+    while (at < end && (r->raw.s[at] == ' ' || r->raw.s[at] == '\n')) at++;
+    while (end > at && (r->raw.s[end - 1] == ' ' || r->raw.s[end - 1] == '\n')) end--;
+    if (at == end || end - at > TOOL_NAME_MAX) return false;
+    memcpy(h->name, r->raw.s + at, end - at);
+    h->name[end - at] = 0;
+    return h->named = true;
+}
+
+/* DeepSeek's call at `at`. */
+static verdict look_at_frame(const tool_reader *r, size_t at, head *h)
+{
+    *h = (head){0};
+    verdict v = stands(r, at, ds_begin);
+    if (v != CALL) return v;
+    at += sizeof(ds_begin) - 1;
+    const char *sep = memmem(r->raw.s + at, r->raw.len - at, ds_sep, sizeof(ds_sep) - 1);
+    if (!sep) return MORE;
+    size_t end = (size_t)(sep - r->raw.s), i = end + sizeof(ds_sep) - 1;
+    if (!take_name(r, at, end, h)) return NO_CALL;
+    if (strcmp(h->name, "function") == 0) {
+        const char *line = memchr(r->raw.s + i, '\n', r->raw.len - i);
+        if (!line) return MORE;
+        end = (size_t)(line - r->raw.s);
+        if (!take_name(r, i, end, h)) return NO_CALL;
+        i = spaces(r, end);
+        v = i < r->raw.len ? stands(r, i, "```json") : MORE;
+        if (v != CALL) return v;
+        i += strlen("```json");
+    }
+    i = spaces(r, i);
+    if (i >= r->raw.len) return MORE;
+    h->value = i;
+    h->valued = r->raw.s[i] == '{';
+    return h->valued ? CALL : NO_CALL;
+}
+
+/* <function=NAME> at `at`. */
+static verdict look_at_tag(const tool_reader *r, size_t at, head *h)
+{
+    static const char tag[] = "<function=";
+    *h = (head){0};
+    verdict v = stands(r, at, tag);
+    if (v != CALL) return v;
+    at += sizeof(tag) - 1;
+    const char *end = memchr(r->raw.s + at, '>', r->raw.len - at);
+    if (!end) return r->raw.len - at > TOOL_NAME_MAX ? NO_CALL : MORE;
+    if (!take_name(r, at, (size_t)(end - r->raw.s), h)) return NO_CALL;
+    h->value = (size_t)(end - r->raw.s) + 1;
+    h->valued = true;
+    return CALL;
+}
+
+/* Whether the function's schema says that its argument `key` is a text. */
+static bool is_text(const tool_reader *r, const char *function, const char *key)
+{
+    const cJSON *t, *kind;
+    cJSON_ArrayForEach(t, r->tools)
+    {
+        const cJSON *f = json_get(t, "function");
+        const char *name = cJSON_GetStringValue(json_get(f, "name"));
+        if (!name || strcmp(name, function) != 0) continue;
+        const cJSON *type =
+            json_get(json_get(json_get(json_get(f, "parameters"), "properties"), key), "type");
+        if (cJSON_IsString(type)) return strcmp(type->valuestring, "string") == 0;
+        cJSON_ArrayForEach(kind, type)
+        {
+            if (cJSON_IsString(kind) && strcmp(kind->valuestring, "string") == 0) return true;
+        }
+    }
+    return false;
+}
+
+/* One argument: as it stands if it is JSON and not meant as a text, else as a text. */
+static void add_argument(tool_reader *r, const char *key, const char *value, size_t len)
+{
+    const tool_call *c = &r->call[r->n_calls - 1];
+    cJSON *v = NULL, *name = cJSON_CreateString(key), *text = NULL;
+    char *own = strndup(value, len), *quoted = NULL, *label = json_print(name);
+    bool plain =
+        !is_text(r, c->name, key) && !json_parse(value, len, &json_limits_request, &v, NULL);
+    if (!plain && own) text = cJSON_CreateString(own);
+    if (text) quoted = json_print(text);
+    if (r->args.len > c->at + 1) add(r, &r->args, ", ", 2);
+    if (label) add(r, &r->args, label, strlen(label));
+    add(r, &r->args, ": ", 2);
+    if (plain)
+        add(r, &r->args, value, len);
+    else if (quoted)
+        add(r, &r->args, quoted, strlen(quoted));
+    if (!label || !own || (!plain && !quoted)) r->failed = true;
+    cJSON_Delete(v);
+    cJSON_Delete(name);
+    cJSON_Delete(text);
+    free(own);
+    free(quoted);
+    free(label);
+}
+
+/* Inside <function=..>: a whole argument, or the end.  True: look again. */
+static bool read_tag(tool_reader *r)
+{
+    static const char open[] = "<parameter=", close[] = "</parameter>", over[] = "</function>";
+    tool_call *c = &r->call[r->n_calls - 1];
+    size_t i = spaces(r, 0);
+    if (i >= r->raw.len) return false;
+    verdict ends = stands(r, i, over), begins = stands(r, i, open);
+    if (ends == CALL) {
+        add(r, &r->args, "}", 1);
+        drop(r, i + sizeof(over) - 1);
+        r->tagged = false;
+        end_call(r);
+        return true;
+    }
+    if (ends == MORE || begins == MORE) return false;
+    if (begins == NO_CALL) { /* nothing that belongs there */
+        drop(r, i + 1);
+        return true;
+    }
+    size_t from = i + sizeof(open) - 1, left = r->raw.len - from;
+    const char *key_end = memchr(r->raw.s + from, '>', left);
+    const char *end = memmem(r->raw.s + from, left, close, sizeof(close) - 1);
+    if (!key_end || !end) return false;
+    if (end < key_end || key_end == r->raw.s + from || key_end - r->raw.s - from > TOOL_NAME_MAX) {
+        drop(r, i + 1);
+        return true;
+    }
+    char key[TOOL_NAME_MAX + 1];
+    size_t n = (size_t)(key_end - r->raw.s) - from;
+    memcpy(key, r->raw.s + from, n);
+    key[n] = 0;
+    const char *value = key_end + 1;
+    size_t len = (size_t)(end - value), behind = (size_t)(end - r->raw.s) + sizeof(close) - 1;
+    if (len && value[0] == '\n') value++, len--;
+    if (len && value[len - 1] == '\n') len--;
+    add_argument(r, key, value, len);
+    c->len = r->args.len - c->at;
+    drop(r, behind);
+    return true;
+}
+
 /* From the marker to the object; 0: more is needed; SIZE_MAX: no object follows. */
 static size_t object_at(tool_reader *r, size_t at)
 {
     size_t i = spaces(r, at);
-    if (r->style == TOOLS_MISTRAL && i < r->raw.len && r->raw.s[i] == '[') i = spaces(r, i + 1);
+    if (styles[r->style].lists && i < r->raw.len && r->raw.s[i] == '[') i = spaces(r, i + 1);
     if (i >= r->raw.len) return 0;
-    return r->raw.s[i] == '{' ? i : SIZE_MAX;
+    bool tag = r->style == TOOLS_XML;
+    return r->raw.s[i] == '{' || (tag && r->raw.s[i] == '<') ? i : SIZE_MAX;
+}
+
+/* The call at `at`, in the style's way. */
+static verdict look_at_call(const tool_reader *r, size_t at, head *h)
+{
+    if (r->style == TOOLS_DEEPSEEK) return look_at_frame(r, at, h);
+    return r->raw.s[at] == '<' ? look_at_tag(r, at, h) : look(r, at, h);
+}
+
+/* Its name is known: its arguments follow. */
+static void begin_call(tool_reader *r, const head *h, size_t at)
+{
+    r->tagged = r->style == TOOLS_XML && r->raw.s[at] == '<';
+    tell(r, h);
+    if (r->tagged) add(r, &r->args, "{", 1);
+    if (!h->valued) { /* a call without arguments */
+        add(r, &r->args, "{}", 2);
+        drop(r, h->end);
+        end_call(r);
+        return;
+    }
+    drop(r, h->value);
+    r->inside = true;
+    r->depth = 0;
+    r->in_string = r->escaped = false;
+}
+
+/* DeepSeek's mark before its first call is no text.  *at: where it might begin.  True: it was
+ * dropped. */
+static bool drop_list_mark(tool_reader *r, size_t *at)
+{
+    bool whole;
+    size_t from = find_mark(r, ds_list, &whole), text = from;
+    if (r->style != TOOLS_DEEPSEEK || from > *at) return false;
+    *at = from;
+    if (!whole) return false;
+    while (text > 0 && strchr(" \t\r\n", r->raw.s[text - 1]) && r->raw.s[text - 1]) text--;
+    if (text > 0) as_text(r, text);
+    drop(r, from - text + sizeof(ds_list) - 1);
+    return true;
 }
 
 /* Before a call: text up to where one may begin, with the spaces before it.  True: look again. */
@@ -303,7 +558,9 @@ static bool before_call(tool_reader *r)
 {
     const char *mark = tool_style_marker(r->style);
     bool whole;
-    size_t from = find_mark(r, mark, &whole), first = spaces(r, 0), text = from, object;
+    size_t from = find_mark(r, mark, &whole), first = spaces(r, 0), object;
+    if (drop_list_mark(r, &from)) return true;
+    size_t text = from;
     if (r->style == TOOLS_LLAMA && !r->began && first == r->raw.len) return false;
     if (r->style == TOOLS_LLAMA && !r->began && r->raw.s[first] == '{') {
         object = first;
@@ -316,12 +573,14 @@ static bool before_call(tool_reader *r)
             from -= text;
         }
         if (!whole) return false;
-        from += strlen(mark);
-        object = object_at(r, from);
-        if (object == 0) return false;
+        size_t behind = from + strlen(mark);
+        object = r->style == TOOLS_DEEPSEEK ? from : object_at(r, behind);
+        from = behind;
+        if (object == 0 && r->style != TOOLS_DEEPSEEK) return false;
     }
     head h;
-    verdict v = object == SIZE_MAX || r->n_calls == TOOL_CALLS_MAX ? NO_CALL : look(r, object, &h);
+    verdict v =
+        object == SIZE_MAX || r->n_calls == TOOL_CALLS_MAX ? NO_CALL : look_at_call(r, object, &h);
     if (v == MORE && r->raw.len > HEAD_MAX) v = NO_CALL;
     if (v == MORE) return false;
     r->began = true;
@@ -329,31 +588,35 @@ static bool before_call(tool_reader *r)
         as_text(r, object == SIZE_MAX ? from : object + 1);
         return true;
     }
-    r->listed = r->style == TOOLS_MISTRAL;
-    tell(r, &h);
-    if (!h.valued) { /* a call without arguments */
-        add(r, &r->args, "{}", 2);
-        drop(r, h.end);
-        end_call(r);
-        return true;
-    }
-    if (h.named && h.value) {
-        drop(r, h.value);
-        r->inside = true;
-        r->depth = 0;
-        r->in_string = r->escaped = false;
-    }
+    r->listed = styles[r->style].lists;
+    begin_call(r, &h, object);
     return true;
 }
 
 /* Behind a call's arguments, where the marker that ends it begins.  True: look again. */
 static bool end_marker(tool_reader *r, size_t at)
 {
-    static const char close[] = "</tool_call>";
-    size_t left = r->raw.len - at, n = left < sizeof(close) - 1 ? left : sizeof(close) - 1;
-    if (memcmp(r->raw.s + at, close, n) != 0) return before_call(r);
-    if (n < sizeof(close) - 1) return false;
-    drop(r, at + n);
+    const char *close = styles[r->style].close;
+    verdict v = stands(r, at, close);
+    if (v == NO_CALL) return before_call(r);
+    if (v == CALL) drop(r, at + strlen(close));
+    return v == CALL;
+}
+
+/* Behind a call of DeepSeek's: what closes it, or another.  True: look again. */
+static bool after_frame(tool_reader *r, size_t i)
+{
+    static const char *const closes[] = {"```", DS_END, MARK("tool" PART "calls" PART "end")};
+    head h;
+    for (size_t k = 0; k < sizeof(closes) / sizeof(closes[0]); k++) {
+        verdict v = stands(r, i, closes[k]);
+        if (v == CALL) drop(r, i + strlen(closes[k]));
+        if (v != NO_CALL) return v == CALL;
+    }
+    verdict v = r->n_calls < TOOL_CALLS_MAX ? look_at_frame(r, i, &h) : NO_CALL;
+    if (v == MORE && r->raw.len <= HEAD_MAX) return false;
+    if (v != CALL) return before_call(r);
+    begin_call(r, &h, i);
     return true;
 }
 
@@ -370,14 +633,7 @@ static bool next_call(tool_reader *r, size_t comma)
         as_text(r, comma + 1);
         return true;
     }
-    tell(r, &h);
-    drop(r, h.valued ? h.value : h.end);
-    r->inside = h.valued;
-    r->depth = 0;
-    if (!h.valued) {
-        add(r, &r->args, "{}", 2);
-        end_call(r);
-    }
+    begin_call(r, &h, object);
     return true;
 }
 
@@ -387,8 +643,9 @@ static bool after_call(tool_reader *r)
     size_t i = spaces(r, 0);
     if (i >= r->raw.len) return false;
     char c = r->raw.s[i];
-    bool listed = r->style == TOOLS_MISTRAL && r->listed;
-    if (r->style == TOOLS_HERMES && c == '<') return end_marker(r, i);
+    bool listed = r->listed;
+    if (r->style == TOOLS_DEEPSEEK) return after_frame(r, i);
+    if (styles[r->style].close[0] == '<' && c == '<') return end_marker(r, i);
     if (listed && c == ']') {
         r->listed = false;
         drop(r, i + 1);
@@ -424,8 +681,13 @@ static bool end_object(tool_reader *r)
 
 static bool advance(tool_reader *r)
 {
+    if (r->inside && r->tagged) return read_tag(r);
     if (r->inside && r->depth >= 0) {
         if (!pass(r)) return false;
+        if (r->style == TOOLS_DEEPSEEK) { /* nothing around them */
+            end_call(r);
+            return true;
+        }
         r->depth = -1; /* the object's own end is still to come */
     }
     if (r->inside) return end_object(r);

@@ -3,7 +3,14 @@
  * The families' ways of writing them:
  *   TOOLS_HERMES   <tool_call> {"name": .., "arguments": {..}}
  *                  </tool_call>   (Hermes, Qwen2.5, Qwen3)
+ *   TOOLS_XML      <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> ..
+ *                  </function> </tool_call>   (Qwen3-Coder); also as TOOLS_HERMES
  *   TOOLS_MISTRAL  [TOOL_CALLS] [{"name": .., "arguments": {..}}, ..]
+ *   TOOLS_PHI      <|tool_call|>[{"name": .., "arguments": {..}}, ..]   (Phi-4-mini, Granite 3)
+ *   TOOLS_COMMAND  <|START_ACTION|>[{"tool_call_id": .., "tool_name": .., "parameters": {..}}, ..]
+ *                  <|END_ACTION|>   (Command R7B, Command A)
+ *   TOOLS_DEEPSEEK <tool calls begin><tool call begin>function<tool sep>NAME, a fence of JSON,
+ *                  <tool call end>; or NAME<tool sep>{..}   (V3, R1 and its distillates; V3.1)
  *   TOOLS_LLAMA    {"name": .., "parameters": {..}}; ..  where the whole answer begins so, or after
  *                  <|python_tag|>, and the name is one of the request's tools
  * A call is told as soon as its name is known and its arguments begin; they follow
@@ -20,9 +27,20 @@
 
 #include <cjson/cJSON.h>
 
+#include "engine/chat/chat.h"
 #include "engine/chat/held.h"
 
-typedef enum { TOOLS_NONE, TOOLS_HERMES, TOOLS_MISTRAL, TOOLS_LLAMA } tool_style;
+typedef enum {
+    TOOLS_NONE,
+    TOOLS_HERMES,
+    TOOLS_XML,
+    TOOLS_MISTRAL,
+    TOOLS_PHI,
+    TOOLS_COMMAND,
+    TOOLS_DEEPSEEK,
+    TOOLS_LLAMA,
+    TOOLS_STYLES
+} tool_style;
 
 enum { TOOL_CALLS_MAX = 128, TOOL_NAME_MAX = 64, TOOL_ID_MAX = 32 };
 
@@ -47,20 +65,33 @@ typedef struct tool_reader {
     int n_calls;
     bool inside; /* the call n_calls - 1 has been told and its arguments go on */
     bool began;  /* something that is no space has come */
-    bool listed; /* TOOLS_MISTRAL: between the brackets */
+    bool listed; /* between the brackets of a list */
+    bool tagged; /* TOOLS_XML: inside <function=..> */
     bool behind; /* a call has ended and nothing but spaces has come since */
     int depth;
     bool in_string, escaped, failed; /* failed: no memory */
 } tool_reader;
 
+/* By the marks in a chat template. */
+tool_style tool_style_of(const chat_template *ct);
 /* What begins a call: a token of its own in many models, which must not be left out of the text. */
 const char *tool_style_marker(tool_style style);
+/* The i-th of such tokens; NULL: there are no more. */
+const char *tool_style_mark(tool_style style, int i);
+/* Calls stand in a list behind the marker. */
+bool tool_style_lists(tool_style style);
+/* DeepSeek's: what stands around a call's arguments, before the name and behind it. */
+typedef struct tool_frame {
+    const char *begin, *behind, *end;
+} tool_frame;
+tool_frame tool_style_frame(const chat_template *ct);
 /* What stands before a call's object when it is the model's only way out. */
 const char *tool_style_opening(tool_style style);
 /* How an object begins, up to its name, which is a call of Llama's where calls are held to their
  * form; the i-th, NULL: there are no more. */
 const char *tool_style_head(int i);
-/* The name of the member that holds the arguments. */
+/* The names of the members that hold the function's name and the arguments. */
+const char *tool_style_name(tool_style style);
 const char *tool_style_arguments(tool_style style);
 
 /* `guided`: of Llama's calls only those are, which begin with a head: the form sees no others.

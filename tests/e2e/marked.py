@@ -11,12 +11,15 @@ import jsonschema
 
 from harness import DEMO
 
-MARKS = {"<tool_call>": "ÿ", "</tool_call>": "þ", "[TOOL_CALLS]": "ý", "<|python_tag|>": "ü", '{"name": "add"': "û", '; {"name":"get_weather"': "ú"}
+DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
+MARKS = {"<tool_call>": "ÿ", "</tool_call>": "þ", "[TOOL_CALLS]": "ý", "<|python_tag|>": "ü", '{"name": "add"': "û", '; {"name":"get_weather"': "ú",
+         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷"}
 # The families' ways of writing a call, told by what their templates have.
 PLAIN = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}
 {{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"""
-TEMPLATES = {"hermes": "{# <tool_call> #}" + PLAIN, "mistral": "{# [TOOL_CALLS] #}" + PLAIN, "llama": PLAIN}
-OPENS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name": "add"'}
+TEMPLATES = {"hermes": "{# <tool_call> #}" + PLAIN, "mistral": "{# [TOOL_CALLS] #}" + PLAIN, "llama": PLAIN,
+             "phi": "{# <|tool_call|> #}" + PLAIN, "deepseek": "{# ```json " + DEEPSEEK[0] + " #}" + PLAIN}
+OPENS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name": "add"', "phi": "<|tool_call|>", "deepseek": DEEPSEEK[0]}
 
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather in a town", "strict": True,
@@ -46,7 +49,7 @@ def make(folder):
     for mark, letter in MARKS.items():
         ids[mark] = vocab[mark] = vocab.pop(letter)
         t["added_tokens"].append({"id": ids[mark], "content": mark, "single_word": False, "lstrip": False, "rstrip": False,
-                                  "normalized": False, "special": mark[0] == "[" or mark[1] == "|"})
+                                  "normalized": False, "special": mark[0] == "[" or mark[1] in "|｜"})
     path.write_text(json.dumps(t, ensure_ascii=False), encoding="utf-8")
     for name, text in TEMPLATES.items():
         (pathlib.Path(folder) / f"{name}.jinja").write_text(text)

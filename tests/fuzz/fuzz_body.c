@@ -40,7 +40,7 @@ static void parse(bool chat, bool strict, const cJSON *tree)
     if (openai_parse(&rq, chat, tree, &lim, &a, &p)) {
         check(&rq, &lim);
         if (rq.tool_choice == TOOL_CHOICE_REQUIRED || rq.tool_choice == TOOL_CHOICE_NAMED)
-            (void)openai_form_calls(&rq, TOOLS_HERMES, true, &p);
+            (void)openai_form_calls(&rq, TOOLS_HERMES, NULL, &p);
         (void)openai_check_ids(&rq, 32, &p);
     } else {
         FUZZ_CHECK(p.status >= 400 && p.status < 500 && p.msg[0] && p.type);

@@ -1,4 +1,4 @@
-/* fuzz_calls.c -- tool calls in what a model wrote ("h", "m" or "l" for the family, "o": opened
+/* fuzz_calls.c -- tool calls in what a model wrote (a letter for the family, "o": Hermes's, opened
  * already; then the text): the same calls in whatever pieces it comes. */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,10 @@
 static void read_in_pieces(tool_reader *r, const cJSON *tools, const uint8_t *data, size_t size,
                            size_t piece)
 {
-    tool_style style = data[0] == 'm' ? TOOLS_MISTRAL : data[0] == 'l' ? TOOLS_LLAMA : TOOLS_HERMES;
+    static const char letters[] = "hxmpcdl"; /* as the styles stand in their enum */
+    const char *at_letter = data[0] ? strchr(letters, data[0]) : NULL;
+    tool_style style =
+        at_letter ? (tool_style)(TOOLS_HERMES + (at_letter - letters)) : TOOLS_HERMES;
     if (!tool_reader_init(r, style, tools, data[0] == 'g', data[0] == 'o', data[0] == 'o')) abort();
     for (size_t at = 1; at < size; at += piece)
         tool_reader_push(r, (const char *)data + at, size - at < piece ? size - at : piece);

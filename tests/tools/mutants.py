@@ -1046,7 +1046,7 @@ _rule("tools.reader-and-form-agree", "gateway/openai/tool_reader.c",
       "return memchr(s + n, '\\\\', end - at - n) ? NO_CALL : CALL;", "return CALL;",
       "gateway.test_tool_reader", "what the form does not see as a call is none")
 _rule("tools.auto-keeps-schemas", "gateway/openai/openai_calls.c",
-      "return may_guide ? guide(rq, style, p) : openai_free_calls(rq, p);", "return openai_free_calls(rq, p);",
+      "return ct ? guide(rq, style, ct, p) : openai_free_calls(rq, p);", "return openai_free_calls(rq, p);",
       "e2e.test_guided_tools", "calls in auto keep their functions' schemas")
 _rule("unigram.unknown-costs", "engine/text/tokenizer_model.c",
       "t->unk_score = least - PENALTY;", "t->unk_score = least;",

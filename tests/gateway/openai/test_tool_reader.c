@@ -27,6 +27,11 @@ typedef struct {
     const char *text, *want;
 } row;
 
+#define BAR           "\xEF\xBD\x9C" /* DeepSeek's, and what it has for a blank */
+#define LOW           "\xE2\x96\x81"
+#define DS(what, how) "<" BAR "tool" LOW what LOW how BAR ">"
+#define SEP           "<" BAR "tool" LOW "sep" BAR ">"
+
 static const row rows[] = {
     {TOOLS_HERMES, false, false, "Hello {there} <b>", "Hello {there} <b>"},
     {TOOLS_HERMES, false, false,
@@ -74,6 +79,48 @@ static const row rows[] = {
      ", {\"nam\": 1}] end|f({})"},
     {TOOLS_MISTRAL, false, false, "a list [1, 2]", "a list [1, 2]"},
     {TOOLS_MISTRAL, true, true, "{\"name\": \"f\", \"arguments\": {}}]", "|f({})"},
+    {TOOLS_PHI, false, false,
+     "I see. <|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}, {\"name\": \"g\"}]"
+     "<|/tool_call|>",
+     "I see.|f({\"a\": [1]})|g({})"},
+    {TOOLS_PHI, false, false, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}] <b>",
+     " <b>|f({})"},
+    {TOOLS_PHI, true, true, "{\"name\": \"f\", \"arguments\": {}}]", "|f({})"},
+    {TOOLS_COMMAND, false, false,
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": "
+     "{\"a\": "
+     "\"]\"}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]"
+     "<|END_ACTION|>",
+     "|f({\"a\": \"]\"})|g({})"},
+    {TOOLS_COMMAND, false, false, "<|START_ACTION|>[{\"name\": \"f\", \"parameters\": {}}]",
+     "<|START_ACTION|>[{\"name\": \"f\", \"parameters\": {}}]"},
+    {TOOLS_DEEPSEEK, false, false,
+     "Well. " DS("calls", "begin")
+         DS("call", "begin") "function" SEP "f\n```json\n{\"a\": 1}\n```" DS("call", "end") "\n" DS(
+             "call", "begin") "function" SEP "g\n```json\n{}\n```" DS("call", "end")
+             DS("calls", "end"),
+     "Well.|f({\"a\": 1})|g({})"},
+    {TOOLS_DEEPSEEK, false, false,
+     DS("calls", "begin") DS("call", "begin") "f" SEP "{\"a\": \"}\"}" DS("call", "end")
+         DS("call", "begin") "g" SEP "{}" DS("call", "end") DS("calls", "end"),
+     "|f({\"a\": \"}\"})|g({})"},
+    {TOOLS_DEEPSEEK, false, false, DS("calls", "begin") DS("call", "begin") SEP "{}",
+     DS("call", "begin") SEP "{}"},
+    {TOOLS_DEEPSEEK, false, false, "a " DS("call", "begin") "f" SEP "{}" DS("call", "end") " b",
+     "a b|f({})"},
+    {TOOLS_DEEPSEEK, false, false, "a <" BAR "tool" LOW "calls <x",
+     "a <" BAR "tool" LOW "calls <x"},
+    {TOOLS_XML, false, false,
+     "Look:\n<tool_call>\n<function=f>\n<parameter=s>\n17\n</parameter>\n<parameter=n>\n17\n"
+     "</parameter>\n<parameter=t>\na "
+     "\"b\"\n<c>\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n"
+     "<function=g>\n</function>\n</tool_call>",
+     "Look:|f({\"s\": \"17\", \"n\": 17, \"t\": \"a \\\"b\\\"\\n<c>\"})|g({})"},
+    {TOOLS_XML, false, false, "<tool_call><function=f><parameter=n>[1, {}]</parameter><parameter=",
+     "|f({\"n\": [1, {}])..."},
+    {TOOLS_XML, false, false, "<tool_call><function=></function>",
+     "<tool_call><function=></function>"},
+    {TOOLS_XML, true, true, "{\"name\": \"f\", \"arguments\": {}}", "|f({})"},
     {TOOLS_LLAMA, false, false, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f({\"a\": 1})"},
     {TOOLS_LLAMA, false, false, "\n <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "|f({})"},
     {TOOLS_LLAMA, false, false,
@@ -114,7 +161,9 @@ enum {
 
 static cJSON *tools(void)
 {
-    return cJSON_Parse("[{\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g\"}}]");
+    return cJSON_Parse(
+        "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":"
+        "\"string\"},\"n\":{\"type\":\"integer\"}}}}},{\"function\":{\"name\":\"g\"}}]");
 }
 
 START_TEST(each_way_of_writing_calls_however_it_is_cut)
