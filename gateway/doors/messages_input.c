@@ -303,6 +303,19 @@ static bool take_output(messages_run *r, const cJSON *body, openai_problem *p)
     return true;
 }
 
+/* Anthropic takes none that is empty or of white space alone. */
+static bool check_stops(const cJSON *body, openai_problem *p)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, json_get(body, "stop_sequences"))
+    {
+        const char *s = cJSON_GetStringValue(v);
+        if (s && !s[strspn(s, " \t\r\n\f\v")])
+            return bad(p, "stop_sequences", "must each have a character that is no white space");
+    }
+    return true;
+}
+
 static bool take_rest(messages_run *r, const cJSON *body, openai_problem *p)
 {
     const cJSON *most = json_get(body, "max_tokens"), *t = json_get(body, "temperature");
@@ -325,7 +338,7 @@ static bool take_rest(messages_run *r, const cJSON *body, openai_problem *p)
     door_copy_set(r->chat, "temperature", body, "temperature");
     door_copy_set(r->chat, "top_k", body, "top_k");
     door_copy_set(r->chat, "stop_sequences", body, "stop");
-    return take_thinking(r, body, p) && take_output(r, body, p);
+    return check_stops(body, p) && take_thinking(r, body, p) && take_output(r, body, p);
 }
 
 const cJSON *messages_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,

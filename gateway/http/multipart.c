@@ -48,8 +48,9 @@ static found find_parameter(const char *line, const char *name, char *out, size_
         size_t n = strcspn(p, "=;");
         bool same = n == strlen(name) && strncasecmp(p, name, n) == 0;
         p += n;
-        if (*p == '=') p = read_value(p + 1, same ? out : NULL, cap);
-        if (same) return p ? FOUND : BAD;
+        bool valued = *p == '=';
+        if (valued) p = read_value(p + 1, same ? out : NULL, cap);
+        if (same) return p && valued ? FOUND : BAD;
     }
     return p && !*p ? ABSENT : BAD;
 }

@@ -193,6 +193,8 @@ def errors_have_its_shape():
     assert "web_search" in error(400, "invalid_request_error", tools=[{"type": "web_search_20250305", "name": "web_search"}])
     error(400, "invalid_request_error", thinking={"type": "enabled"})
     error(400, "invalid_request_error", mcp_servers=[])
+    for stop in ("", " \n"):  # as Anthropic does
+        assert "stop_sequences" in error(400, "invalid_request_error", stop_sequences=["x", stop])
     error(404, "not_found_error", model="none")
     error(401, "authentication_error", key=None)
     error(401, "authentication_error", key="lk_wrong")

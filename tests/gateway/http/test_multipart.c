@@ -104,6 +104,8 @@ static const struct {
     {"application/json", "--xy--"},
     {"multipart/form-data", "--xy--"},
     {"multipart/form-data; boundary=", "--xy--"},
+    {"multipart/form-data; boundary", "--xy--"},
+    {TYPE, "--xy\r\nContent-Disposition: form-data; name\r\n\r\nx\r\n--xy--"},
     {"multipart/form-data; boundary=\"xy", "--xy--"},
     {"multipart/form-data; boundary="
      "01234567890123456789012345678901234567890123456789012345678901234567890",
