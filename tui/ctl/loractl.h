@@ -188,6 +188,14 @@ int ctl_adapter_register(void *c);
 int ctl_adapter_push(void *c);
 extern const column ctl_version_columns[];
 
+/* loractl_batch.c */
+int ctl_batch_create(void *c);
+int ctl_batch_list(void *c);
+int ctl_batch_show(void *c);
+int ctl_batch_wait(void *c);
+int ctl_batch_results(void *c);
+int ctl_batch_cancel(void *c);
+
 /* loractl_chat.c */
 int ctl_chat(void *c);
 int ctl_complete(void *c);

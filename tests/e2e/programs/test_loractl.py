@@ -535,6 +535,43 @@ def test_chat_and_complete():
     ctl("chat", "base", "hi", "--class", "royal", key=key, expect=1)
 
 
+def test_batches():
+    key = server.tenant("nightly")
+
+    def line(i, body=None):
+        return {"custom_id": f"n{i}", "method": "POST", "url": "/v1/completions",
+                "body": body or {"model": "base", "prompt": f"The {i}", "max_tokens": 3, "ignore_eos": True}}
+    path, out = home / "night \"1\".jsonl", home / "answers.jsonl"
+    path.write_text("".join(json.dumps(x) + "\n" for x in [*map(line, range(5)), line(5, {"model": "none", "prompt": "x"})]))
+    name = ctl("batch", "create", path, "-o", "name", key=key).strip()
+    done = parsed("batch", "wait", name, key=key)
+    assert done["status"] == "completed" and done["request_counts"] == {"total": 6, "completed": 5, "failed": 1}, done
+    assert parsed("batch", "show", name, key=key) == done and done["endpoint"] == "/v1/completions"
+    assert [b["id"] for b in parsed("batch", "list", key=key)] == [name]
+    answers = [json.loads(x) for x in ctl("batch", "results", name, key=key).splitlines()]
+    assert sorted(x["custom_id"] for x in answers) == [f"n{i}" for i in range(5)]
+    ctl("batch", "results", name, "--errors", "--out", out, key=key)
+    assert json.loads(out.read_text())["response"]["body"]["error"]["code"] == "model_not_found"
+    ctl("batch", "results", name, "--out", out, key=key, expect=1)  # it is there, and stays
+    assert "exists" in ctl.errors and out.read_text()
+    path.write_text("no request\n")
+    ctl("batch", "create", path, key=key, expect=1)
+    assert "--endpoint" in ctl.errors
+    ctl("batch", "create", path, "--endpoint", "/v1/completions", "--follow", key=key, expect=1)
+    assert "the batch is failed: " in ctl.errors
+    path.write_text(json.dumps(line(0)) + "\n")
+    assert "completed" in ctl("batch", "create", path, "--follow", key=key)
+    long = {"model": "base", "prompt": "x", "max_tokens": 400, "min_tokens": 400, "ignore_eos": True}
+    path.write_text("".join(json.dumps(line(i, long)) + "\n" for i in range(400)))
+    name = parsed("batch", "create", path, key=key)["id"]
+    ctl("batch", "results", name, key=key, expect=1)
+    assert "has not ended" in ctl.errors
+    assert parsed("batch", "cancel", name, key=key)["status"] in ("cancelling", "cancelled")
+    ctl("batch", "wait", name, key=key, expect=1)
+    assert "the batch is cancelled" in ctl.errors
+    ctl("batch", "show", "batch_none", key=key, expect=1)
+
+
 def test_chat_interactive():
     key = server.tenant("talker")
     shown = on_terminal("chat", "base", "--temperature", "0", "-m", "24", key=key,
@@ -703,7 +740,7 @@ if __name__ == "__main__":
                  test_servers_that_lie, test_hostile_names, test_adapters,
                  test_push_of_a_gguf, test_pages_and_registration, test_push_over_a_bad_line,
                  test_push_goes_on_after_a_kill, test_progress_only_on_a_terminal,
-                 test_chat_and_complete, test_chat_interactive, test_requests, test_server_side,
+                 test_chat_and_complete, test_batches, test_chat_interactive, test_requests, test_server_side,
                  test_cannot_connect, test_tables_fit, test_completion, test_man_page, test_drain])
     finally:
         shutil.rmtree(home, ignore_errors=True)
