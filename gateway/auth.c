@@ -6,6 +6,7 @@
 #include <civetweb.h>
 #include <openssl/evp.h>
 
+#include "engine/base/clock.h"
 #include "gateway/server.h"
 
 enum { BASIC_MAX = 256 /* bytes of base64 */ };
@@ -129,6 +130,19 @@ err_code auth_still(const exchange *x, bool whole, err *e)
     if (whole && (keys_get(x->server->store, x->caller->key.id, &k, NULL) || k.revoked_wall_us))
         return err_set(e, ERR_DENIED, "the API key was revoked meanwhile");
     return ERR_NONE;
+}
+
+err_code auth_again(store *st, uint64_t tenant_id, uint64_t key_id, caller *out, err *e)
+{
+    err_code rc = tenants_get(st, tenant_id, &out->tenant, e);
+    if (!rc) rc = keys_get(st, key_id, &out->key, e);
+    if (rc && rc != ERR_NOT_FOUND) return rc;
+    const key_info *k = &out->key;
+    bool over = !rc && k->expires_wall_us && k->expires_wall_us <= clock_wall_us();
+    if (rc || over || k->revoked_wall_us || !(k->scopes & SCOPE_INFERENCE))
+        return err_set(e, ERR_DENIED, "the API key is no good any more");
+    if (!out->tenant.disabled) return ERR_NONE;
+    return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
 }
 
 bool auth_may_use_model(const exchange *x, const char *name)

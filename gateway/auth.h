@@ -25,6 +25,10 @@ bool auth_check(exchange *x, unsigned scope);
  * the key is looked at, too, which takes longer. */
 err_code auth_still(const exchange *x, bool whole, err *e);
 
+/* The same for who asked before, in a batch or in the background: as tenant and key are now.
+ * ERR_SUSPENDED, ERR_DENIED; else storage fails. */
+err_code auth_again(store *st, uint64_t tenant_id, uint64_t key_id, caller *out, err *e);
+
 /* May this key use that model name at all (the tenant's list of models)? */
 bool auth_may_use_model(const exchange *x, const char *name);
 

@@ -76,8 +76,9 @@ typedef struct server {
     limits *token_limits; /* of /tokenize and /detokenize: requests, counted apart */
     struct stats *stats;  /* stats.h; NULL in tests of parts */
     inflight *inflight;
-    struct batch_runner *batches; /* gateway/batches/runner.h */
-    storeroom *room;              /* above the floor of the disk */
+    struct batch_runner *batches;  /* gateway/batches/runner.h */
+    struct background *background; /* gateway/doors/background.h; NULL: none are taken */
+    storeroom *room;               /* above the floor of the disk */
     _Atomic uint64_t disk_floor_bytes;
     int64_t tenant_share; /* quota on the disk of tenants, where nothing says another */
     upload_env upload;

@@ -96,6 +96,8 @@
       "events that the next picture is to show") \
     X(BATCHES, "batch_runner.mu", NO_WAIT, ALONE, \
       "the batches that have not ended, and which of their lines run") \
+    X(BACKGROUND, "background.mu", NO_WAIT, ALONE, \
+      "the responses in the background that have not ended") \
     X(BATCH_JOURNAL, "batch_journal.mu", NO_WAIT, ALONE, \
       "the end of a batch's two files, over each write of a line") \
     X(INFLIGHT, "inflight.mu", NO_WAIT, ALONE, \

@@ -115,14 +115,9 @@ err_code line_skip(const line_job *j, const char *code, const char *msg, err *e)
 static line_fate look_at_caller(line_job *j, caller *who)
 {
     err e;
-    err_code rc = tenants_get(j->srv->store, j->row->tenant_id, &who->tenant, &e);
-    if (!rc) rc = keys_get(j->srv->store, j->row->key_id, &who->key, &e);
+    err_code rc = auth_again(j->srv->store, j->row->tenant_id, j->row->key_id, who, &e);
     j->retry_ms = SUSPENDED_RETRY_MS;
-    if (rc && rc != ERR_NOT_FOUND) return LINE_AGAIN;
-    const key_info *k = &who->key;
-    if (rc || k->revoked_wall_us || !(k->scopes & SCOPE_INFERENCE)) return LINE_KEYLESS;
-    if (k->expires_wall_us && k->expires_wall_us <= clock_wall_us()) return LINE_KEYLESS;
-    return who->tenant.disabled ? LINE_AGAIN : LINE_ANSWERED;
+    return rc == ERR_DENIED ? LINE_KEYLESS : rc ? LINE_AGAIN : LINE_ANSWERED;
 }
 
 static bool has_code(const inner_request *r, const char *code)

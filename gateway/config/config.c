@@ -137,6 +137,9 @@ const option config_options[] = {
     {"responses", "tenant_bytes", OPT_BYTES | OPT_LIVE, AT(responses_tenant_bytes), "256MiB", 0,
      1024 * CONFIG_GIB,
      "What the stored responses of one tenant may take; more is refused (429).  0: no limit."},
+    {"responses", "background", OPT_INT, AT(responses_background), "4", 0, 256,
+     "How many responses that go on without their client (\"background\": true) are made at once;\n"
+     "each has a thread, the others wait.  0: such requests are refused."},
     {"responses", "key_file", OPT_TEXT, AT(responses_key_file), "", 0, 0,
      "File with a key of 32 bytes (or 64 hexadecimal digits): stored responses are encrypted with\n"
      "it (AES-256-GCM).  What another key has encrypted cannot be read.  Empty: they are not."},

@@ -62,6 +62,7 @@ typedef struct config {
     bool model_packed_cache, model_reasoning;
 
     bool responses_store;
+    int64_t responses_background;
     int64_t responses_keep_us, responses_tenant_bytes;
     char responses_key_file[CONFIG_TEXT_MAX];
 

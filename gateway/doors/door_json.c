@@ -13,6 +13,12 @@ void door_add(cJSON *o, const char *name, cJSON *v)
     if (v && (!o || !cJSON_AddItemToObject(o, name, v))) cJSON_Delete(v);
 }
 
+void door_set(cJSON *o, const char *name, cJSON *v)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(o, name);
+    door_add(o, name, v);
+}
+
 void door_append(cJSON *list, cJSON *v)
 {
     if (v && (!list || !cJSON_AddItemToArray(list, v))) cJSON_Delete(v);

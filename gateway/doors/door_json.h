@@ -19,6 +19,7 @@
 /* Takes `v` over; NULL is passed over, and so is any `o` that is NULL. */
 void door_add(cJSON *o, const char *name, cJSON *v);
 void door_append(cJSON *list, cJSON *v);
+void door_set(cJSON *o, const char *name, cJSON *v);           /* in place of what is there */
 void door_add_text(cJSON *o, const char *name, const char *s); /* NULL: null */
 void door_add_number(cJSON *o, const char *name, double v);
 void door_add_seconds(cJSON *o, const char *name, int64_t wall_us); /* since 1970 */

@@ -3,6 +3,7 @@
  *     body -> items (with those of what it goes on from) -> a chat's body        responses_input.c
  *     thoughts, text, calls -> items, events with their numbers                  responses_say.c
  *     create, get, delete, cancel, input items; conversations                    responses_api.c
+ *     those that go on without their client                                      background.c
  *
  * Ownership: a run lives on its worker's stack.  Threads: that worker.
  */
@@ -28,6 +29,7 @@ typedef struct responses_run {
     response_row row;
     bool store, background;
     /* ---- what is said ---- */
+    int n_items; /* ids of items given out */
     int sequence;
     responses_item open; /* the item that is being said */
     char item_id[64];
@@ -36,13 +38,18 @@ typedef struct responses_run {
     const char *finish;
 } responses_run;
 
+/* The key that documents are sealed with; NULL: none is. */
+responses_key responses_key_of(const server *srv);
+
 /* responses_input.c: completion_door.translate */
 const cJSON *responses_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,
                                  openai_problem *p);
 /* One more item of a conversation's, into the chat's messages.  False: *p says why. */
 bool responses_add_item(cJSON *messages, const cJSON *item, openai_problem *p);
 /* An input item as it is stored and listed: with an id, its content in parts. */
-cJSON *responses_keep_item(const cJSON *item);
+cJSON *responses_keep_item(responses_run *r, const cJSON *item);
+/* An id of one of the run's items, by which it is found again: it has the row's in it. */
+void responses_item_id(responses_run *r, const char *prefix, char out[64]);
 
 /* responses_say.c */
 void responses_begin(void *state, jsonw *w, const openai_head *h, const openai_usage *u);

@@ -7,7 +7,7 @@
 #include "engine/base/json.h"
 #include "engine/base/memory.h"
 #include "gateway/auth.h"
-#include "gateway/doors/responses.h"
+#include "gateway/doors/background.h"
 #include "gateway/handlers.h"
 
 static void clear(responses_run *r)
@@ -17,11 +17,6 @@ static void clear(responses_run *r)
     cJSON_Delete(r->response);
     jsonw_clear(&r->said);
     response_row_clear(&r->row);
-}
-
-static responses_key key_of(const server *srv)
-{
-    return srv->responses_sealed ? srv->responses_key : NULL;
 }
 
 /* ------------------------------------------------------------------------ create -- */
@@ -51,7 +46,7 @@ static bool keep(responses_run *r, bool running, openai_problem *p)
     r->row.input = json_print(r->input);
     if (!r->row.body || !r->row.input)
         return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
-    err_code rc = responses_put(r->srv->store, key_of(r->srv), &r->row,
+    err_code rc = responses_put(r->srv->store, responses_key_of(r->srv), &r->row,
                                 r->x->conf->responses_tenant_bytes, &e);
     if (!rc) return true;
     if (rc == ERR_LIMIT)
@@ -114,12 +109,57 @@ static void set_row(responses_run *r, const char *prefix)
         door_make_id(prefix, r->row.id);
 }
 
+static void send_problem(exchange *x, const openai_problem *p)
+{
+    exchange_error(x, p->status, p->type, p->code, p->param[0] ? p->param : NULL, "%s", p->msg);
+}
+
+/* The thread that makes it is given an id, and with it that of the row. */
+static bool queue(responses_run *r, const cJSON *body, openai_problem *p)
+{
+    uint64_t id = store_next_id(r->srv->store);
+    bool drop_oldest;
+    err e;
+    snprintf(r->row.id, sizeof(r->row.id), "resp_%032d%016llx", 0, (unsigned long long)id);
+    if (!r->srv->background)
+        return openai_refuse(p, 400, "unsupported_parameter", "background",
+                             "'background': this server takes none (responses.background)");
+    if (cJSON_IsTrue(json_get(body, "stream")))
+        return openai_refuse(p, 400, "unsupported_parameter", "stream",
+                             "'stream' is not supported for a response in the background");
+    if (!responses_translate(r, r->x, body, &drop_oldest, p)) return false;
+    if (!r->store)
+        return openai_refuse(p, 400, "invalid_value", "background",
+                             "'background' needs 'store': its answer is fetched later");
+    door_set(r->response, "status", cJSON_CreateString("queued"));
+    if (!keep(r, true, p)) return false;
+    if (!background_add(r->srv->background, r, id, body, &e)) return true;
+    (void)responses_delete(r->srv->store, r->row.tenant_id, r->row.id, NULL);
+    return openai_refuse(p, e.code == ERR_BUSY ? 429 : 503, "queue_full", "background", "%s",
+                         e.msg);
+}
+
+static void create_in_background(responses_run *r, const cJSON *body)
+{
+    openai_problem p;
+    exchange_note(r->x, "background", "%s", r->row.id);
+    if (queue(r, body, &p))
+        exchange_reply(r->x, 200, "application/json", r->row.body, strlen(r->row.body));
+    else
+        send_problem(r->x, &p);
+}
+
 void responses_create(exchange *x)
 {
     responses_run r = {.x = x, .srv = x->server};
+    const cJSON *body;
+    if (!exchange_read_json(x, &body)) return;
     jsonw_init(&r.said);
     set_row(&r, "resp_");
-    completion_handle_door(x, &door, &r);
+    if (!x->inner && cJSON_IsTrue(json_get(body, "background")))
+        create_in_background(&r, body);
+    else
+        completion_handle_door(x, &door, &r);
     clear(&r);
 }
 
@@ -145,12 +185,26 @@ static void not_found(exchange *x, bool conversation, const err *e)
 static bool find(exchange *x, bool conversation, response_row *row)
 {
     err e;
+    server *s = x->server;
+    bool held = s->background && background_holds(s->background, x->caller->tenant.id, x->param[0]);
     err_code rc = is_of_kind(x, conversation, &e);
     if (!rc)
-        rc = responses_get(x->server->store, key_of(x->server), x->caller->tenant.id, x->param[0],
-                           row, &e);
+        rc = responses_get(s->store, responses_key_of(s), x->caller->tenant.id, x->param[0], row,
+                           &e);
+    if (!rc && row->running && !held) {
+        rc = background_lost(s, row, &e);
+        if (rc) response_row_clear(row);
+    }
     if (rc) not_found(x, conversation, &e);
     return rc == ERR_NONE;
+}
+
+static bool parse_stored(exchange *x, const char *text, cJSON **out)
+{
+    err e;
+    if (!json_parse(text, strlen(text), &json_limits_trusted, out, &e)) return true;
+    exchange_reply_err(x, &e, NULL);
+    return false;
 }
 
 void responses_get_one(exchange *x)
@@ -171,6 +225,8 @@ static void drop(exchange *x, bool conversation)
 {
     err e;
     err_code rc = is_of_kind(x, conversation, &e);
+    if (!rc && x->server->background) /* else its end would store it anew */
+        (void)background_cancel(x->server->background, x->caller->tenant.id, x->param[0]);
     if (!rc) rc = responses_delete(x->server->store, x->caller->tenant.id, x->param[0], &e);
     if (rc) {
         not_found(x, conversation, &e);
@@ -195,10 +251,18 @@ void responses_delete_one(exchange *x)
 void responses_cancel(exchange *x)
 {
     response_row row;
+    cJSON *tree = NULL;
+    if (x->server->background)
+        (void)background_cancel(x->server->background, x->caller->tenant.id, x->param[0]);
     if (!find(x, false, &row)) return;
+    bool was = parse_stored(x, row.body, &tree);
+    if (was && cJSON_IsTrue(json_get(tree, "background")))
+        exchange_reply(x, 200, "application/json", row.body, strlen(row.body));
+    else if (was)
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", NULL,
+                       "only a response that runs in the background can be cancelled");
+    cJSON_Delete(tree);
     response_row_clear(&row);
-    exchange_error(x, 400, "invalid_request_error", "invalid_value", NULL,
-                   "only a response that runs in the background can be cancelled");
 }
 
 /* A page of items, as ?limit=, ?after= and ?order= ask. */
@@ -246,14 +310,6 @@ static void list_items(exchange *x, const cJSON *items)
     jsonw_clear(&w);
 }
 
-static bool parse_stored(exchange *x, const char *text, cJSON **out)
-{
-    err e;
-    if (!json_parse(text, strlen(text), &json_limits_trusted, out, &e)) return true;
-    exchange_reply_err(x, &e, NULL);
-    return false;
-}
-
 void responses_input_items(exchange *x)
 {
     response_row row;
@@ -266,7 +322,7 @@ void responses_input_items(exchange *x)
 
 /* ---------------------------------------------------------------- conversations -- */
 
-static bool keep_first_items(const cJSON *body, cJSON *kept, openai_problem *p)
+static bool keep_first_items(responses_run *r, const cJSON *body, openai_problem *p)
 {
     const cJSON *items = json_get(body, "items"), *item;
     cJSON *messages = cJSON_CreateArray();
@@ -278,7 +334,7 @@ static bool keep_first_items(const cJSON *body, cJSON *kept, openai_problem *p)
     cJSON_ArrayForEach(item, items)
     {
         ok = ok && responses_add_item(messages, item, p);
-        if (ok) door_append(kept, responses_keep_item(item));
+        if (ok) door_append(r->input, responses_keep_item(r, item));
     }
     cJSON_Delete(messages);
     return ok;
@@ -303,12 +359,12 @@ void conversations_create(exchange *x)
              cJSON_IsObject(metadata) ? cJSON_Duplicate(metadata, true) : cJSON_CreateObject());
     bool ok = (cJSON_IsObject(body) ||
                openai_refuse(&p, 400, "invalid_value", NULL, "the body must be a JSON object")) &&
-              door_check_metadata(body, &p) && keep_first_items(body, r.input, &p) &&
+              door_check_metadata(body, &p) && keep_first_items(&r, body, &p) &&
               keep(&r, false, &p);
     if (ok)
         exchange_reply(x, 200, "application/json", r.row.body, strlen(r.row.body));
     else
-        exchange_error(x, p.status, p.type, p.code, p.param[0] ? p.param : NULL, "%s", p.msg);
+        send_problem(x, &p);
     clear(&r);
 }
 
@@ -348,8 +404,8 @@ void conversations_items(exchange *x)
     cJSON *all = cJSON_CreateArray();
     bool ok = add_items(x, row.input, NULL, all);
     response_row_clear(&row);
-    if (ok && responses_list(x->server->store, key_of(x->server), x->caller->tenant.id, x->param[0],
-                             RESPONSES_ITEMS_MAX, &rows, &n, &e)) {
+    if (ok && responses_list(x->server->store, responses_key_of(x->server), x->caller->tenant.id,
+                             x->param[0], RESPONSES_ITEMS_MAX, &rows, &n, &e)) {
         ok = false;
         exchange_reply_err(x, &e, NULL);
     }

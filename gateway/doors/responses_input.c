@@ -249,7 +249,13 @@ static void keep_content(cJSON *kept, const cJSON *item)
     door_add(kept, "content", parts);
 }
 
-cJSON *responses_keep_item(const cJSON *item)
+void responses_item_id(responses_run *r, const char *prefix, char out[64])
+{
+    const char *own = strchr(r->row.id, '_');
+    snprintf(out, 64, "%s%.48s%04x", prefix, own ? own + 1 : "", r->n_items++ & 0xFFFF);
+}
+
+cJSON *responses_keep_item(responses_run *r, const cJSON *item)
 {
     static const struct {
         const char *type, *prefix;
@@ -263,7 +269,7 @@ cJSON *responses_keep_item(const cJSON *item)
     if (strcmp(prefix, "msg_") == 0) keep_content(kept, item);
     if (!door_text(item, "id") && kept) {
         char id[64];
-        door_make_id(prefix, id);
+        responses_item_id(r, prefix, id);
         cJSON_DeleteItemFromObjectCaseSensitive(kept, "id");
         door_add_text(kept, "id", id);
     }
@@ -274,6 +280,80 @@ cJSON *responses_keep_item(const cJSON *item)
     return kept;
 }
 
+/* ------------------------------------------------------------------ what is stored -- */
+
+static bool parse_stored(const char *text, cJSON **out, openai_problem *p)
+{
+    err e;
+    if (!json_parse(text, strlen(text), &json_limits_trusted, out, &e)) return true;
+    return openai_refuse(p, 500, "internal_error", NULL, "a stored response cannot be read: %s",
+                         e.msg);
+}
+
+responses_key responses_key_of(const server *srv)
+{
+    return srv->responses_sealed ? srv->responses_key : NULL;
+}
+
+static bool get_row(responses_run *r, const char *id, const char *param, const char *code,
+                    response_row *row, openai_problem *p)
+{
+    err e;
+    err_code rc = responses_get(r->srv->store, responses_key_of(r->srv), r->x->caller->tenant.id,
+                                id, row, &e);
+    if (!rc) return true;
+    if (rc == ERR_NOT_FOUND || rc == ERR_DENIED)
+        return openai_refuse(p, rc == ERR_DENIED ? 409 : 404, code, param,
+                             "'%s': there is no '%.70s'", param, id);
+    return openai_refuse(p, 503, "storage_unavailable", NULL, "%s", e.msg);
+}
+
+/* What stands in one of these documents under that id, taken out of it. */
+static cJSON *take_item(cJSON *list, const char *id)
+{
+    cJSON *v;
+    cJSON_ArrayForEach(v, list)
+    {
+        if (door_is(v, "id", id)) return cJSON_DetachItemViaPointer(list, v);
+    }
+    return NULL;
+}
+
+static cJSON *item_of_row(const response_row *row, const char *id, openai_problem *p)
+{
+    cJSON *input = NULL, *body = NULL, *item = NULL;
+    if (parse_stored(row->input, &input, p) && parse_stored(row->body, &body, p)) {
+        item = take_item(input, id);
+        if (!item) item = take_item(cJSON_GetObjectItemCaseSensitive(body, "output"), id);
+    }
+    cJSON_Delete(input);
+    cJSON_Delete(body);
+    return item;
+}
+
+/* The item that an item_reference means: ids of items have their row's in them. */
+static bool find_item(responses_run *r, const cJSON *reference, cJSON **out, openai_problem *p)
+{
+    static const char *const rows[] = {"resp_", "conv_"};
+    const char *id = door_text(reference, "id"), *own = id ? strchr(id, '_') : NULL;
+    size_t n = own ? strlen(own + 1) : 0;
+    *out = NULL;
+    if (!id) return bad(p, "input", "has an item_reference without an id");
+    for (int i = 0; i < 2 && !*out && n > 4 && n <= 52; i++) {
+        char row_id[RESPONSES_ID_MAX + 1];
+        response_row row;
+        snprintf(row_id, sizeof(row_id), "%s%.*s", rows[i], (int)n - 4, own + 1);
+        if (!get_row(r, row_id, "input", "item_not_found", &row, p)) {
+            if (p->status != 404) return false;
+            continue;
+        }
+        *out = item_of_row(&row, id, p);
+        response_row_clear(&row);
+    }
+    return *out || openai_refuse(p, 404, "item_not_found", "input",
+                                 "'input': there is no item with the id '%.70s'", id);
+}
+
 /* Own items: into the messages, and kept. */
 static bool take_input(responses_run *r, cJSON *messages, const cJSON *body, openai_problem *p)
 {
@@ -282,7 +362,7 @@ static bool take_input(responses_run *r, cJSON *messages, const cJSON *body, ope
         cJSON *one = cJSON_CreateObject();
         door_add_text(one, "role", "user");
         door_add_text(one, "content", input->valuestring);
-        door_append(r->input, responses_keep_item(one));
+        door_append(r->input, responses_keep_item(r, one));
         door_append(messages, one);
         return true;
     }
@@ -294,8 +374,13 @@ static bool take_input(responses_run *r, cJSON *messages, const cJSON *body, ope
         return bad(p, "input", "must be a string or an array of at most 2048 items");
     cJSON_ArrayForEach(item, input)
     {
-        if (!responses_add_item(messages, item, p)) return false;
-        door_append(r->input, responses_keep_item(item));
+        cJSON *meant = NULL;
+        bool ok = !door_is(item, "type", "item_reference") || find_item(r, item, &meant, p);
+        const cJSON *one = meant ? meant : item;
+        ok = ok && responses_add_item(messages, one, p);
+        if (ok) door_append(r->input, responses_keep_item(r, one));
+        cJSON_Delete(meant);
+        if (!ok) return false;
     }
     return true;
 }
@@ -312,14 +397,6 @@ static bool add_all(cJSON *messages, const cJSON *items, openai_problem *p)
     return true;
 }
 
-static bool parse_stored(const char *text, cJSON **out, openai_problem *p)
-{
-    err e;
-    if (!json_parse(text, strlen(text), &json_limits_trusted, out, &e)) return true;
-    return openai_refuse(p, 500, "internal_error", NULL, "a stored response cannot be read: %s",
-                         e.msg);
-}
-
 /* A stored response: what it was asked, and what it said. */
 static bool add_row(cJSON *messages, const response_row *row, openai_problem *p)
 {
@@ -329,24 +406,6 @@ static bool add_row(cJSON *messages, const response_row *row, openai_problem *p)
     cJSON_Delete(input);
     cJSON_Delete(body);
     return ok;
-}
-
-static responses_key key_of(const server *srv)
-{
-    return srv->responses_sealed ? srv->responses_key : NULL;
-}
-
-static bool get_row(responses_run *r, const char *id, const char *param, const char *code,
-                    response_row *row, openai_problem *p)
-{
-    err e;
-    err_code rc =
-        responses_get(r->srv->store, key_of(r->srv), r->x->caller->tenant.id, id, row, &e);
-    if (!rc) return true;
-    if (rc == ERR_NOT_FOUND || rc == ERR_DENIED)
-        return openai_refuse(p, rc == ERR_DENIED ? 409 : 404, code, param,
-                             "'%s': there is no '%.70s'", param, id);
-    return openai_refuse(p, 503, "storage_unavailable", NULL, "%s", e.msg);
 }
 
 /* The chain up to and with `id`, oldest first. */
@@ -388,9 +447,10 @@ static bool add_conversation(responses_run *r, cJSON *messages, openai_problem *
     bool ok = parse_stored(own.input, &first, p) && add_all(messages, first, p);
     cJSON_Delete(first);
     response_row_clear(&own);
-    err_code rc = ok ? responses_list(r->srv->store, key_of(r->srv), r->x->caller->tenant.id,
-                                      r->row.conversation, RESPONSES_ITEMS_MAX, &rows, &n, &e)
-                     : ERR_NONE;
+    err_code rc =
+        ok ? responses_list(r->srv->store, responses_key_of(r->srv), r->x->caller->tenant.id,
+                            r->row.conversation, RESPONSES_ITEMS_MAX, &rows, &n, &e)
+           : ERR_NONE;
     if (rc == ERR_LIMIT) ok = openai_refuse(p, 400, "invalid_value", "conversation", "%s", e.msg);
     if (rc && rc != ERR_LIMIT) ok = openai_refuse(p, 503, "storage_unavailable", NULL, "%s", e.msg);
     for (size_t i = 0; i < n; i++) {
@@ -540,9 +600,6 @@ static bool take_rest(responses_run *r, const cJSON *body, bool *drop_oldest, op
     r->store = r->x->conf->responses_store;
     if (!take_bool(body, "store", &r->store, p)) return false;
     if (!take_bool(body, "background", &r->background, p)) return false;
-    if (r->background)
-        return openai_refuse(p, 400, "unsupported_parameter", "background",
-                             "'background' is not supported");
     if (r->store && !r->x->conf->responses_store)
         return openai_refuse(p, 400, "unsupported_parameter", "store",
                              "'store': this server stores no responses");

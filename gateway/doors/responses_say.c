@@ -107,7 +107,7 @@ static void open_item(responses_run *r, jsonw *w, responses_item kind, const too
     static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
     r->open = kind;
     r->call = call;
-    door_make_id(prefixes[kind], r->item_id);
+    responses_item_id(r, prefixes[kind], r->item_id);
     jsonw_reset(&r->said);
     cJSON *item = item_of(r, NULL);
     say_item(r, w, "response.output_item.added", item);
@@ -206,12 +206,6 @@ void responses_say(void *state, jsonw *w, const openai_choice *c)
     if (w && r->said.failed) w->failed = true;
 }
 
-static void set(cJSON *o, const char *name, cJSON *v)
-{
-    cJSON_DeleteItemFromObjectCaseSensitive(o, name);
-    door_add(o, name, v);
-}
-
 static cJSON *usage_of(const openai_usage *u)
 {
     cJSON *o = cJSON_CreateObject(), *in = cJSON_CreateObject(), *out = cJSON_CreateObject();
@@ -231,12 +225,12 @@ void responses_finish(responses_run *r, jsonw *w, const openai_usage *u)
     bool cut = r->finish && strcmp(r->finish, "length") == 0;
     if (!r->open && !index_of_item(r)) open_item(r, w, ITEM_MESSAGE, NULL); /* it said nothing */
     close_item(r, w, !cut);
-    set(r->response, "status", cJSON_CreateString(cut ? "incomplete" : "completed"));
-    set(r->response, "usage", usage_of(u));
+    door_set(r->response, "status", cJSON_CreateString(cut ? "incomplete" : "completed"));
+    door_set(r->response, "usage", usage_of(u));
     if (cut) {
         cJSON *why = cJSON_CreateObject();
         door_add_text(why, "reason", "max_output_tokens");
-        set(r->response, "incomplete_details", why);
+        door_set(r->response, "incomplete_details", why);
     } else {
         door_add_seconds(r->response, "completed_at", clock_wall_us());
     }

@@ -222,15 +222,14 @@ bool exchange_read_json(exchange *x, const cJSON **tree)
     const char *t;
     size_t n;
     err e;
-    *tree = x->inner ? x->inner->body : NULL;
-    if (x->inner) return true;
+    *tree = x->inner ? x->inner->body : x->tree;
+    if (x->inner || x->tree) return true;
     if (!is_utf8_json(exchange_header(x, "Content-Type"))) {
         exchange_error(x, 415, "invalid_request_error", "unsupported_media_type", NULL,
                        "Content-Type must be application/json, in UTF-8");
         return false;
     }
     if (!exchange_read_body(x, (size_t)x->host->max_body_bytes, &t, &n)) return false;
-    cJSON_Delete(x->tree);
     err_code rc = json_parse(t, n, &json_limits_request, &x->tree, &e);
     if (rc == ERR_NOMEM) {
         exchange_starved(x);

@@ -29,7 +29,7 @@ void inner_run(http_host *host, inner_request *r, void (*handler)(exchange *x))
     snprintf(x.path, sizeof(x.path), "%s", r->path);
     snprintf(x.request_id, sizeof(x.request_id), "req_%016llx", (unsigned long long)r->id);
     exchange_note(&x, "tenant", "%s", r->tenant);
-    exchange_note(&x, "batch", "%s", r->batch);
+    if (r->batch) exchange_note(&x, "batch", "%s", r->batch);
     handler(&x);
     exchange_finish(&x);
     exchange_log(&x);

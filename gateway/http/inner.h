@@ -22,7 +22,7 @@ typedef struct inner_request {
     int most_choices;           /* ids from `id` on that are its own */
     int slo_class;              /* in which it runs, whatever its body says */
     struct caller *who;         /* for whom */
-    const char *tenant, *batch; /* for the log's line: whose it is, of what it is a part */
+    const char *tenant, *batch; /* for the log's line: whose it is, of what it is a part (NULL) */
     const struct config *conf;  /* the options by which it is answered */
 
     /* ---- the answer, from the handler's end to inner_end() ---- */

@@ -12,6 +12,7 @@
 #include "gateway/batches/runner.h"
 #include "gateway/config/classes.h"
 #include "gateway/device.h"
+#include "gateway/doors/background.h"
 #include "gateway/net/tls_warm.h"
 #include "gateway/openai/vocabulary.h"
 #include "gateway/route.h"
@@ -369,6 +370,8 @@ err_code parts_open(parts *p, err *e)
     if (!rc && !(p->srv.stats = stats_create(&p->srv))) rc = err_set(e, ERR_NOMEM, "no memory");
     if (!rc) rc = open_traces(p, e);
     if (!rc) rc = batch_runner_start(&p->srv.batches, &p->srv, e);
+    if (!rc && p->cfg.responses_background)
+        rc = background_start(&p->srv.background, &p->srv, (int)p->cfg.responses_background, e);
     if (!rc) rc = open_listeners(p, e);
     return rc;
 }
@@ -400,6 +403,7 @@ void parts_close(parts *p)
     close_listeners(p);
     atomic_store(&s->cut, true); /* what a failed start has begun, too */
     batch_runner_stop(s->batches);
+    background_stop(s->background);
     spans_destroy(s->spans);
     stats_destroy(s->stats);
     sched_destroy(s->sched);

@@ -52,12 +52,12 @@ ASK = {"type": "object", "required": ["model", "input"], "properties": {
     "model": {"type": "string", "minLength": 1, "maxLength": 256}, "input": {"anyOf": [STR, arr(MESSAGE, minItems=1, maxItems=2048)]},
     "instructions": opt(STR), "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
-    "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}, "stream": opt(BOOL), "store": opt(BOOL),
+    "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}, "stream": opt(BOOL), "store": opt(BOOL), "background": opt(BOOL),
     "adapters": STACK, "parallel_tool_calls": opt(BOOL), "truncation": {"enum": ["auto", "disabled", None]}, "metadata": METADATA}}
 MESSAGES = {"model": ASK["properties"]["model"], "messages": arr({"type": "object", "required": ["role", "content"], "properties": {
     "role": {"enum": ["user", "assistant"]}, "content": STR}}, minItems=1, maxItems=2047), "system": opt(STR),
     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 1}, "top_k": {"type": ["integer", "null"], "minimum": 0},
-    "top_p": ASK["properties"]["top_p"], "stream": opt(BOOL), "stop_sequences": opt(arr({"type": "string", "maxLength": 256}, maxItems=16)),
+    "top_p": ASK["properties"]["top_p"], "stream": opt(BOOL), "stop_sequences": opt(arr({"type": "string", "pattern": "\\S", "maxLength": 256}, maxItems=16)),
     "service_tier": {"enum": ["auto", "standard_only", None]}, "adapters": STACK}
 ASK_MESSAGE = {"type": "object", "required": ["model", "messages", "max_tokens"],
                "properties": {**MESSAGES, "max_tokens": {"type": "integer", "minimum": 1}}}

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 import urllib.parse
 
@@ -12,7 +13,7 @@ import pydantic
 from openai.types.responses import Response, ResponseStreamEvent
 
 import openai_types
-from harness import DEMO, Server, run
+from harness import DEMO, Server, run, until
 
 ADD = {"type": "function", "name": "add", "description": "Adds.", "strict": True, "parameters": {
     "type": "object", "properties": {"a": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["a"],
@@ -202,6 +203,60 @@ def conversations_gather():
     assert ask(expect=404, conversation=talk.id)["param"] == "conversation"
 
 
+def items_are_meant_by_their_ids():
+    c = client(server, own)
+    first = ask(input=[{"role": "user", "content": "My name is Ann."}])
+    asked = c.responses.input_items.list(first["id"]).data[0].id
+    ids = [{"type": "item_reference", "id": i} for i in (asked, first["output"][0]["id"])]
+    question = {"role": "user", "content": "And?"}
+    told = [{"role": "user", "content": "My name is Ann."}, *first["output"], question]
+    by_id = ask(input=[*ids, question])
+    assert by_id["usage"]["input_tokens"] == prompt_of(input=told, store=False)
+    kept = c.responses.input_items.list(by_id["id"], order="asc").data
+    assert [i.type for i in kept] == ["message"] * 3 and kept[0].id == asked
+    talk = c.conversations.create(items=[{"type": "message", "role": "user", "content": "My name is Ann."}])
+    said = c.conversations.items.list(talk.id).data[0].id
+    assert prompt_of(input=[{"type": "item_reference", "id": said}]) == prompt_of(input="My name is Ann.")
+    for wrong, key in ((asked, stranger), (asked[:-1] + "f", own), ("msg_" + "0" * 52, own), ("x", own), ("msg_", own)):
+        e = ask(expect=404, key=key, input=[{"type": "item_reference", "id": wrong}])
+        assert e["code"] == "item_not_found" and e["param"] == "input", e
+
+
+def in_the_background(status, **body):
+    """A response that was put there, once its status is that."""
+    r = ask(background=True, **body)
+    assert r["status"] == "queued" and r["background"] and not r["output"], r
+    return until(lambda: next((x for x in [fetched(r["id"])] if x["status"] == status), None))
+
+
+def fetched(name):
+    r = server.call("GET", "/v1/responses/" + name, key=own)
+    assert r.status == 200, r
+    return strict(Response, r.json) and r.json
+
+
+def goes_on_in_the_background():
+    plain = ask()
+    r = in_the_background("completed")
+    assert text_of(r) == text_of(plain) and r["background"] and r["usage"] == plain["usage"], (r, plain)
+    assert ask(input="So?", previous_response_id=r["id"])["status"] == "completed"
+    failed = in_the_background("failed", model="none")
+    assert failed["error"]["code"] == "invalid_prompt" and "none" in failed["error"]["message"], failed
+    c = client(server, own)
+    long = c.responses.create(model="base", input="x", background=True, max_output_tokens=400, extra_body={"ignore_eos": True, "min_tokens": 400})
+    assert ask(expect=400, input="So?", previous_response_id=long.id)["param"] == "previous_response_id"
+    assert c.responses.cancel(long.id).status == "cancelled"
+    assert c.responses.retrieve(long.id).status == "cancelled"
+    assert server.call("POST", f"/v1/responses/{plain['id']}/cancel", key=own).status == 400
+    gone = ask(background=True, max_output_tokens=400, ignore_eos=True, min_tokens=400)
+    for method, path in (("GET", ""), ("POST", "/cancel"), ("DELETE", "")):
+        assert server.call(method, f"/v1/responses/{gone['id']}{path}", key=stranger).status == 404
+    assert server.call("DELETE", "/v1/responses/" + gone["id"], key=own).status == 200
+    assert server.call("GET", "/v1/responses/" + gone["id"], key=own).status == 404
+    ask(input="x")  # nobody stores it anew meanwhile
+    assert server.call("GET", "/v1/responses/" + gone["id"], key=own).status == 404
+
+
 def another_tenants_is_not_there():
     mine = ask()
     talk = server.call("POST", "/v1/conversations", {}, key=own).json
@@ -251,7 +306,10 @@ def refuses_by_name():
         return e["message"]
     assert "web_search" in refused("tools", tools=[{"type": "web_search"}])
     assert "input_image" in refused("input", input=[{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}])
-    assert "item_reference" in refused("input", input=[{"type": "item_reference", "id": "x"}])
+    refused("input", input=[{"type": "item_reference"}])
+    refused("stream", background=True, stream=True)
+    refused("background", background=True, store=False)
+    refused("background", background=1)
     refused("input", input=[{"role": "wizard", "content": "x"}])
     refused("input", input=None)
     refused("prompt", prompt={"id": "x"})
@@ -277,7 +335,8 @@ def refuses_by_name():
 def stored_is_sealed():
     key = folder / "key"
     key.write_text(os.urandom(32).hex() + "\n")
-    settings = {"responses.key_file": str(key), "responses.tenant_bytes": "8KiB", "model.chat_template": str(template)}
+    settings = {"responses.key_file": str(key), "responses.tenant_bytes": "24KiB", "responses.background": "1",
+                "model.chat_template": str(template)}
     where = folder / "sealed"
     where.mkdir()
     with Server(settings=settings, directory=where) as sealed:
@@ -287,9 +346,18 @@ def stored_is_sealed():
         assert sealed.call("GET", "/v1/responses/" + one["id"], key=mine).json["id"] == one["id"]
         assert not found_in(sealed, word)
         many = {f"k{i}": "x" * 512 for i in range(16)}
+        for _ in range(2):
+            ask(on=sealed, key=mine, metadata=many)
         e = ask(expect=429, on=sealed, key=mine, metadata=many)
         assert e["code"] == "storage_quota_exceeded", e
         ask(on=sealed, key=mine, metadata=many, store=False)
+        other = sealed.tenant("other")
+        lost = [ask(on=sealed, key=other, background=True, max_output_tokens=400, ignore_eos=True)["id"] for _ in range(10)]
+        sealed.stop(signal.SIGKILL)
+        sealed.start()
+        ends = [sealed.call("GET", "/v1/responses/" + name, key=other).json for name in lost]
+        assert ends[-1]["status"] == "failed", ends[-1]
+        assert all(r["status"] in ("completed", "incomplete") or r["error"]["code"] == "server_error" for r in ends), ends
         key.write_text(os.urandom(32).hex())
         sealed.stop()
         sealed.start()
@@ -305,7 +373,7 @@ try:
     with Server(model=DEMO / "base", settings={"model.chat_template": str(template)}) as server:
         own, stranger = server.tenant("own"), server.tenant("stranger")
         run([answers_and_is_a_response, streams_in_order, calls_functions, goes_on_with_calls, keeps_a_form, thoughts_are_items,
-             goes_on_from_what_is_stored, conversations_gather, another_tenants_is_not_there, deleted_is_gone,
+             goes_on_from_what_is_stored, conversations_gather, items_are_meant_by_their_ids, goes_on_in_the_background, another_tenants_is_not_there, deleted_is_gone,
              too_much_is_cut_or_refused, refuses_by_name, stored_is_sealed])
 finally:
     shutil.rmtree(folder)
