@@ -368,7 +368,7 @@ batch-beside)
     [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
     model=build/bench/15M
     [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py 15M "$model" >&2
-    out=$(build/venv/bin/python tests/bench/batch_beside.py "$model" 30 5)
+    out=$(build/venv/bin/python tests/bench/batch_beside.py "$model" 10 12)
     echo "$out"
     [ -z "$json" ] || echo "$out" >"$json"
     exec python3 - "$out" <<'PY'
