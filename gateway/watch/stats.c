@@ -14,7 +14,7 @@
 #include "storage/disk.h"
 
 enum { CERTIFICATE_WARN_S = 14 * 86400 }; /* as TLS_EXPIRY_WARN_DAYS */
-enum { BOARD_WAIT_US = 20000, OVERDUE_WAIT_US = 500000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
+enum { BOARD_WAIT_US = 20000, OVERDUE_US = 2000000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
 
 /* --------------------------------------------------------------------- lifetime -- */
 
@@ -54,13 +54,14 @@ static void tell_breach(void *arg, int class, const breach *b)
                 st->srv->class_name[class], text, 0);
 }
 
-/* A picture that is older than the question may have requests that have ended since. */
-static void see_overdue(stats *st)
+/* Asks, and looks at a later tick: nobody waits for a step that is long. */
+static void see_overdue(stats *st, int64_t now_us)
 {
-    int64_t asked_us = clock_now_us();
     board_picture *p = &st->inside;
-    bool any = board_read(sched_board(st->srv->sched), OVERDUE_WAIT_US, p);
-    if (any && p->taken_us >= asked_us) stats_history_overdue(st->history, p->row, p->n_row);
+    if (now_us - st->asked_us < OVERDUE_US && p->taken_us >= st->asked_us) return;
+    if (p->taken_us >= st->asked_us) st->asked_us = now_us;
+    bool any = board_read(sched_board(st->srv->sched), 0, p);
+    if (any && p->taken_us >= st->asked_us) stats_history_overdue(st->history, p->row, p->n_row);
 }
 
 static void tick_history(stats *st, int64_t now_s)
@@ -195,9 +196,9 @@ void stats_tick(stats *st)
     if (!st) return;
     int64_t now_s = clock_wall_us() / 1000000;
     see_certificate(st, now_s);
-    if (stats_history_due(st->history, now_s)) see_overdue(st);
-    tick_history(st, now_s);
     int64_t now = clock_now_us();
+    see_overdue(st, now);
+    tick_history(st, now_s);
     lock_take(&st->mu);
     const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];
     if (st->n_sample == 0 || now - last->at_us >= 950000) {

@@ -10,7 +10,7 @@
 #include "gateway/admin_proto.h"
 #include "storage/tenants.h"
 
-enum { FINE, COARSE, SPANS, TOLD_MAX = 2048 };
+enum { FINE, COARSE, SPANS, TOLD_MAX = 2048, JUST_ENDED = 512 };
 
 static const uint64_t others = UINT64_MAX; /* the id of the line that the rest of a kind shares */
 static const int most_of[HISTORY_KINDS] = {PROTO_CLASS_MAX, 40, 40};
@@ -36,6 +36,8 @@ struct stats_history {
     book_counts last[PROTO_CLASS_MAX]; /* of the fine span before, where there was one */
     uint64_t told[TOLD_MAX]; /* ids of requests inside that are counted as missed already */
     int n_told;
+    uint64_t just_ended[JUST_ENDED]; /* ids, a ring */
+    uint64_t n_ended;
     int64_t part;
 
     /* tick() alone */
@@ -112,6 +114,7 @@ void stats_history_note(stats_history *h, uint64_t id, const usage_row *row, int
     int at = told_at(h, id);
     bool told = at < h->n_told;
     if (told) h->told[at] = h->told[--h->n_told];
+    h->just_ended[h->n_ended++ % JUST_ENDED] = id;
     for (int i = 0; i < SPANS; i++) note_in(&h->span[i], row, class, told);
     lock_release(&h->mu);
 }
@@ -126,12 +129,13 @@ void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, miss
     lock_release(&h->mu);
 }
 
-bool stats_history_due(stats_history *h, int64_t now_s)
+/* It is on the board still, and has ended. */
+static bool just_ended(const stats_history *h, uint64_t id)
 {
-    lock_take(&h->mu);
-    bool due = now_s / HISTORY_FINE_S * HISTORY_FINE_S > h->span[FINE].start_s;
-    lock_release(&h->mu);
-    return due;
+    for (int i = 0; i < JUST_ENDED; i++) {
+        if (h->just_ended[i] == id) return true;
+    }
+    return false;
 }
 
 static void count_overdue(book_counts *c, miss_cause why)
@@ -150,7 +154,7 @@ void stats_history_overdue(stats_history *h, const board_row *row, int n)
         const board_row *r = &row[i];
         int at = told_at(h, r->id);
         bool told = at < h->n_told;
-        if (!told && (!r->overdue || h->n_told == TOLD_MAX)) continue;
+        if (!told && (!r->overdue || h->n_told == TOLD_MAX || just_ended(h, r->id))) continue;
         for (int k = 0; !told && k < SPANS; k++) {
             count_overdue(&line_of(&h->span[k], HISTORY_CLASS, (uint64_t)r->slo_class)->c,
                           r->overdue);

@@ -46,8 +46,7 @@ void stats_history_note(stats_history *h, uint64_t id, const usage_row *row, int
 /* `why`: as of book_add_refused(). */
 void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, miss_cause why);
 
-/* Is a span of ten seconds over?  Then it wants to see the board first: all requests inside. */
-bool stats_history_due(stats_history *h, int64_t now_s);
+/* All requests inside, as the board had them a moment ago; every few seconds. */
 void stats_history_overdue(stats_history *h, const board_row *row, int n);
 
 /* Now and then, at least once in ten seconds: what is over goes to the storage thread.  `classes`:

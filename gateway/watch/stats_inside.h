@@ -92,6 +92,7 @@ struct stats {
     ended *ended;
     stats_history *history;
     board_picture inside;       /* the tick's: all requests, to see who is late */
+    int64_t asked_us;           /* for the next of it */
     int64_t certificate_told_s; /* the tick's: until when the one was good that was told of last */
     uint64_t epoch;             /* first half of a cursor: another process, another epoch */
 

@@ -1240,6 +1240,9 @@ _rule("history.few-are-no-breach", "gateway/watch/stats_history.c",
 _rule("history.overdue-once", "gateway/watch/stats_history.c",
       "if (!told || !row->missed) return;", "return;",
       "gateway.test_stats_history", "who was counted as missed while waiting is not counted again at its end")
+_rule("history.ended-before", "gateway/watch/stats_history.c",
+      " || just_ended(h, r->id))", ")",
+      "gateway.test_stats_history", "who has ended since the picture was taken is not counted twice")
 _rule("history.refused-missed", "gateway/watch/stats_book.c",
       "c->missed += why != MISS_NONE;", "",
       "gateway.test_stats_history", "what the server refuses has missed")

@@ -301,6 +301,7 @@ static void print_why(const cJSON *all, const tally *t)
     const cJSON *v;
     (void)text_clean(t->name, name, sizeof(name), 90);
     say_now(all);
+    if (t->requests <= 0) return;
     if (t->missed <= 0) {
         printf("%s: none of %.0f requests of the last hour missed its promise.\n", name,
                t->requests);
@@ -355,16 +356,20 @@ static void add_verdict(ctl *c, const char *name, cJSON *all)
 static int why_name(ctl *c, bool class, const char *name, bool *known)
 {
     int64_t start = (int64_t)time(NULL) - HOUR_S + FINE_S;
-    tally t;
+    tally t = {.ttft_ms = -1, .tpot_ms = -1};
     cJSON *tree, *all;
     const cJSON *rows, *row;
     int status = get_history(c, class ? "class" : "tenant", name, start, "", &tree, &rows);
     *known = !status && tallies(rows, "", &t, 1) == 1;
+    all = cJSON_CreateObject();
+    if (class && !status) add_verdict(c, name, all);
+    *known |= word_of(all, "verdict")[0] != 0; /* of the first span, which is not over */
     if (!*known) {
+        cJSON_Delete(all);
         cJSON_Delete(tree);
         return status;
     }
-    all = cJSON_CreateObject();
+    snprintf(t.name, sizeof(t.name), "%s", name);
     cJSON_AddStringToObject(all, "object", "why");
     cJSON_AddStringToObject(all, class ? "class" : "tenant", name);
     cJSON_AddNumberToObject(all, "requests", t.requests);
@@ -376,7 +381,6 @@ static int why_name(ctl *c, bool class, const char *name, bool *known)
     cJSON *causes = cJSON_AddObjectToObject(all, "causes");
     cJSON_ArrayForEach(row, rows) add_causes(causes, word_of(row, "causes"));
     cJSON_Delete(tree);
-    if (class) add_verdict(c, name, all);
     status = add_who(c, class, name, start, all);
     if (!status && for_programs(c))
         status = ctl_print_tree(c, all);
