@@ -125,6 +125,9 @@ void admin_classes(exchange *x); /* GET /classes */
 void admin_audit(exchange *x);   /* GET /audit */
 void admin_backup(exchange *x);  /* POST /backup {"path"} */
 void admin_drain(exchange *x);   /* POST /drain */
+void admin_nodes(exchange *x);   /* GET /nodes */
+void admin_node_drain(exchange *x);
+void admin_node_fence(exchange *x);
 
 /* admin_config.c: under /admin/v1 */
 void admin_config_get(exchange *x);   /* GET /config ?pending=true: what a reload would change */

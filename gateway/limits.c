@@ -5,11 +5,8 @@
  * request may produce); what was not used comes back at the end.  A bucket may not go below
  * zero except by settlement.
  */
-#include "gateway/limits.h"
-
 #include <assert.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,36 +14,12 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
-#include "engine/base/lock.h"
+#include "gateway/limits_inside.h"
 #include "storage/ledger.h"
 
-enum { BUCKETS = 1024, DAY_S = 86400 };
-
-typedef struct {
-    double level; /* what may be taken now */
-    int64_t seen_us;
-} bucket;
-
-typedef enum { OF_TENANT, OF_KEY, OF_ADAPTER } account_kind;
+enum { DAY_S = 86400, SEAT_RETRY_MS = 1000, HELD_RETRY_MS = 500 };
 
 static const char *const scopes[] = {"tenant", "key", "adapter"};
-
-typedef struct account {
-    struct account *next;
-    uint64_t id;
-    account_kind kind;
-    bucket requests, tokens;
-    int64_t running;
-    _Atomic int64_t queued;            /* raised under the lock, lowered by the engine without */
-    int64_t day, day_used, month_used; /* tenants only; used includes reservations */
-} account;
-
-struct limits {
-    lock mu; /* also over the ledger's read when a tenant is first seen */
-    store *st;
-    bool requests_only;
-    account *table[BUCKETS];
-};
 
 limits *limits_create(store *st)
 {
@@ -67,6 +40,7 @@ limits *limits_create_of_requests(void)
 void limits_destroy(limits *l)
 {
     if (!l) return;
+    lease_end(l);
     for (int i = 0; i < BUCKETS; i++) {
         for (account *a = l->table[i]; a;) {
             account *next = a->next;
@@ -78,7 +52,7 @@ void limits_destroy(limits *l)
     free(l);
 }
 
-static int64_t month_of(int64_t day)
+int64_t limits_month_of(int64_t day)
 {
     time_t at = (time_t)(day * DAY_S);
     struct tm tm;
@@ -101,8 +75,9 @@ static bool roll(limits *l, account *a, int64_t wall_us)
         a->month_used = month_used;
     } else {
         a->day_used = 0;
-        if (month_of(day) != month_of(a->day)) a->month_used = 0;
+        if (limits_month_of(day) != limits_month_of(a->day)) a->month_used = 0;
     }
+    lease_roll(a, day < a->day || limits_month_of(day) != limits_month_of(a->day));
     a->day = day;
     return true;
 }
@@ -111,7 +86,7 @@ static bool roll(limits *l, account *a, int64_t wall_us)
 static void add_used(account *a, int64_t day, int64_t tokens)
 {
     if (day == a->day) a->day_used += tokens;
-    if (day == a->day || month_of(day) == month_of(a->day)) a->month_used += tokens;
+    if (day == a->day || limits_month_of(day) == limits_month_of(a->day)) a->month_used += tokens;
     if (a->day_used < 0) a->day_used = 0; /* the clock went back */
     if (a->month_used < 0) a->month_used = 0;
 }
@@ -175,10 +150,13 @@ static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent
                         int64_t now, limits_refusal *w)
 {
     const char *scope = scopes[a->kind];
+    a->limit[LEASE_REQUESTS] = rpm;
+    a->limit[LEASE_TOKENS] = tpm;
+    a->limit[LEASE_SEATS] = concurrent;
     refill(&a->requests, rpm, now);
     refill(&a->tokens, tpm, now);
     if (concurrent > 0 && a->running >= concurrent) {
-        return refuse(w, "rate_limit_error", "rate_limit_exceeded", 1000, scope,
+        return refuse(w, "rate_limit_error", "rate_limit_exceeded", SEAT_RETRY_MS, scope,
                       "concurrent requests", concurrent);
     }
     if (rpm > 0 && a->requests.level < 1) {
@@ -210,9 +188,10 @@ static bool check_queue(account *a, const tenant_limits *t, limits_refusal *w)
                   t->max_queued);
 }
 
-static bool check_budget(const account *a, const tenant_limits *t, int64_t tokens,
-                         limits_refusal *w)
+static bool check_budget(account *a, const tenant_limits *t, int64_t tokens, limits_refusal *w)
 {
+    a->limit[LEASE_DAY] = t->tokens_per_day;
+    a->limit[LEASE_MONTH] = t->tokens_per_month;
     if (t->tokens_per_day > 0 && a->day_used + tokens > t->tokens_per_day) {
         return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant", "tokens per day",
                       t->tokens_per_day);
@@ -224,18 +203,39 @@ static bool check_budget(const account *a, const tenant_limits *t, int64_t token
     return true;
 }
 
-static void take(account *a, int64_t tokens)
+bool limits_refuse(limits_refusal *w, const account *a, lease_thing what, int64_t lacking)
+{
+    static const char *const name[LEASE_THINGS] = {"requests per minute", "tokens per minute",
+                                                   "concurrent requests", "tokens per day",
+                                                   "tokens per month"};
+    bool budget = what >= LEASE_DAY, spent = budget && lacking > a->may_come[what];
+    int64_t retry_ms = spent                 ? -1
+                       : budget              ? HELD_RETRY_MS
+                       : what == LEASE_SEATS ? SEAT_RETRY_MS
+                                             : wait_ms((double)lacking, a->limit[what]);
+    return refuse(w, spent ? "insufficient_quota" : "rate_limit_error",
+                  spent ? "insufficient_quota" : "rate_limit_exceeded", retry_ms, scopes[a->kind],
+                  name[what], a->limit[what]);
+}
+
+static void take(limits *l, account *a, int64_t tokens)
 {
     assert(tokens >= 0 && a->running >= 0);
     a->requests.level -= 1;
     a->tokens.level -= (double)tokens;
+    a->drawn[LEASE_REQUESTS]++;
+    a->drawn[LEASE_TOKENS] += tokens;
     a->running++;
+    lease_draw(l, a, tokens);
     if (a->kind == OF_TENANT) add_used(a, a->day, tokens);
 }
 
 static void give(account *a, int64_t unused, int64_t day)
 {
     a->tokens.level += (double)unused;
+    a->drawn[LEASE_TOKENS] -= unused;
+    a->granted[LEASE_TOKENS] -= unused; /* to the fleet's bucket first, which may be full */
+    a->returned += unused;
     assert(a->running > 0); /* take() came before */
     a->running--;
     if (a->kind == OF_TENANT) add_used(a, day, -unused);
@@ -245,11 +245,6 @@ static bool any(const adapter_limits *a)
 {
     return a->requests_per_minute > 0 || a->tokens_per_minute > 0 || a->max_concurrent > 0;
 }
-
-/* What a request is counted in; adapter: NULL if it has no limit. */
-typedef struct {
-    account *tenant, *key, *adapter;
-} accounts;
 
 static bool find_accounts(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                           accounts *out, limits_refusal *why)
@@ -309,12 +304,19 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
     accounts of;
     *ticket = (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens};
     lock_take(&l->mu);
-    bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, why);
+    bool ok;
+    lease_state lease = LEASE_COVERS;
+    int round = 0;
+    do {
+        ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, why);
+        if (ok) lease = lease_look(l, &of, tokens, &round, why);
+    } while (ok && lease == LEASE_ASKED);
+    ok = ok && lease == LEASE_COVERS;
     if (ok) {
         ticket->day = of.tenant->day;
-        take(of.tenant, tokens);
-        take(of.key, tokens);
-        if (of.adapter) take(of.adapter, tokens);
+        take(l, of.tenant, tokens);
+        take(l, of.key, tokens);
+        if (of.adapter) take(l, of.adapter, tokens);
         if (of.adapter) ticket->adapter_id = a->id;
         ticket->held = true;
     }
@@ -361,7 +363,9 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
     const uint64_t id[] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id};
     for (account_kind k = OF_TENANT; k <= OF_ADAPTER; k++) {
         account *a = find_account(l, id[k], k);
-        if (a) give(a, ticket->tokens - used_tokens, ticket->day);
+        if (!a) continue;
+        give(a, ticket->tokens - used_tokens, ticket->day);
+        lease_return(l, a);
     }
     lock_release(&l->mu);
 }
@@ -396,24 +400,27 @@ void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out)
 }
 
 /* The bucket that empties first of those with a limit: *lim is -1 before the first. */
-static void look_bucket(bucket *b, int64_t limit, int64_t now, int64_t *lim, int64_t *left,
-                        int64_t *reset)
+static void look_bucket(const limits *l, account *a, lease_thing what, int64_t limit, int64_t now,
+                        int64_t *lim, int64_t *left, int64_t *reset)
 {
+    bucket *b = what == LEASE_TOKENS ? &a->tokens : &a->requests;
     if (limit <= 0) return;
     refill(b, limit, now);
-    int64_t level = b->level > 0 ? (int64_t)b->level : 0;
+    int64_t level = lease_left(l, a, what, b->level > 0 ? (int64_t)b->level : 0);
     if (*lim >= 0 && level >= *left) return;
     *lim = limit;
     *left = level;
-    *reset = (int64_t)(((double)limit - b->level) * 60e3 / (double)limit);
+    double lacking = (double)limit - (b->level < (double)level ? b->level : (double)level);
+    *reset = (int64_t)(lacking * 60e3 / (double)limit);
 }
 
-static void look_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent, int64_t now,
-                       limits_view *out)
+static void look_rates(const limits *l, account *a, int64_t rpm, int64_t tpm, int64_t concurrent,
+                       int64_t now, limits_view *out)
 {
-    look_bucket(&a->requests, rpm, now, &out->requests_limit, &out->requests_left,
+    look_bucket(l, a, LEASE_REQUESTS, rpm, now, &out->requests_limit, &out->requests_left,
                 &out->requests_reset_ms);
-    look_bucket(&a->tokens, tpm, now, &out->tokens_limit, &out->tokens_left, &out->tokens_reset_ms);
+    look_bucket(l, a, LEASE_TOKENS, tpm, now, &out->tokens_limit, &out->tokens_left,
+                &out->tokens_reset_ms);
     if (concurrent > 0 && (out->concurrent_limit < 0 || concurrent < out->concurrent_limit))
         out->concurrent_limit = concurrent;
 }
@@ -431,9 +438,16 @@ static void look_adapter(limits *l, const limits_adapter *a, int64_t now, limits
 {
     account *aa = a && any(&a->limits) ? account_of(l, a->id, OF_ADAPTER) : NULL;
     if (!aa) return;
-    look_rates(aa, a->limits.requests_per_minute, a->limits.tokens_per_minute,
+    look_rates(l, aa, a->limits.requests_per_minute, a->limits.tokens_per_minute,
                a->limits.max_concurrent, now, out);
     out->running = aa->running;
+}
+
+/* By all nodes, where there is a limit: what others hold counts as used. */
+static int64_t used_of(const limits *l, const account *a, lease_thing what, int64_t limit,
+                       int64_t own)
+{
+    return limit > own ? limit - lease_left(l, a, what, limit - own) : own;
 }
 
 void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out)
@@ -454,18 +468,18 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
     if (ta && ka) {
         const tenant_limits *tl = &t->limits;
         (void)roll(l, ta, clock_wall_us());
-        look_rates(ta, tl->requests_per_minute, tl->tokens_per_minute, tl->max_concurrent, now,
+        look_rates(l, ta, tl->requests_per_minute, tl->tokens_per_minute, tl->max_concurrent, now,
                    out);
-        look_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent, now,
-                   out);
+        look_rates(l, ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent,
+                   now, out);
         look_adapter(l, a, now, out);
         out->running = ta->running;
         out->queued_limit = tl->max_queued > 0 ? tl->max_queued : -1;
         out->queued = atomic_load(&ta->queued);
         out->day_limit = tl->tokens_per_day > 0 ? tl->tokens_per_day : -1;
         out->month_limit = tl->tokens_per_month > 0 ? tl->tokens_per_month : -1;
-        out->day_used = ta->day_used;
-        out->month_used = ta->month_used;
+        out->day_used = used_of(l, ta, LEASE_DAY, tl->tokens_per_day, ta->day_used);
+        out->month_used = used_of(l, ta, LEASE_MONTH, tl->tokens_per_month, ta->month_used);
     }
     if (l->requests_only)
         out->tokens_limit = out->queued_limit = out->day_limit = out->month_limit = -1;

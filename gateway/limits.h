@@ -5,7 +5,8 @@
  * one critical section, so concurrent requests can't slip through together, and given back exactly
  * once.  A request is queued from its reservation until the engine first runs it.  The ledger is
  * read when a tenant is first seen, and from then on what is used is known here, whatever the
- * database says.  Counts are per process.
+ * database says.  In a fleet limits are drawn from leases (storage/fleet/lease.h); how many wait is
+ * counted by each server.
  * Threads: any thread.
  */
 #ifndef GATEWAY_LIMITS_H
@@ -15,6 +16,7 @@
 #include <stdint.h>
 
 #include "storage/adapter_rows.h"
+#include "storage/fleet/lease.h"
 #include "storage/keys.h"
 #include "storage/store.h"
 #include "storage/tenants.h"
@@ -57,6 +59,14 @@ limits *limits_create(store *st);
 /* Looks at all who used something this month, so that limits_usage_get() shows it
  * before they are seen again. */
 err_code limits_load(limits *l, err *e);
+
+/* lease_exchange(), or a test's. */
+typedef err_code (*limits_lease_fn)(void *self, const lease_ask *asks, int n, lease_grant *out,
+                                    err *e);
+/* From now on what is limited is drawn from leases that `fn` gives, which a thread of its own
+ * calls.  `open`: while it fails, each server goes on with the limits by itself; else they are
+ * refused (503) beyond what is leased.  After limits_load() and limits_add_used(). */
+err_code limits_lease(limits *l, limits_lease_fn fn, void *self, bool open, err *e);
 
 /* What is used, by a request that began then, and is not in the ledger yet: of a
  * process before, at the start. */

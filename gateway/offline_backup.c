@@ -127,7 +127,8 @@ err_code offline_backup(const char *data_dir, const char *to, offline_backup_sta
     *out = (offline_backup_stats){0};
     if (snprintf(db, sizeof(db), "%s/lorad.db", to) >= (int)sizeof(db))
         return err_set(e, ERR_INPUT, "the path is too long");
-    err_code rc = store_open(&st, data_dir, NULL, e);
+    /* A node's is copied as it is: what it has not shipped goes with it. */
+    err_code rc = store_open(&st, data_dir, &(store_options){.without_fleet = true}, e);
     if (rc == ERR_BUSY)
         return err_context(e, "a server runs there, ask it instead (loractl backup)");
     if (rc) return rc;

@@ -27,6 +27,7 @@ struct publish_job {
     const char *info;
     bool activate;
     int64_t max_adapters, max_bytes;
+    const uint64_t *generation; /* NULL: whatever it is */
     uint64_t new_adapter_id;
 };
 
@@ -40,6 +41,11 @@ static err_code count_one(sqlite3 *db, const char *text, uint64_t tenant_id, int
 }
 
 /* Reads the row of (tenant, name) into p->a, or makes one. */
+static err_code adapter_changed(err *e)
+{
+    return err_set(e, ERR_STALE, "the adapter was changed meanwhile: read it again");
+}
+
 static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
 {
     adapter_row *a = p->a;
@@ -109,11 +115,6 @@ static err_code insert_version(sqlite3 *db, const version_row *v, const char *in
     return sql_done(&q, "write the adapter's version", e);
 }
 
-static err_code adapter_changed(err *e)
-{
-    return err_set(e, ERR_STALE, "the adapter was changed meanwhile: read it again");
-}
-
 /* To the next one: another node of a fleet may have been there first. */
 static err_code bump(sqlite3 *db, uint64_t adapter_id, uint64_t generation, err *e)
 {
@@ -159,6 +160,7 @@ static err_code publish_rows(sqlite3 *db, void *arg, err *e)
     adapter_row *a = p->a;
     version_row *v = p->v;
     err_code rc = find_or_make(db, p, e);
+    if (!rc && p->generation && a->generation != *p->generation) rc = adapter_changed(e);
     if (rc) return rc;
     int64_t bytes = 0;
     rc = count_one(db,
@@ -191,7 +193,8 @@ static err_code publish_rows(sqlite3 *db, void *arg, err *e)
 }
 
 err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const char *info,
-                              bool activate, int64_t max_adapters, int64_t max_bytes, err *e)
+                              bool activate, int64_t max_adapters, int64_t max_bytes,
+                              const uint64_t *generation, err *e)
 {
     struct publish_job p = {.a = a,
                             .v = v,
@@ -199,6 +202,7 @@ err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const c
                             .activate = activate,
                             .max_adapters = max_adapters,
                             .max_bytes = max_bytes,
+                            .generation = generation,
                             .new_adapter_id = store_next_id(st)};
     v->id = store_next_id(st);
     v->state = ADAPTER_READY;
@@ -214,12 +218,26 @@ struct change_job {
     int version, previous;
 };
 
+/* Another node may be about to delete it, or have done so. */
+static err_code is_ready(sqlite3 *db, uint64_t adapter_id, int version, err *e)
+{
+    sql q;
+    sql_begin(&q, db,
+              "SELECT 1 FROM adapter_versions WHERE adapter_id=? AND version=? AND state=?");
+    sql_int(&q, (int64_t)adapter_id);
+    sql_int(&q, version);
+    sql_int(&q, ADAPTER_READY);
+    bool there = sql_row(&q);
+    err_code rc = sql_end(&q, "read the adapter's version", e);
+    return rc || there ? rc : adapter_changed(e);
+}
+
 static err_code alias_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;
     err_code rc = bump(db, c->id, c->generation, e);
-    return rc == ERR_NONE ? put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e)
-                          : rc;
+    if (!rc && c->generation != 0) rc = is_ready(db, c->id, c->version, e);
+    return !rc ? put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e) : rc;
 }
 
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,

@@ -71,9 +71,11 @@ typedef struct alias_row {
 /* In one transaction: makes the name if it is new, gives the next version number, inserts the
  * version, points the alias `default` at it if `activate` (or if it is the first ready one).  In:
  * v's digest, file_bytes, packed_bytes, rank_max, part_sha; a's tenant_id, name.  Out: both whole.
- * Limits (0: none) are checked inside the transaction: ERR_LIMIT. */
+ * Limits (0: none) are checked inside the transaction: ERR_LIMIT; so is *generation, of the adapter
+ * before (0: there is none; NULL: whatever it is): ERR_STALE. */
 err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const char *info,
-                              bool activate, int64_t max_adapters, int64_t max_bytes, err *e);
+                              bool activate, int64_t max_adapters, int64_t max_bytes,
+                              const uint64_t *generation, err *e);
 /* What was told of a version when it was published (JSON: ranks, targets,
  * dtype); "" when it is gone. */
 err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e);

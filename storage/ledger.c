@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "storage/fleet/books.h"
 #include "storage/store_sql.h"
 
 static const int64_t DAY_US = 86400LL * 1000000;
@@ -22,6 +23,7 @@ static int64_t floor_div(int64_t a, int64_t b)
 struct settle_job {
     const usage_row *rows;
     size_t n;
+    bool shipped; /* later, to a fleet */
 };
 
 static const char INSERT_ROW[] = "INSERT INTO usage VALUES(?,?,?,?4,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
@@ -100,12 +102,24 @@ static err_code take_back(sqlite3 *db, const usage_row *r, bool *was, err *e)
     return rc;
 }
 
-static err_code settle_row(sqlite3 *db, sql *insert, sql *day, const usage_row *r, err *e)
+/* For the fleet (fleet/books.h). */
+static err_code mark_row(sqlite3 *db, const usage_row *r, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "INSERT OR REPLACE INTO usage_unshipped VALUES(?, ?)");
+    sql_int(&q, (int64_t)r->request_id);
+    sql_int(&q, r->started_wall_us);
+    return sql_done(&q, "mark the usage", e);
+}
+
+static err_code settle_row(sqlite3 *db, sql *insert, sql *day, const usage_row *r, bool shipped,
+                           err *e)
 {
     bool fresh = false, again = false;
     err_code rc = insert_row(insert, r, &fresh, e);
     if (!rc && !fresh) rc = take_back(db, r, &again, e);
     if (!rc && again) rc = insert_row(insert, r, &fresh, e);
+    if (!rc && fresh && shipped) rc = mark_row(db, r, e);
     return !rc && fresh ? add_to_day(day, r, e) : rc;
 }
 
@@ -116,7 +130,8 @@ static err_code settle_rows(sqlite3 *db, void *arg, err *e)
     sql_begin(&insert, db, INSERT_ROW);
     sql_begin(&day, db, ADD_TO_DAY);
     err_code rc = ERR_NONE;
-    for (size_t i = 0; i < s->n && !rc; i++) rc = settle_row(db, &insert, &day, &s->rows[i], e);
+    for (size_t i = 0; i < s->n && !rc; i++)
+        rc = settle_row(db, &insert, &day, &s->rows[i], s->shipped, e);
     (void)sql_end(&insert, "write the usage", NULL);
     (void)sql_end(&day, "write the usage", NULL);
     return rc;
@@ -124,7 +139,7 @@ static err_code settle_rows(sqlite3 *db, void *arg, err *e)
 
 err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e)
 {
-    struct settle_job s = {rows, n};
+    struct settle_job s = {rows, n, store_is_node(st)};
     return n == 0 ? ERR_NONE : store_write_within(st, settle_rows, &s, SETTLE_PATIENCE_US, e);
 }
 
@@ -139,14 +154,16 @@ static err_code prune_rows(sqlite3 *db, void *arg, err *e)
     static const char *const text[] = {
         "INSERT INTO usage_hours SELECT started_us / 3600000000, tenant_id, key_id, adapter_id,"
         " model, slo_class, count(*), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens)"
-        " FROM (SELECT * FROM usage WHERE started_us < ?1 ORDER BY started_us, request_id LIMIT ?2)"
+        " FROM (SELECT * FROM usage WHERE started_us < ?1 AND request_id NOT IN"
+        " (SELECT request_id FROM usage_unshipped) ORDER BY started_us, request_id LIMIT ?2)"
         " WHERE true GROUP BY 1, 2, 3, 4, 5, 6"
         " ON CONFLICT DO UPDATE SET n_requests=n_requests+excluded.n_requests,"
         " prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
         " cached_tokens=cached_tokens+excluded.cached_tokens,"
         " output_tokens=output_tokens+excluded.output_tokens",
         "DELETE FROM usage WHERE request_id IN (SELECT request_id FROM usage"
-        " WHERE started_us < ?1 ORDER BY started_us, request_id LIMIT ?2)"};
+        " WHERE started_us < ?1 AND request_id NOT IN (SELECT request_id FROM usage_unshipped)"
+        " ORDER BY started_us, request_id LIMIT ?2)"};
     const struct prune_job *p = arg;
     for (int i = 0; i < 2; i++) {
         sql q;
@@ -164,12 +181,14 @@ err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n
 {
     struct prune_job p = {before_wall_us, max, n};
     *n = 0;
+    if (store_in_fleet(st)) books_prune(st, before_wall_us, max);
     return store_write_own(st, prune_rows, &p, e);
 }
 
 /* ---- queries ------------------------------------------------------------------------ */
 
-static void build_query(const usage_query *q, char *text, size_t cap)
+/* `tables`: what the names of tables begin with. */
+static void build_query(const usage_query *q, const char *tables, char *text, size_t cap)
 {
     const struct {
         unsigned bit;
@@ -193,33 +212,51 @@ static void build_query(const usage_query *q, char *text, size_t cap)
     snprintf(only, sizeof only, "%s%s%s", q->tenant_id != 0 ? " AND tenant_id = ?4" : "",
              q->key_id != 0 ? " AND key_id = ?5" : "", q->model != NULL ? " AND model = ?6" : "");
     /* ?1 start, ?2 end, ?3 bucket, ?4 tenant, ?5 key, ?6 model, ?7 limit */
-    snprintf(text, cap,
-             "SELECT CASE WHEN ?3 > 0 THEN at / ?3 * ?3 ELSE ?1 END AS bucket%s, sum(n),"
-             " sum(prompt_tokens), sum(cached_tokens), sum(output_tokens) FROM ("
-             "SELECT started_us AS at, tenant_id, key_id, adapter_id, model, slo_class, 1 AS n,"
-             " prompt_tokens, cached_tokens, output_tokens FROM usage"
-             " WHERE started_us >= ?1 AND started_us < ?2%s UNION ALL "
-             "SELECT hour * 3600000000, tenant_id, key_id, adapter_id, model, slo_class,"
-             " n_requests, prompt_tokens, cached_tokens, output_tokens FROM usage_hours"
-             " WHERE hour >= (?1 + 3599999999) / 3600000000"
-             " AND hour < (?2 + 3599999999) / 3600000000%s)"
-             " GROUP BY bucket%s ORDER BY bucket%s LIMIT ?7",
-             select, only, only, by, by);
+    snprintf(
+        text, cap,
+        "SELECT CASE WHEN ?3 > 0 THEN at / ?3 * ?3 ELSE ?1 END AS bucket%s, CAST(sum(n) AS BIGINT),"
+        " CAST(sum(prompt_tokens) AS BIGINT), CAST(sum(cached_tokens) AS BIGINT),"
+        " CAST(sum(output_tokens) AS BIGINT) FROM ("
+        "SELECT started_us AS at, tenant_id, key_id, adapter_id, model, slo_class, 1 AS n,"
+        " prompt_tokens, cached_tokens, output_tokens FROM %susage"
+        " WHERE started_us >= ?1 AND started_us < ?2%s UNION ALL "
+        "SELECT hour * 3600000000, tenant_id, key_id, adapter_id, model, slo_class,"
+        " n_requests, prompt_tokens, cached_tokens, output_tokens FROM %susage_hours"
+        " WHERE hour >= (?1 + 3599999999) / 3600000000"
+        " AND hour < (?2 + 3599999999) / 3600000000%s) AS both_"
+        " GROUP BY bucket%s ORDER BY bucket%s LIMIT ?7",
+        select, tables, only, tables, only, by, by);
 }
 
-err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size_t *n, err *e)
+typedef struct sums {
+    const usage_query *query;
+    usage_sum *list;
+    size_t n, cap;
+} sums;
+
+/* A sum of zeros at the end; NULL: no memory. */
+static usage_sum *next_sum(sums *s)
 {
-    *out = NULL;
-    *n = 0;
-    if (query->bucket_us < 0 || query->start_wall_us < 0 ||
-        query->end_wall_us < query->start_wall_us)
-        return err_set(e, ERR_INPUT, "the time range is empty or turned round");
-    size_t limit = query->limit != 0 ? query->limit : ROWS_DEFAULT;
-    size_t cap = 64;
-    usage_sum *list = malloc(cap * sizeof(*list));
-    if (!list) return err_set(e, ERR_NOMEM, "out of memory");
+    if (s->n == s->cap) {
+        size_t cap = s->cap ? 2 * s->cap : 64;
+        usage_sum *more = realloc(s->list, cap * sizeof(*more));
+        if (!more) return NULL;
+        s->list = more;
+        s->cap = cap;
+    }
+    return memset(&s->list[s->n++], 0, sizeof(usage_sum));
+}
+
+static void end_bucket(const usage_query *q, usage_sum *s)
+{
+    s->bucket_end_us = q->bucket_us > 0 ? s->bucket_start_us + q->bucket_us : q->end_wall_us;
+}
+
+static err_code query_here(store *st, sums *into, err *e)
+{
+    const usage_query *query = into->query;
     char text[1536];
-    build_query(query, text, sizeof text);
+    build_query(query, "", text, sizeof text);
     sqlite3 *db = store_read_begin(st);
     sql q;
     sql_begin(&q, db, text);
@@ -229,23 +266,14 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     sql_int(&q, (int64_t)query->tenant_id);
     sql_int(&q, (int64_t)query->key_id);
     sql_text(&q, query->model != NULL ? query->model : "");
-    sql_int(&q, (int64_t)limit);
+    sql_int(&q, (int64_t)query->limit);
     bool short_of_memory = false;
-    while (sql_row(&q)) {
-        if (*n == cap) {
-            usage_sum *more = realloc(list, 2 * cap * sizeof(*list));
-            if (!more) {
-                short_of_memory = true;
-                break;
-            }
-            list = more;
-            cap *= 2;
-        }
-        usage_sum *s = &list[(*n)++];
-        memset(s, 0, sizeof(*s));
+    while (!short_of_memory && sql_row(&q)) {
+        usage_sum *s = next_sum(into);
+        short_of_memory = s == NULL;
+        if (!s) continue;
         s->bucket_start_us = sql_col_int(&q, 0);
-        s->bucket_end_us =
-            query->bucket_us > 0 ? s->bucket_start_us + query->bucket_us : query->end_wall_us;
+        end_bucket(query, s);
         s->tenant_id = (uint64_t)sql_col_int(&q, 1);
         s->key_id = (uint64_t)sql_col_int(&q, 2);
         s->adapter_id = (uint64_t)sql_col_int(&q, 3);
@@ -258,13 +286,71 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     }
     err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
-    if (short_of_memory) rc = err_set(e, ERR_NOMEM, "out of memory");
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
+}
+
+static err_code take_sum(void *self, const char *const *column, int n, err *e)
+{
+    sums *into = self;
+    usage_sum *s = next_sum(into);
+    if (!s || n != 10) return err_set(e, ERR_NOMEM, "out of memory");
+    s->bucket_start_us = strtoll(column[0], NULL, 10);
+    end_bucket(into->query, s);
+    uint64_t *const number[] = {&s->tenant_id,    &s->key_id,        &s->adapter_id,
+                                &s->n_requests,   &s->prompt_tokens, &s->cached_tokens,
+                                &s->output_tokens};
+    for (int i = 0; i < 7; i++) *number[i] = strtoull(column[i < 3 ? 1 + i : 3 + i], NULL, 10);
+    snprintf(s->model, sizeof s->model, "%s", column[4]);
+    snprintf(s->slo_class, sizeof s->slo_class, "%s", column[5]);
+    return ERR_NONE;
+}
+
+/* The same statement with PostgreSQL's parameters, each with its type, used or not. */
+static err_code query_fleet(store *st, sums *into, err *e)
+{
+    const usage_query *query = into->query;
+    char text[1536], theirs[2560], number[7][24];
+    const char *values[7];
+    build_query(query, "lorad_", text, sizeof text);
+    size_t n = (size_t)snprintf(theirs, sizeof theirs,
+                                "WITH all_ AS (SELECT $4::bigint, $5::bigint, $6::text) ");
+    for (const char *p = text; *p && n + 16 < sizeof theirs; p++) {
+        if (*p != '?') {
+            theirs[n++] = *p;
+            continue;
+        }
+        p++;
+        n += (size_t)snprintf(theirs + n, 16, "$%c::%s", *p, *p == '6' ? "text" : "bigint");
+    }
+    theirs[n] = 0;
+    int64_t end_us = query->end_wall_us < INT64_MAX / 2 ? query->end_wall_us : INT64_MAX / 2;
+    const int64_t parameter[7] = {
+        query->start_wall_us,   end_us, query->bucket_us,     (int64_t)query->tenant_id,
+        (int64_t)query->key_id, 0,      (int64_t)query->limit};
+    for (int i = 0; i < 7; i++) {
+        snprintf(number[i], sizeof number[i], "%lld", (long long)parameter[i]);
+        values[i] = i != 5 ? number[i] : query->model ? query->model : "";
+    }
+    return books_query(st, theirs, values, 7, take_sum, into, e);
+}
+
+err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size_t *n, err *e)
+{
+    *out = NULL;
+    *n = 0;
+    if (query->bucket_us < 0 || query->start_wall_us < 0 ||
+        query->end_wall_us < query->start_wall_us)
+        return err_set(e, ERR_INPUT, "the time range is empty or turned round");
+    usage_query q = *query;
+    if (q.limit == 0) q.limit = ROWS_DEFAULT;
+    sums s = {.query = &q};
+    err_code rc = store_in_fleet(st) ? query_fleet(st, &s, e) : query_here(st, &s, e);
     if (rc) {
-        free(list);
-        *n = 0;
+        free(s.list);
         return rc;
     }
-    *out = list;
+    *out = s.list;
+    *n = s.n;
     return ERR_NONE;
 }
 

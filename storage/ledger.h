@@ -4,8 +4,9 @@
  * recovery and a late worker can both settle.  A later attempt at it (a batch's line, which is done
  * again where its answer was lost) stands in the place of the earlier one.  Day sums per tenant are
  * kept in the same transaction, so budgets need no scan.  ledger_prune() turns old rows into sums
- * by hour, which queries add to those of the rows.  Shapes of HTTP answers are the gateway's
- * business.
+ * by hour, which queries add to those of the rows.  In a fleet queries are about all nodes' rows,
+ * and fail while its database is away; budgets' sums are this node's.  Shapes of HTTP answers are
+ * the gateway's business.
  * Threads: any thread.
  */
 #ifndef STORAGE_LEDGER_H

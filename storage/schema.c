@@ -177,6 +177,13 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " version INTEGER NOT NULL, parts TEXT NOT NULL, created_us INTEGER NOT NULL,"
     " PRIMARY KEY(tenant_id, name, version)"
     ") STRICT, WITHOUT ROWID;",
+
+    /* 16: rows of usage that the fleet's database has not got yet (fleet/books.h) */
+    "CREATE TABLE usage_unshipped("
+    " request_id INTEGER PRIMARY KEY, started_us INTEGER NOT NULL"
+    ") STRICT;"
+    "INSERT INTO usage_unshipped SELECT request_id, started_us FROM usage"
+    " WHERE EXISTS(SELECT 1 FROM fleet);",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

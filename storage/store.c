@@ -23,6 +23,7 @@
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/private_file.h"
+#include "storage/fleet/books.h"
 #include "storage/fleet/fleet.h"
 #include "storage/lockouts.h"
 #include "storage/reserve.h"
@@ -54,6 +55,7 @@ struct store {
     reserve *reserve; /* the writer's */
     lockouts *lockouts;
     fleet *fleet; /* NULL: the server is by itself */
+    bool is_node; /* the directory is one of a fleet's */
 
     lock mu; /* guards all below up to the blank line */
     cond work;
@@ -321,7 +323,7 @@ static batch_end commit_batch(store *st, job *list)
     err why;
     batch b = {.list = list, .mark = lockouts_mark(st->lockouts)};
     b.shared = st->fleet != NULL && (!list || list->shared);
-    b.lock_out = b.shared || !st->fleet;
+    b.lock_out = b.shared || !st->is_node;
     err_code code = try_batch(st, &b, &why);
     if (code != ERR_NONE && !b.away) code = try_again(st, &b, code, &why);
     if (b.lock_out) lockouts_settle(st->lockouts, b.mark, code == ERR_NONE);
@@ -764,9 +766,10 @@ static err_code open_fleet(store *st, const store_options *o, err *e)
 {
     bool joined = false;
     sql q;
+    st->is_node = o->fleet != NULL;
     if (o->fleet) return fleet_open(&st->fleet, st, st->db, o->fleet, o->node, e);
     sql_begin(&q, st->db, "SELECT 1 FROM fleet");
-    joined = sql_row(&q);
+    st->is_node = joined = sql_row(&q);
     err_code code = sql_end(&q, "look for a fleet", e);
     if (code != ERR_NONE || !joined || o->without_fleet) return code;
     return err_set(e, ERR_CONFLICT,
@@ -887,6 +890,16 @@ void store_stats_get(store *st, store_stats *out)
 
 /* ---- fleet ----------------------------------------------------------------------------- */
 
+bool store_is_node(const store *st)
+{
+    return st->is_node;
+}
+
+fleet *store_fleet(store *st)
+{
+    return st->fleet;
+}
+
 bool store_in_fleet(const store *st)
 {
     return st->fleet != NULL;
@@ -910,7 +923,7 @@ static err_code leave(sqlite3 *db, void *arg, err *e)
     sql_begin(&q, db, "DELETE FROM fleet");
     err_code code = sql_done(&q, "leave the fleet", e);
     *(bool *)arg = sqlite3_changes(db) > 0;
-    return code;
+    return code == ERR_NONE ? books_mark_all(db, false, e) : code;
 }
 
 err_code store_leave_fleet(store *st, bool *was, err *e)

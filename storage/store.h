@@ -34,6 +34,7 @@ typedef struct store_options {
 typedef struct store_fleet_stats {
     bool member;     /* false: the server is by itself, all below is 0 */
     bool fenced;     /* another server has taken this one's number: it does not write any more */
+    bool drain;      /* another server has asked this one to finish what runs and stop */
     int64_t away_us; /* for how long the fleet's database has not answered; 0: it does */
     int64_t applied, behind; /* changes in the mirror; how many more the journal has */
 } store_fleet_stats;
@@ -49,7 +50,7 @@ typedef struct store_stats {
     store_fleet_stats fleet;
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 15 };
+enum { STORE_SCHEMA_VERSION = 16 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create

@@ -79,6 +79,9 @@ err_code schema_migrate(sqlite3 *db, int upto, err *e);
 struct tenant_cache;
 struct key_cache;
 
+struct fleet *store_fleet(store *st); /* NULL: the server is by itself */
+/* Is this directory a fleet's node, whether it was opened with its fleet or not? */
+bool store_is_node(const store *st);
 struct tenant_cache *store_tenants(store *st);
 struct key_cache *store_keys(store *st);
 

@@ -140,7 +140,8 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
     err_code rc = reserve_room(r, en, a.description, &room) ? ERR_NONE : registry_no_memory(e);
     if (!rc)
         rc = adapter_rows_publish(r->db, &a, &v, nv->info != NULL ? nv->info : "{}", nv->activate,
-                                  nv->max_adapters, nv->max_bytes, e);
+                                  nv->max_adapters, nv->max_bytes,
+                                  nv->if_generation ? &nv->generation : NULL, e);
     if (rc) {
         drop_room(&room);
         return rc;

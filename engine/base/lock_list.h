@@ -55,7 +55,11 @@
       UNDER(STATS) | UNDER(REGISTRY_FILES) | UNDER(REGISTRY_CHANGE) | UNDER(TENANTS_CHANGE) | \
       UNDER(KEYS_CHANGE), \
       "the storage writer's queue and its counts") \
-    X(FLEET, "fleet.mu", NO_WAIT, UNDER(STATS), \
+    X(FLEET_DESK, "desk.mu", MAY_WAIT, ALONE, \
+      "a session with the fleet's database, over each question and its answer") \
+    X(FLEET_BOOKS, "books.mu", NO_WAIT, ALONE, \
+      "the end of the thread that ships usage") \
+    X(FLEET, "fleet.mu", NO_WAIT, UNDER(STATS) | UNDER(FLEET_DESK), \
       "how far the mirror is, whether the fleet's database answers, rows that wait to be shown") \
     X(STORE_READERS, "store.read_mu", NO_WAIT, \
       UNDER(LIMITS) | UNDER(REGISTRY_CHANGE) | UNDER(TENANTS_CHANGE) | UNDER(KEYS_CHANGE), \

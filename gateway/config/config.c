@@ -99,6 +99,9 @@ const option config_options[] = {
     {"storage", "password_file", OPT_TEXT, AT(storage_password_file), "", 0, 0,
      "File with that database's password, which others must not be able to read.  Relative paths\n"
      "are relative to data.dir.  Empty: none, or what PostgreSQL's own client library finds."},
+    {"storage", "limits_open", OPT_BOOL, AT(storage_limits_open), "no", 0, 0,
+     "no: what has limits is refused (503) while that database is away and this server's share\n"
+     "of them is used up.  yes: each server goes on with the limits by itself."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
      "The base model: a Hugging Face directory, or a GGUF (of several files the first)."},
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,

@@ -1,5 +1,5 @@
 /* admin_server.c -- the server itself, for operators' keys: its classes, audit
- * log, backup, drain.  Its configuration: admin_config.c. */
+ * log, backup, drain; and the servers of its fleet.  Its configuration: admin_config.c. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,8 @@
 #include "gateway/server.h"
 #include "storage/audit.h"
 #include "storage/backup.h"
+#include "storage/fleet/lease.h"
+#include "storage/fleet/nodes.h"
 
 static void write_tiers(jsonw *w, const char *list)
 {
@@ -117,4 +119,76 @@ void admin_drain(exchange *x)
     api_audit(x, 0, "server.drain", "", NULL);
     reply_done(x, 202, "draining");
     atomic_store(&x->server->drain_wanted, true);
+}
+
+/* ------------------------------------------------------------------------ the fleet -- */
+
+static const char *state_of(const fleet_member *m)
+{
+    return m->silent_us < 0                 ? "stopped"
+           : m->silent_us >= LEASE_VALID_US ? "silent"
+           : m->drains                      ? "draining"
+                                            : "alive";
+}
+
+void admin_nodes(exchange *x)
+{
+    fleet_member *list;
+    size_t n;
+    err e;
+    if (nodes_list(x->server->store, &list, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) {
+        jsonw_open(&w, NULL, '{');
+        jsonw_str(&w, "object", "node");
+        jsonw_int(&w, "node", list[i].node);
+        jsonw_str(&w, "name", list[i].name);
+        jsonw_str(&w, "state", state_of(&list[i]));
+        jsonw_bool(&w, "this", list[i].node == (int)x->server->cfg->server_node);
+        if (list[i].silent_us >= 0)
+            jsonw_int(&w, "silent_ms", list[i].silent_us / 1000);
+        else
+            jsonw_null(&w, "silent_ms");
+        jsonw_int(&w, "epoch", list[i].epoch);
+        jsonw_int(&w, "applied", list[i].applied);
+        jsonw_int(&w, "behind", list[i].behind);
+        jsonw_close(&w, '}');
+    }
+    api_list_end(x, &w, false);
+    free(list);
+}
+
+typedef err_code (*node_change)(store *st, int node, err *e);
+
+static void change_node(exchange *x, node_change fn, int status, const char *done,
+                        const char *action)
+{
+    err e;
+    char *end;
+    long node = strtol(x->param[0], &end, 10);
+    if (*end || x->param[0][0] < '0' || x->param[0][0] > '9' || node > 255) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "node",
+                       "a node's number is one of 0 to 255");
+        return;
+    }
+    if (fn(x->server->store, (int)node, &e)) {
+        exchange_reply_err(x, &e, "node");
+        return;
+    }
+    api_audit(x, 0, action, x->param[0], NULL);
+    reply_done(x, status, done);
+}
+
+void admin_node_drain(exchange *x)
+{
+    change_node(x, nodes_drain, 202, "draining", "node.drain");
+}
+
+void admin_node_fence(exchange *x)
+{
+    change_node(x, nodes_fence, 200, "fenced", "node.fence");
 }

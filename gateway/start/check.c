@@ -125,8 +125,7 @@ int verb_check(const arguments *a)
            mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
            (long long)(c.adapters_host_memory >> 20),
            c.storage_database[0] ? c.storage_database : "SQLite, a server by itself",
-           c.storage_database[0] ? " (a fleet; limits and adapters' files are each node's own)"
-                                 : "");
+           c.storage_database[0] ? " (a fleet; adapters' files are each node's own)" : "");
     return EXIT_SUCCESS;
 }
 

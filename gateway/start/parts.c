@@ -181,6 +181,11 @@ static err_code open_storage(parts *p, err *e)
     return rc ? err_context(e, "responses.key_file") : ERR_NONE;
 }
 
+static err_code exchange_leases(void *self, const lease_ask *asks, int n, lease_grant *out, err *e)
+{
+    return lease_exchange(self, asks, n, out, e);
+}
+
 /* What a process before could not settle counts against budgets before anything moves. */
 static err_code open_limits(parts *p, err *e)
 {
@@ -201,6 +206,9 @@ static err_code open_limits(parts *p, err *e)
         limits_add_used(s->limits, row.tenant_id, row.started_wall_us,
                         (int64_t)row.prompt_tokens + row.output_tokens);
     }
+    if (store_in_fleet(s->store))
+        rc = limits_lease(s->limits, exchange_leases, s->store, p->cfg.storage_limits_open, e);
+    if (rc) return rc;
     return settler_start(&s->settler, s->store, s->meters, e);
 }
 

@@ -170,6 +170,14 @@ static void expire_responses(serving *p)
         log_info("gateway", "%lld stored responses were deleted: their time is over", (long long)n);
 }
 
+/* `loractl node drain`, at another server. */
+static bool asked_by_fleet(const serving *p)
+{
+    store_stats st;
+    store_stats_get(p->parts.srv.store, &st);
+    return st.fleet.drain;
+}
+
 /* Returns when it is time to stop. */
 static void wait_for_end(serving *p, const sigset_t *signals)
 {
@@ -186,7 +194,7 @@ static void wait_for_end(serving *p, const sigset_t *signals)
         expire_responses(p);
         feed_watchdog(p);
         if (sig == SIGTERM || sig == SIGINT) return;
-        if (atomic_exchange(&p->parts.srv.drain_wanted, false)) return;
+        if (atomic_exchange(&p->parts.srv.drain_wanted, false) || asked_by_fleet(p)) return;
         if (sig == SIGHUP) reload(p);
     }
 }

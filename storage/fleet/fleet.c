@@ -197,8 +197,13 @@ err_code fleet_begin(fleet *f, sqlite3 *db, err *e)
     f->published = false;
     err_code rc = may_write(f, e);
     if (rc) return rc;
-    rc = j->open(j, e);
-    if (!rc) rc = j->look(j, true, &s, e);
+    /* An outage may have ended the session, which shows at once; then a fresh one is asked. */
+    int64_t begin_us = clock_now_us();
+    for (int left = 2; left > 0 && clock_now_us() - begin_us < QUICK_US; left--) {
+        rc = j->open(j, e);
+        if (!rc) rc = j->look(j, true, &s, e);
+        if (rc != ERR_IO) break;
+    }
     if (rc == ERR_IO) fleet_away(f, true);
     if (!rc) rc = fleet_check(f, &s, e);
     if (!rc) rc = may_write(f, e);
@@ -279,6 +284,7 @@ static err_code make(fleet **out, store *st, const journal_source *from, int nod
     f->st = st;
     f->node = node;
     lock_init(&f->mu, LOCK_FLEET);
+    for (int i = 0; i < DESKS; i++) lock_init(&f->desk[i].mu, LOCK_FLEET_DESK);
     cond_init(&f->shown);
     f->me.dead_after_us = DEAD_AFTER_US;
     f->me.schema = STORE_SCHEMA_VERSION;
@@ -286,7 +292,9 @@ static err_code make(fleet **out, store *st, const journal_source *from, int nod
     f->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (f->wake_fd < 0) return err_set(e, ERR_IO, "no descriptor for the fleet");
     err_code rc = from->make(from->self, node, &f->writer, e);
-    return rc ? rc : from->make(from->self, node, &f->reader, e);
+    if (!rc) rc = from->make(from->self, node, &f->reader, e);
+    for (int i = 0; !rc && i < DESKS; i++) rc = from->make(from->self, node, &f->desk[i].j, e);
+    return rc;
 }
 
 /* A fresh directory: the newest snapshot becomes its rows. */
@@ -358,6 +366,7 @@ static err_code give_all(fleet *f, sqlite3 *db, const changes *all, err *e)
     if (!rc) rc = j->put_snapshot(j, 0, all->bytes, all->n, DEAD_AFTER_US, e);
     if (!rc) rc = exec(db, "BEGIN IMMEDIATE", e);
     if (!rc) rc = mirror_make(db, f, e);
+    if (!rc) rc = books_found(db, j, e);
     /* There first: a directory that believes to be in a fleet that is not there could not go on. */
     if (!rc) rc = j->commit(j, e);
     j->undo(j);
@@ -392,10 +401,15 @@ void fleet_close(fleet *f)
     fleet_stop(f);
     journal *j = f->reader;
     bool claimed = j != NULL && atomic_load(&f->epoch) != 0;
+    bool drain;
     if (claimed && f->away_us == 0 && j->open(j, NULL) == ERR_NONE)
-        (void)j->beat(j, atomic_load(&f->epoch), f->applied, true, NULL);
+        (void)j->beat(j, atomic_load(&f->epoch), f->applied, true, &drain, NULL);
     if (f->writer) f->writer->close(f->writer);
     if (f->reader) f->reader->close(f->reader);
+    for (int i = 0; i < DESKS; i++) {
+        if (f->desk[i].j) f->desk[i].j->close(f->desk[i].j);
+        lock_free(&f->desk[i].mu);
+    }
     touched_clear(&f->fresh);
     touched_clear(&f->touched);
     if (f->wake_fd >= 0) close(f->wake_fd);
@@ -409,10 +423,50 @@ void fleet_stats(fleet *f, store_fleet_stats *out)
     lock_take(&f->mu);
     out->member = true;
     out->fenced = f->fenced;
+    out->drain = f->drain;
     out->away_us = f->away_us != 0 ? clock_now_us() - f->away_us : 0;
     out->applied = f->applied;
     out->behind = f->last_seq > f->applied ? f->last_seq - f->applied : 0;
     lock_release(&f->mu);
+}
+
+int fleet_node(const fleet *f)
+{
+    return f->node;
+}
+
+int64_t fleet_epoch(const fleet *f)
+{
+    return atomic_load(&f->epoch);
+}
+
+void fleet_instance(const fleet *f, char out[2 * CLUSTER_BYTES + 1])
+{
+    for (int i = 0; i < CLUSTER_BYTES; i++)
+        snprintf(out + (size_t)(2 * i), 3, "%02x", f->me.instance[i]);
+}
+
+int64_t fleet_next_turn(fleet *f)
+{
+    return atomic_fetch_add(&f->turn, 1) + 1;
+}
+
+err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *const *values,
+                     int n_values, journal_row each, void *self, err *e)
+{
+    /* As in fleet_begin(), but for leases, whose questions have turns. */
+    int left = desk == DESK_LEASES ? 1 : 2;
+    int64_t begin_us = clock_now_us();
+    err_code rc;
+    lock_take(&f->desk[desk].mu);
+    journal *j = f->desk[desk].j;
+    do {
+        rc = may_write(f, e);
+        if (!rc) rc = j->open(j, e);
+        if (!rc) rc = j->query(j, text, values, n_values, each, self, e);
+    } while (rc == ERR_IO && --left > 0 && clock_now_us() - begin_us < QUICK_US);
+    lock_release(&f->desk[desk].mu);
+    return rc;
 }
 
 void fleet_on_adapter(fleet *f, err_code (*fn)(void *self, uint64_t adapter_id, err *e), void *self)

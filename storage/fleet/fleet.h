@@ -56,6 +56,20 @@ bool fleet_published(const fleet *f);
 
 /* ---- any thread ---- */
 
+/* A session for each kind of work beside the log, so that none waits for another's. */
+typedef enum { DESK_LEASES, DESK_BOOKS, DESKS } fleet_desk;
+
+int fleet_node(const fleet *f);
+/* Under which this node holds its number; 0: it has not got it yet. */
+int64_t fleet_epoch(const fleet *f);
+/* The data directory's own number, in hexadecimal digits. */
+void fleet_instance(const fleet *f, char out[2 * CLUSTER_BYTES + 1]);
+/* Of questions for leases: larger each time. */
+int64_t fleet_next_turn(fleet *f);
+/* journal.query(), one at a time at each desk.  ERR_IO at once while the database is away. */
+err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *const *values,
+                     int n_values, journal_row each, void *self, err *e);
+
 void fleet_stats(fleet *f, store_fleet_stats *out);
 /* fn is called for each adapter that another node changed, on the follower's thread; NULL: nobody.
  * When it returns, the one before is not called any more. */

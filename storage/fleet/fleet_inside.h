@@ -6,10 +6,16 @@
 #include <stdatomic.h>
 
 #include "engine/base/lock.h"
+#include "storage/fleet/books.h"
 #include "storage/fleet/changes.h"
 #include "storage/fleet/fleet.h"
 
-enum { DEAD_AFTER_US = 10000000, READ_AT_ONCE = 256 };
+enum { DEAD_AFTER_US = 10000000, QUICK_US = 500000, READ_AT_ONCE = 256 };
+
+struct desk {
+    lock mu; /* over each question and its answer */
+    journal *j;
+};
 
 struct fleet {
     store *st;
@@ -18,6 +24,9 @@ struct fleet {
     journal_claim me;
     uint8_t cluster[CLUSTER_BYTES];
     _Atomic int64_t epoch; /* 0: the number is not taken yet */
+    _Atomic int64_t turn;
+    books *books;
+    struct desk desk[DESKS];
 
     /* the writer's turn */
     recording *recording;
@@ -34,7 +43,7 @@ struct fleet {
 
     lock mu; /* guards all below */
     touched_list touched;
-    bool stop, fenced;
+    bool stop, fenced, drain;
     int64_t away_us; /* since when (clock_now_us()); 0: it answers */
     int64_t applied, last_seq;
     bool showing; /* on_adapter is being called */

@@ -207,7 +207,12 @@ static err_code beat(fleet *f, err *e)
     lock_take(&f->mu);
     int64_t applied = f->applied;
     lock_release(&f->mu);
-    return f->reader->beat(f->reader, atomic_load(&f->epoch), applied, false, e);
+    bool drain;
+    err_code rc = f->reader->beat(f->reader, atomic_load(&f->epoch), applied, false, &drain, e);
+    lock_take(&f->mu);
+    f->drain |= drain;
+    lock_release(&f->mu);
+    return rc;
 }
 
 static err_code follow_once(fleet *f, err *e)
@@ -263,13 +268,15 @@ err_code fleet_follow(fleet *f, err *e)
     if (pthread_create(&f->thread, NULL, follower_main, f) != 0)
         return err_set(e, ERR_NOMEM, "cannot start the fleet's thread");
     f->runs = true;
-    return ERR_NONE;
+    return books_start(&f->books, f->st, f, e);
 }
 
 void fleet_stop(fleet *f)
 {
     uint64_t one = 1;
     if (!f || !f->runs) return;
+    books_stop(f->books);
+    f->books = NULL;
     lock_take(&f->mu);
     f->stop = true;
     lock_release(&f->mu);

@@ -36,6 +36,8 @@ typedef struct journal_claim {
 
 /* Called for each change in order; what it returns ends the reading. */
 typedef err_code (*journal_each)(void *self, int64_t seq, const void *bytes, int n, err *e);
+/* Called for each row of an answer, its n columns as text ("" for NULL); the same. */
+typedef err_code (*journal_row)(void *self, const char *const *column, int n, err *e);
 
 struct journal {
     int node; /* this server's number */
@@ -64,8 +66,14 @@ struct journal {
     err_code (*create)(journal *j, const uint8_t cluster[CLUSTER_BYTES], int schema, err *e);
     /* The newest snapshot; *bytes is malloced.  ERR_NOT_FOUND: none. */
     err_code (*get_snapshot)(journal *j, int64_t *seq, void **bytes, int *n, err *e);
-    /* This node is alive and has applied so much.  With dead: it has stopped. */
-    err_code (*beat)(journal *j, int64_t epoch, int64_t applied, bool dead, err *e);
+    /* This node is alive and has applied so much.  With dead: it has stopped.  *drain: it is asked
+     * to stop. */
+    err_code (*beat)(journal *j, int64_t epoch, int64_t applied, bool dead, bool *drain, err *e);
+    /* One statement about what stands beside the log: leases, usage, nodes.  It is a transaction of
+     * its own, or none of it happens; ERR_IO: it may have been done, or not.  Parameters are text;
+     * `each` may be NULL. */
+    err_code (*query)(journal *j, const char *text, const char *const *values, int n_values,
+                      journal_row each, void *self, err *e);
     /* Until there may be news, `wake_fd` is readable, or it is time. */
     void (*wait)(journal *j, int wake_fd, int64_t timeout_us);
     void (*close)(journal *j);

@@ -1,4 +1,5 @@
-/* journal_pg.c -- the journal in PostgreSQL: four tables and one row that orders all.
+/* journal_pg.c -- the journal in PostgreSQL: four tables and one row that orders all.  What stands
+ * beside them is made by migrations.c.
  *
  * Who changes anything first locks the row of lorad_meta, and holds it until his commit.  So
  * numbers are given in the order of commits, without gaps, and no reader can miss a late one: where
@@ -8,6 +9,7 @@
  * answer another question.  The server ends what a stopped node left open
  * (idle_in_transaction_session_timeout), so nobody holds the row for long.
  */
+#include <assert.h>
 #include <endian.h>
 #include <poll.h>
 #include <stdio.h>
@@ -19,8 +21,10 @@
 #include "engine/base/log.h"
 #include "storage/fleet/journal.h"
 #include "storage/fleet/libpq.h"
+#include "storage/fleet/migrations.h"
 
-enum { PATIENCE_US = 3000000, LEAST_VERSION = 130000, PIECE_BYTES = 4 << 20, PARAMS_MAX = 5 };
+enum { PATIENCE_US = 3000000, LEAST_VERSION = 130000, PIECE_BYTES = 4 << 20 };
+enum { PARAMS_MAX = 8, QUERY_COLUMNS = 16 };
 
 typedef struct pg_journal {
     journal base;
@@ -132,14 +136,16 @@ static err_code refused(pg_journal *g, PGresult *r, err *e)
     return lost(g, text, e); /* time-outs, a server that shuts down: begin anew */
 }
 
-/* *out (may be NULL) is the caller's to clear. */
-static err_code ask(pg_journal *g, const char *query, const params *p, PGresult **out, err *e)
+/* *out (may be NULL) is the caller's to clear; its columns are binary, or text. */
+static err_code ask_as(pg_journal *g, const char *query, const params *p, bool binary,
+                       PGresult **out, err *e)
 {
     static const params none;
     if (!p) p = &none;
     if (!g->conn) return lost(g, "no session", e);
     int64_t end_us = clock_now_us() + PATIENCE_US;
-    if (!g->pq->PQsendQueryParams(g->conn, query, p->n, NULL, p->value, p->length, p->format, 1) ||
+    if (!g->pq->PQsendQueryParams(g->conn, query, p->n, NULL, p->value, p->length, p->format,
+                                  binary) ||
         !send_all(g, end_us))
         return lost(g, "cannot send", e);
     PGresult *r = receive(g, end_us);
@@ -151,6 +157,11 @@ static err_code ask(pg_journal *g, const char *query, const params *p, PGresult 
     else
         g->pq->PQclear(r);
     return ERR_NONE;
+}
+
+static err_code ask(pg_journal *g, const char *query, const params *p, PGresult **out, err *e)
+{
+    return ask_as(g, query, p, true, out, e);
 }
 
 /* A bigint of the answer; 0 for NULL. */
@@ -319,6 +330,23 @@ static err_code pg_commit(journal *j, err *e)
 
 /* ---- nodes ----------------------------------------------------------------------------- */
 
+/* Under the lock of lorad_meta: whoever comes first brings the tables up to date. */
+static err_code migrate(pg_journal *g, err *e)
+{
+    PGresult *r = NULL;
+    err_code rc = ask(g, MIGRATIONS_DONE, NULL, &r, e);
+    int done = !rc && g->pq->PQntuples(r) == 1 ? (int)int_at(g, r, 0, 0) : 0;
+    if (r) g->pq->PQclear(r);
+    for (int i = done; !rc && i < MIGRATIONS; i++)
+        for (const char *const *s = migration_steps(i); !rc && *s; s++)
+            rc = ask(g, *s, NULL, NULL, e);
+    params p = {0};
+    with_int(&p, MIGRATIONS);
+    if (!rc && done < MIGRATIONS)
+        rc = ask(g, "UPDATE lorad_meta SET migration = $1::int", &p, NULL, e);
+    return rc;
+}
+
 static err_code pg_claim(journal *j, const journal_claim *me, int64_t *epoch, err *e)
 {
     pg_journal *g = (pg_journal *)j;
@@ -328,20 +356,32 @@ static err_code pg_claim(journal *j, const journal_claim *me, int64_t *epoch, er
     with_bytes(&p, me->instance, CLUSTER_BYTES);
     with_bytes(&p, me->name, (int)strlen(me->name));
     with_int(&p, me->dead_after_us);
-    err_code rc = ask(g,
-                      "INSERT INTO lorad_nodes AS n VALUES($1::int, $2::bytea,"
-                      " convert_from($3::bytea, 'UTF8'), 1, clock_timestamp(), 0)"
-                      " ON CONFLICT(node) DO UPDATE SET instance = excluded.instance,"
-                      " name = excluded.name, epoch = n.epoch + 1, heartbeat = clock_timestamp()"
-                      " WHERE n.instance = excluded.instance OR n.heartbeat < clock_timestamp() -"
-                      " $4::bigint * interval '1 microsecond' RETURNING epoch",
-                      &p, &r, e);
+    err_code rc =
+        ask(g,
+            "INSERT INTO lorad_nodes AS n(node, instance, name, epoch, heartbeat, applied)"
+            " VALUES($1::int, $2::bytea,"
+            " convert_from($3::bytea, 'UTF8'), 1, clock_timestamp(), 0)"
+            " ON CONFLICT(node) DO UPDATE SET instance = excluded.instance,"
+            " name = excluded.name, epoch = n.epoch + 1, heartbeat = clock_timestamp()"
+            " WHERE n.instance = excluded.instance OR n.heartbeat < clock_timestamp() -"
+            " $4::bigint * interval '1 microsecond' RETURNING epoch",
+            &p, &r, e);
     if (!rc && g->pq->PQntuples(r) == 1)
         *epoch = int_at(g, r, 0, 0);
     else if (!rc)
         rc = err_set(e, ERR_EXISTS, "server.node = %d is held by another server of the fleet",
                      j->node);
     if (r) g->pq->PQclear(r);
+    if (!rc) rc = migrate(g, e);
+    params mine = {0}; /* what this directory drew its meters say; who had the number has expired */
+    with_bytes(&mine, me->instance, CLUSTER_BYTES);
+    with_int(&mine, j->node);
+    if (!rc)
+        rc = ask(g,
+                 "WITH gone AS (DELETE FROM lorad_leases WHERE instance = $1::bytea"
+                 " OR instance NOT IN (SELECT instance FROM lorad_nodes))"
+                 " UPDATE lorad_nodes SET lease_turn = 0, drain = false WHERE node = $2::int",
+                 &mine, NULL, e);
     params raise = {0};
     with_int(&raise, me->schema);
     if (!rc)
@@ -350,18 +390,46 @@ static err_code pg_claim(journal *j, const journal_claim *me, int64_t *epoch, er
     return rc;
 }
 
-static err_code pg_beat(journal *j, int64_t epoch, int64_t applied, bool dead, err *e)
+static err_code pg_beat(journal *j, int64_t epoch, int64_t applied, bool dead, bool *drain, err *e)
 {
+    pg_journal *g = (pg_journal *)j;
+    PGresult *r = NULL;
     params p = {0};
     with_int(&p, j->node);
     with_int(&p, epoch);
     with_int(&p, applied);
-    return ask((pg_journal *)j,
-               dead ? "UPDATE lorad_nodes SET heartbeat = '-infinity', applied = $3::bigint"
-                      " WHERE node = $1::int AND epoch = $2::bigint"
-                    : "UPDATE lorad_nodes SET heartbeat = clock_timestamp(), applied = $3::bigint"
-                      " WHERE node = $1::int AND epoch = $2::bigint",
-               &p, NULL, e);
+    err_code rc =
+        ask(g,
+            dead ? "UPDATE lorad_nodes SET heartbeat = '-infinity', applied = $3::bigint"
+                   " WHERE node = $1::int AND epoch = $2::bigint RETURNING 0::bigint"
+                 : "UPDATE lorad_nodes SET heartbeat = clock_timestamp(), applied = $3::bigint"
+                   " WHERE node = $1::int AND epoch = $2::bigint RETURNING drain::int::bigint",
+            &p, &r, e);
+    *drain = !rc && g->pq->PQntuples(r) == 1 && int_at(g, r, 0, 0) != 0;
+    if (r) g->pq->PQclear(r);
+    return rc;
+}
+
+/* ---- what stands beside the log --------------------------------------------------------- */
+
+static err_code pg_query(journal *j, const char *text, const char *const *values, int n_values,
+                         journal_row each, void *self, err *e)
+{
+    pg_journal *g = (pg_journal *)j;
+    PGresult *r = NULL;
+    const char *column[QUERY_COLUMNS];
+    params p = {.n = n_values};
+    assert(n_values <= PARAMS_MAX);
+    for (int i = 0; i < n_values; i++) p.value[i] = values[i];
+    err_code rc = ask_as(g, text, &p, false, &r, e);
+    int n = !rc ? g->pq->PQnfields(r) : 0;
+    assert(n <= QUERY_COLUMNS);
+    for (int i = 0; !rc && each && i < g->pq->PQntuples(r); i++) {
+        for (int k = 0; k < n; k++) column[k] = g->pq->PQgetvalue(r, i, k);
+        rc = each(self, column, n, e);
+    }
+    if (r) g->pq->PQclear(r);
+    return rc;
 }
 
 /* ---- a fleet's begin, snapshots --------------------------------------------------------- */
@@ -381,6 +449,7 @@ static err_code pg_create(journal *j, const uint8_t cluster[CLUSTER_BYTES], int 
     with_bytes(&p, cluster, CLUSTER_BYTES);
     with_int(&p, schema);
     if (!rc) rc = ask(g, "INSERT INTO lorad_meta VALUES(1, $1::bytea, $2::int, 0)", &p, NULL, e);
+    if (!rc) rc = migrate(g, e);
     if (rc) pg_undo(j);
     return rc;
 }
@@ -472,6 +541,7 @@ err_code journal_postgres(const char *url, const char *password, int node, journ
                         .create = pg_create,
                         .get_snapshot = pg_get_snapshot,
                         .beat = pg_beat,
+                        .query = pg_query,
                         .wait = pg_wait,
                         .close = pg_close};
     *out = &g->base;

@@ -39,6 +39,7 @@ enum { PG_SQLSTATE = 'C' };
     X(int, PQresultStatus, (const PGresult *))                                          \
     X(char *, PQresultErrorField, (const PGresult *, int))                              \
     X(char *, PQresultErrorMessage, (const PGresult *))                                 \
+    X(int, PQnfields, (const PGresult *))                                               \
     X(int, PQntuples, (const PGresult *))                                               \
     X(int, PQgetlength, (const PGresult *, int, int))                                   \
     X(int, PQgetisnull, (const PGresult *, int, int))                                   \

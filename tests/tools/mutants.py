@@ -679,7 +679,7 @@ _rule("limits.of-that-day", "gateway/limits.c",
       "if (day == a->day) a->day_used += tokens;", "a->day_used += tokens;",
       "gateway.test_limits", "what ran before midnight is settled there")
 _rule("limits.new-month", "gateway/limits.c",
-      "if (month_of(day) != month_of(a->day)) a->month_used = 0;", "a->month_used = 0;",
+      "if (limits_month_of(day) != limits_month_of(a->day)) a->month_used = 0;", "a->month_used = 0;",
       "gateway.test_limits", "the month's budget outlives the day")
 _rule("limits.unknown-is-not-free", "gateway/limits.c",
       "if (!known && (tl->tokens_per_day > 0 || tl->tokens_per_month > 0)) return unknown(why);", "(void)known;",

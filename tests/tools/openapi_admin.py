@@ -43,6 +43,8 @@ ROW = obj({"tenant": STR, "name": STR, "state": STR, "default_version": COUNT, "
 AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
 SLO = obj({"name": CLASS, "ttft_ms": COUNT, "tpot_ms": COUNT, "weight": NUM, "default": BOOL,
            "overload": {"enum": ["queue", "reject"]}, "tiers": arr(CLASS)})
+NODE = obj({"object": {"const": "node"}, "node": COUNT, "name": STR, "state": {"enum": ["alive", "draining", "silent", "stopped"]},
+            "this": BOOL, "silent_ms": maybe(COUNT), "epoch": COUNT, "applied": COUNT, "behind": COUNT})
 
 
 def page(of, cursor=False):
@@ -54,7 +56,7 @@ SCHEMAS = {
     "AllLimits": page(TENANT_LIMITS), "AdapterLimits": NAME_LIMITS, "Requests": page({"anyOf": [REQUEST, ENDED]}),
     "History": page(HISTORY), "Configuration": page({"anyOf": [OPTION, DIFFERENCE]}), "Changed": CHANGED,
     "Cancelled": obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "cancelled": {"const": True}}),
-    "Rows": page(ROW, True), "Audit": page(AUDIT), "Classes": page(SLO), "Done": obj({"status": STR}), "Stats": ANY,
+    "Rows": page(ROW, True), "Audit": page(AUDIT), "Classes": page(SLO), "Nodes": page(NODE), "Done": obj({"status": STR}), "Stats": ANY,
     "Registration": obj({"object": {"const": "adapter.registration"}, "errors": arr(obj({"path": STR, "message": STR})),
                          "registered": COUNT, "unchanged": COUNT, "refused": COUNT}),
 }
@@ -133,6 +135,9 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
     ("GET", "audit", "Audit", None, {"parameters": [query("before", CURSOR)]}),
     ("POST", "backup", "Done", BACKUP, {"errors": [404, 409, 507]}),
     ("POST", "drain", "Done", None, {"statuses": [202]}),
+    ("GET", "nodes", "Nodes", None, {"errors": [409]}),
+    ("POST", "nodes/{node}/drain", "Done", None, {"statuses": [202], "errors": [404, 409]}),
+    ("POST", "nodes/{node}/fence", "Done", None, {"errors": [409]}),
     ("POST", "reload", "Changed", None, {"errors": [409]}),
     ("GET", "config", "Configuration", None, {"errors": [409], "parameters": [query("pending", FLAG)]}),
     ("PATCH", "config", "Changed", NEW_CONFIG, {"errors": [409]}),

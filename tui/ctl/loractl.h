@@ -158,6 +158,9 @@ int ctl_stats(void *c);
 int ctl_classes(void *c);
 int ctl_audit(void *c);
 int ctl_drain(void *c);
+int ctl_node_list(void *c);
+int ctl_node_drain(void *c);
+int ctl_node_fence(void *c);
 int ctl_backup(void *c);
 
 /* loractl_config.c */

@@ -243,6 +243,23 @@ int ctl_classes(void *p)
     return status;
 }
 
+int ctl_node_list(void *p)
+{
+    static const column columns[] = {
+        {"NODE", "node", CELL_INT, false},       {"NAME", "name", CELL_TEXT, false},
+        {"STATE", "state", CELL_TEXT, false},    {"THIS", "this", CELL_BOOL, false},
+        {"SILENT", "silent_ms", CELL_MS, false}, {"BEHIND", "behind", CELL_INT, false},
+        {"APPLIED", "applied", CELL_INT, true},  {"EPOCH", "epoch", CELL_INT, true},
+        {NULL, NULL, CELL_TEXT, false},
+    };
+    ctl *c = p;
+    cJSON *rows;
+    int status = ctl_list(c, ADMIN_SIDE, "/admin/v1/nodes", "node", &rows);
+    if (!status) status = ctl_print_rows(c, columns, rows);
+    cJSON_Delete(rows);
+    return status;
+}
+
 int ctl_audit(void *p)
 {
     static const column columns[] = {
@@ -275,6 +292,34 @@ int ctl_drain(void *p)
     if (!status) ctl_done(c, tree, "draining");
     cJSON_Delete(tree);
     return status;
+}
+
+static int change_node(ctl *c, const char *what, const char *done)
+{
+    cJSON *tree;
+    int status = ctl_call(c, ADMIN_SIDE, "POST", NULL, &tree, "/admin/v1/nodes/%s/%s",
+                          ctl_seg(c->cli.arg[0]), what);
+    if (!status) ctl_done(c, tree, "node %s %s", c->cli.arg[0], done);
+    cJSON_Delete(tree);
+    return status;
+}
+
+int ctl_node_drain(void *p)
+{
+    ctl *c = p;
+    if (!ctl_confirm(c, "Node %s will take no new requests, finish what runs, and stop.",
+                     c->cli.arg[0]))
+        return CTL_REFUSED;
+    return change_node(c, "drain", "drains");
+}
+
+int ctl_node_fence(void *p)
+{
+    ctl *c = p;
+    if (!ctl_confirm(c, "What node %s held of limits will be others'; end it first if it runs.",
+                     c->cli.arg[0]))
+        return CTL_REFUSED;
+    return change_node(c, "fence", "is fenced");
 }
 
 int ctl_backup(void *p)

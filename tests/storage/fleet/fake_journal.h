@@ -224,15 +224,25 @@ static err_code fake_get_snapshot(journal *j, int64_t *seq, void **bytes, int *n
     return ERR_NONE;
 }
 
-static err_code fake_beat(journal *j, int64_t epoch, int64_t applied, bool dead, err *e)
+static err_code fake_beat(journal *j, int64_t epoch, int64_t applied, bool dead, bool *drain,
+                          err *e)
 {
     (void)applied;
+    *drain = false;
     fake_log *log = ((fake *)j)->log;
     if (log->fault == FAKE_AWAY) return away(e);
     bool held = hold((fake *)j);
     if (log->epoch[j->node] == epoch) log->alive[j->node] = !dead;
     let_go((fake *)j, held);
     return ERR_NONE;
+}
+
+/* What stands beside the log is PostgreSQL's. */
+static err_code fake_query(journal *j, const char *text, const char *const *values, int n_values,
+                           journal_row each, void *self, err *e)
+{
+    (void)text, (void)values, (void)n_values, (void)each, (void)self;
+    return ((fake *)j)->log->fault == FAKE_AWAY ? away(e) : ERR_NONE;
 }
 
 static void fake_wait(journal *j, int wake_fd, int64_t timeout_us)
@@ -264,6 +274,7 @@ static err_code fake_make(void *self, int node, journal **out, err *e)
                          .create = fake_create,
                          .get_snapshot = fake_get_snapshot,
                          .beat = fake_beat,
+                         .query = fake_query,
                          .wait = fake_wait,
                          .close = fake_close},
                 .log = self};
