@@ -143,7 +143,7 @@ class Model:
         return len(came), None
 
 
-FAULTS = {"sum": ("turn", "epoch", "lower", "crash", "others"), "bucket": ("turn", "epoch", "lower", "cap", "back", "returned", "forfeit", "fence")}
+FAULTS = {"sum": ("turn", "epoch", "lower", "crash", "others"), "bucket": ("turn", "lower", "cap", "back", "returned", "forfeit", "fence")}
 
 
 def main():

@@ -111,6 +111,8 @@ OPERATOR = [
     ("GET", ADM + "/adapters", None, None, 200),
     ("POST", ADM + "/adapters/register", None, {}, 400),
     ("GET", ADM + "/usage", None, None, 200),
+    ("GET", ADM + "/nodes", None, None, 409),  # it is in no fleet
+    *(("POST", ADM + f"/nodes/{{}}/{what}", ADM + f"/nodes/0/{what}", None, 409) for what in ("drain", "fence")),
     ("GET", ADM + "/audit", None, None, 200),
     ("POST", ADM + "/backup", None, {"path": "relative"}, 400),
     ("POST", ADM + "/reload", None, {}, 200),
@@ -189,7 +191,7 @@ def admin_routes():
     for method, pattern, path, body, status in OPERATOR:
         path = path or pattern
         for who, key, have in keys:
-            if path.endswith("/drain") and ADMIN in have:
+            if path == ADM + "/drain" and ADMIN in have:
                 continue
             r = call(server.admin_port, method, path, key, body)
             if key is None or who in ("wrong", "revoked", "expired"):
