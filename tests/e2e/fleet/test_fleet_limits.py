@@ -151,11 +151,26 @@ def a_node_s_directory_is_backed_up(fleet):
         shutil.rmtree(node.dir.with_suffix(suffix))
 
 
+def an_older_fleet_gets_its_tables(fleet):
+    """From before there were leases: the first node that starts makes what is missing, the others use it."""
+    first = fleet.nodes[0]
+    first.stop()
+    fleet.postgres.sql("DROP TABLE lorad_limits, lorad_leases, lorad_budgets, lorad_usage, lorad_usage_hours;"
+                       " DROP FUNCTION lorad_lease; ALTER TABLE lorad_meta DROP COLUMN migration;"
+                       " ALTER TABLE lorad_nodes DROP COLUMN lease_turn, DROP COLUMN drain")
+    first.start()
+    key = fleet.tenant("older", tokens_per_day=50)
+    assert fleets.Load(fleet, key, 1).join() is None
+    for node in fleet.nodes:
+        assert 0 < fleet.usage(node, "older")[1] <= 50
+
+
 def all_of_it():
     only = os.environ.get("LORAD_STEP")
     with fleets.Fleet() as fleet:
         for step in (a_budget_is_spent_and_not_more, a_minute_is_the_fleet_s, seats_are_the_fleet_s, without_the_database,
-                     servers_are_seen_drained_and_fenced, a_node_s_directory_is_backed_up, whatever_happens):
+                     servers_are_seen_drained_and_fenced, a_node_s_directory_is_backed_up, whatever_happens,
+                     an_older_fleet_gets_its_tables):
             if only and step.__name__ != only:
                 continue
             begin = time.monotonic()

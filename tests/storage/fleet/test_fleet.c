@@ -8,6 +8,7 @@
 
 #include <check.h>
 
+#include "storage/adapter_rows.h"
 #include "storage/audit.h"
 #include "storage/fleet/changes.h"
 #include "storage/keys.h"
@@ -423,6 +424,31 @@ START_TEST(test_far_behind)
 }
 END_TEST
 
+static err_code publish(int i, const uint64_t *generation, adapter_row *a)
+{
+    version_row v = {.file_bytes = 1};
+    *a = (adapter_row){.tenant_id = acme.id, .name = "pirate"};
+    return adapter_rows_publish(st[i], a, &v, "{}", false, 0, 0, generation, &e);
+}
+
+/* What a node looks at in memory may be old: the row decides, in the fleet's turn. */
+START_TEST(test_conditions_hold_across_nodes)
+{
+    adapter_row a;
+    ck_assert_int_eq(publish(0, &(uint64_t){0}, &a), ERR_NONE);
+    ck_assert_uint_eq(a.generation, 1);
+    ck_assert_int_eq(publish(1, &(uint64_t){0}, &a), ERR_STALE);
+    ck_assert_int_eq(publish(1, &(uint64_t){1}, &a), ERR_NONE);
+    ck_assert_int_eq(publish(0, &(uint64_t){1}, &a), ERR_STALE);
+    ck_assert_int_eq(publish(0, NULL, &a), ERR_NONE);
+    ck_assert_int_eq(a.last_version, 3);
+    ck_assert_int_eq(adapter_rows_set_alias(st[1], a.id, "stable", 3, 0, 4, &e), ERR_NONE);
+    ck_assert_int_eq(adapter_rows_drain(st[0], a.id, &e), ERR_NONE);
+    ck_assert_int_eq(adapter_rows_set_alias(st[1], a.id, "stable", 2, 3, 5, &e), ERR_STALE);
+    all_same(2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("storage.fleet");
@@ -440,6 +466,7 @@ int main(void)
     tcase_add_test(tc, test_away);
     tcase_add_test(tc, test_own_change_behind_the_look);
     tcase_add_test(tc, test_numbers);
+    tcase_add_test(tc, test_conditions_hold_across_nodes);
     tcase_add_test(tc, test_who_may_join);
     tcase_add_test(tc, test_far_behind);
     suite_add_tcase(s, tc);
