@@ -440,7 +440,7 @@ bool be_step_end(backend *be, const step *s)
 
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
 {
-    assert(s->n_rows > 0 && dim > 0 && table);
+    assert(s->n_rows > 0 && dim > 0 && (table || be->caps.quantised));
     if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
 }
 

@@ -297,7 +297,8 @@ bool be_step_begin(backend *be, const step *s);
 bool be_step_end(backend *be, const step *s);
 
 /* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the
- * base's, of be_table_create(). */
+ * base's, of be_table_create().  NULL, where backend_caps.quantised: the base's rows stand in out
+ * already. */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 
 /* out = rms_norm(x) * weight, over n_rows rows of `dim` from row0 on;

@@ -3,7 +3,8 @@
  * Plain: `data` holds the values.  Quantised: `data` is NULL, and read_row() gives a row's codes in
  * groups of `group` columns; W[i][order[k]] = scale * value(code k) + min, with scale and min of
  * k's group.  A backend lays the codes out anew for its kernels and keeps the scales as they are;
- * it never rounds a value again.
+ * it never rounds a value again.  Codes may stand for floats (NF4, FP8): then the file's library
+ * rounds scale * floats[code] to 16 bits, and so does whoever reads them.
  *
  * Ownership: the caller's; data, order and impl live until be_weight_create() returns.
  * Threads:   read_row() is called by any thread, several rows at the same time.
@@ -47,6 +48,9 @@ struct weight_source {
     int bits;         /* 0: plain; of a code, 2 to 6 or 8 */
     int8_t least;     /* codes are their own values, from here on (8 bits: -128); but of 4 bits */
     int8_t table[16]; /* they are 0 .. 15, with these values */
+    const float *floats; /* NULL, or what codes stand for: 4 bits [16]; 8 bits: the 256 of E4M3.
+                          * SCALES_OWN, no min, no order; read_row() gives codes unsigned */
+    dtype rounded;       /* of floats: what a value is rounded to */
     scale_form form;
     bool has_min;
     dtype scale_type; /* of which every one of scales and mins is a value: how they are kept */
@@ -69,6 +73,13 @@ static inline float float_at(const void *values, dtype type, size_t i)
     return type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
+static inline float float_rounded(float v, dtype type)
+{
+    return type == DT_BF16  ? bf16_to_f32(bf16_from_f32(v))
+           : type == DT_F16 ? f16_to_f32(f16_from_f32(v))
+                            : v;
+}
+
 /* A matrix of plain values. */
 static inline weight_source weight_source_plain(const void *data, dtype type, int rows, int cols)
 {
@@ -78,6 +89,13 @@ static inline weight_source weight_source_plain(const void *data, dtype type, in
 static inline bool weight_source_quantised(const weight_source *s)
 {
     return s->bits != 0;
+}
+
+/* Whether a backend that takes quantised matrices takes this one: of codes that stand for floats
+ * the groups are of whole 32, or one is all columns. */
+static inline bool weight_source_usable(const weight_source *s)
+{
+    return !s->floats || s->group % 32 == 0 || s->group == s->cols;
 }
 
 /* What a quantised matrix takes at least: codes, and scales as they are kept. */
@@ -116,6 +134,8 @@ static inline weight_row weight_row_place(const weight_source *s, void *mem)
 static inline float weight_row_value(const weight_source *s, const weight_row *r, int k)
 {
     int g = k / s->group, at = k / s->span;
+    if (s->floats)
+        return float_rounded(s->floats[(uint8_t)r->codes[k]] * r->scales[at], s->rounded);
     int value = s->bits == 4 ? s->table[r->codes[k] & 15] : r->codes[k];
     if (s->form == SCALES_ZERO) return r->scales[at] * (float)(value - r->parts[g]);
     bool nested = s->form == SCALES_NESTED;

@@ -88,8 +88,9 @@ static float value_of(const void *data, dtype type, size_t i)
     return v;
 }
 
-/* DoRA on the input table: the norm of each of its columns over all tokens, W + scale * (B A)^T. */
-static err_code embed_gain(const maker *mk, const lora_pair *lp, const void *table, dtype type,
+/* DoRA on the input table, `own` or the base's (NULL): the norm of each of its columns over all
+ * tokens, W + scale * (B A)^T. */
+static err_code embed_gain(const maker *mk, const lora_pair *lp, const adapter_tensor *own,
                            int n_vocab, int dim, err *e)
 {
     double *sum = calloc((size_t)dim, sizeof(*sum));
@@ -101,9 +102,14 @@ static err_code embed_gain(const maker *mk, const lora_pair *lp, const void *tab
             b[(size_t)r * (size_t)dim + (size_t)k] =
                 lp->scale * value_of(lp->b, lp->type, (size_t)k * (size_t)lp->rank + (size_t)r);
     static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
-    st_tensor view = {.dtype = types[type], .count = UINT64_MAX, .data = table};
+    st_tensor view = {.count = UINT64_MAX};
+    if (own) view.dtype = types[own->type], view.data = mk->file + own->offset;
     for (int t = 0; rc == ERR_NONE && t < n_vocab; t++) {
-        st_read_f32(&view, (uint64_t)t * (uint64_t)dim, (uint64_t)dim, row);
+        if (own) st_read_f32(&view, (uint64_t)t * (uint64_t)dim, (uint64_t)dim, row);
+        if (!own && !model_embed_values(mk->base, t, t + 1, DT_F32, row)) {
+            rc = err_set(e, ERR_NOMEM, "out of memory");
+            break;
+        }
         for (int r = 0; r < lp->rank; r++) {
             float a = value_of(lp->a, lp->type, (size_t)r * (size_t)n_vocab + (size_t)t);
             for (int k = 0; k < dim; k++) row[k] += a * b[(size_t)r * (size_t)dim + (size_t)k];
@@ -133,9 +139,7 @@ static err_code make_gain(maker *mk, size_t slot, const weight *w, lora_mat *m, 
         rc = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
     } else if (!rc) {
         const adapter_tensor *own = &mk->al->pair[slot].table;
-        const void *table = own->present ? mk->file + own->offset : model_embed_table(mk->base);
-        rc = embed_gain(mk, &lp, table, own->present ? own->type : mk->shape->embed_type,
-                        mk->shape->n_vocab, n, e);
+        rc = embed_gain(mk, &lp, own->present ? own : NULL, mk->shape->n_vocab, n, e);
     }
     free(spare[0]);
     free(spare[1]);
@@ -242,8 +246,10 @@ static void *patched_table(const maker *mk)
     const model_config *c = mk->shape;
     const adapter_tensor *t = &mk->al->pair[peft_embed_slot(c->n_layer)].rows;
     char *table = malloc((size_t)extent_table_bytes(c));
-    if (!table) return NULL;
-    memcpy(table, model_embed_table(mk->base), (size_t)extent_table_bytes(c));
+    if (!table || !model_embed_values(mk->base, 0, c->n_vocab, c->embed_type, table)) {
+        free(table);
+        return NULL;
+    }
     for (int i = 0; i < mk->al->peft.n_token; i++)
         copy_row(mk, t, i,
                  table +

@@ -29,7 +29,7 @@ typedef struct {
     float *x;      /* A as f32 [rank][d_in] */
     uint16_t *x16; /* the same as tiles, beside tiles only */
     float *packed; /* the same packed, elsewhere */
-    float *panel;  /* one panel of a quantised W [d_in][PANEL] */
+    float *panel;  /* one panel of a W of codes [d_in][PANEL] */
     float *gram;   /* A A^T [rank][rank] */
     float *p;      /* A W^T of one panel [rank, padded][PANEL] */
     float *b;      /* B of one panel [rank][PANEL] */
@@ -58,20 +58,19 @@ static void read_b(const gain_job *g, int panel)
  * tiles, two of each of 16 columns. */
 static void add_squares(const cpu_weight *w, int panel, double out[PANEL], float *floats)
 {
-    if (w->pack == PACK_QUANT) {
+    if (floats) {
         quant_panel_f32(floats, w, panel);
         for (int i = 0; i < w->head.cols * PANEL; i++)
             out[i % PANEL] += (double)floats[i] * (double)floats[i];
         return;
     }
     const char *data = (const char *)w->data + (size_t)panel * w->panel_bytes;
+    dtype type = w->pack == PACK_F32 ? DT_F32 : w->pack == PACK_F16 ? DT_F16 : DT_BF16;
     int k_end = w->pack == PACK_TILE ? w->k_pad : w->head.cols;
     for (int k = 0; k < k_end; k++) {
-        const uint16_t *h = (const uint16_t *)(const void *)data + (size_t)k * PANEL;
-        const float *f = (const float *)(const void *)data + (size_t)k * PANEL;
         int half = k / 16 % 2 * 16; /* a tile is 16 such groups; two tiles make a K_BLOCK */
         for (int j = 0; j < PANEL; j++) {
-            double v = (double)(w->pack == PACK_F32 ? f[j] : bf16_to_f32(h[j]));
+            double v = (double)float_at(data, type, (size_t)k * PANEL + (size_t)j);
             out[w->pack == PACK_TILE ? half + j / 2 : j] += v * v;
         }
     }
@@ -137,12 +136,13 @@ static void project(const gain_job *g, int panel)
                           .data = g->panel};
         quant_panel_f32(g->panel, g->w, panel);
         g->kern->block_f32(g->p, pad, &one, 0, 1, g->packed, 0, g->rank);
-    } else if (g->w->pack == PACK_TILE) {
-        panel_fn *fn = g->amx ? linear_panel_tile : linear_panel_pairs;
-        fn(g->p, g->w, panel, g->x16, 0, g->rank);
     } else {
-        block_fn *fn = g->w->pack == PACK_F32 ? g->kern->block_f32 : g->kern->block_bf16;
-        fn(g->p, pad, g->w, panel, 1, g->packed, 0, g->rank);
+        bool tiles = g->w->pack == PACK_TILE;
+        block_fn *fn = g->amx  ? linear_block_tile
+                       : tiles ? linear_block_pairs
+                               : linear_block_of(g->kern, g->w->pack);
+        const void *x = tiles ? (const void *)g->x16 : g->packed;
+        fn(g->p, pad, g->w, panel, 1, x, 0, g->rank);
     }
 }
 
@@ -194,7 +194,7 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
                   .rank = pair->rank,
                   .d_in = w->cols};
     g.amx = g.w->pack == PACK_TILE && ((const cpu_state *)be->impl)->isa == ISA_AMX;
-    bool quant = g.w->pack == PACK_QUANT;
+    bool quant = g.w->pack == PACK_QUANT || g.w->coded.bits;
     if (quant) g.panel = aligned_alloc(64, (size_t)g.d_in * PANEL * sizeof(*g.panel));
     if (!quant || g.panel) g.squares = squares_of((cpu_weight *)(uintptr_t)g.w, g.panel);
     err_code code = g.squares ? gain_begin(&g, e)

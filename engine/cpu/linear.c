@@ -38,6 +38,13 @@ const linear_kernels *linear_kernels_of(const backend *be)
     return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
 }
 
+block_fn *linear_block_of(const linear_kernels *kern, packing pack)
+{
+    return pack == PACK_F32   ? kern->block_f32
+           : pack == PACK_F16 ? kern->block_f16
+                              : kern->block_bf16;
+}
+
 static const quant_kernels *quant_kernels_of(const backend *be)
 {
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
@@ -283,9 +290,9 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
     if (w->pack == PACK_QUANT) {
         job->quants->block(buf, pad, w, p0, n_panel, &job->quant[job->quant_of[o]], row0, n);
     } else if (w->pack != PACK_TILE) {
-        block_fn *fn = w->pack == PACK_F32 ? job->kern->block_f32 : job->kern->block_bf16;
+        block_fn *fn = linear_block_of(job->kern, w->pack);
         fn(buf, pad, w, p0, n_panel, job->packed ? job->packed : job->x, row0, n);
-    } else if (n_panel > 1) {
+    } else if (n_panel > 1 || w->coded.bits) {
         block_fn *fn = job->amx ? linear_block_tile : linear_block_pairs;
         fn(buf, pad, w, p0, n_panel, job->x16, row0, n);
     } else {

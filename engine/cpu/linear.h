@@ -1,7 +1,7 @@
 /* linear.h -- what linear.c, pack.c and the kernels agree on.  Private to engine/cpu/.
  *
  * A weight is packed in panels of PANEL output columns.  Layouts:
- *     f32, bf16     [panel][k][PANEL]                 vector kernels
+ *     f32, f16, bf16  [panel][k][PANEL]               vector kernels
  *     bf16 tiles    [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]: AMX, and
  *                   AVX512_BF16, where a row of a tile is a vector
  *     quantised     quant.h
@@ -19,7 +19,7 @@
 
 enum { PANEL = CPU_LORA_COLS, K_BLOCK = 32 };
 
-typedef enum { PACK_F32, PACK_BF16, PACK_TILE, PACK_QUANT } packing;
+typedef enum { PACK_F32, PACK_F16, PACK_BF16, PACK_TILE, PACK_QUANT } packing;
 
 typedef struct cpu_weight {
     weight head;
@@ -28,6 +28,7 @@ typedef struct cpu_weight {
     int n_panel;
     size_t panel_bytes;
     quant_form quant; /* of PACK_QUANT */
+    coded_form coded; /* bits: data has codes of what `pack` says */
     void *data;       /* 64-byte aligned */
     bool adopted;     /* data is somebody else's, and not to be written */
     /* [n_panel * PANEL]: the sum of squares of each row; NULL until a DoRA
@@ -68,7 +69,7 @@ typedef void block_fn(float *out, int rows_pad, const cpu_weight *w, int p0, int
                       const void *x, int row0, int n_rows);
 
 typedef struct linear_kernels {
-    block_fn *block_f32, *block_bf16;
+    block_fn *block_f32, *block_f16, *block_bf16;
     shrink_fn *shrink;
     expand_fn *expand;
     int tile_rows; /* rows of a group of packed x */
@@ -79,11 +80,14 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 typedef struct quant_kernels {
     block_fn *block; /* x: quant_rows */
     quant_row_fn *row;
+    coded_fn *coded;
 } quant_kernels;
 
 extern const quant_kernels quant_portable, quant_avx2, quant_avx512, quant_avx512bf16;
 
 const linear_kernels *linear_kernels_of(const backend *be);
+/* Of plain weights that are no tiles. */
+block_fn *linear_block_of(const linear_kernels *kern, packing pack);
 
 /* be_linear() for rows of x alone; `s` (of its rows, segments alone are
  * read): NULL: nobody has LoRA. */

@@ -47,7 +47,7 @@ static inline __attribute__((always_inline)) void fetch(ahead *a)
     a->at += 4 * 64;
 }
 
-/* Two row blocks at once, k from k0 to k1; what was summed before comes from, and goes to, `out`.
+/* Two row blocks at once, k from k0, where w begins, to k1; what was summed before comes from, and goes to, `out`.
  * Storing and loading an accumulator changes no bit. */
 static inline __attribute__((always_inline)) void
 two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1, ahead *a)
@@ -64,7 +64,6 @@ two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, 
         _tile_loadd(3, out + TILE * PANEL + TILE, PANEL * 4);
     }
     const uint16_t *x0 = x + (size_t)k0 * TILE, *x1 = x0 + (size_t)TILE * k_pad;
-    w += (size_t)k0 * PANEL;
     for (int k = k0; k < k1; k += K_BLOCK) {
         _tile_loadd(6, w, 64);
         _tile_loadd(4, x0, 64);
@@ -97,7 +96,6 @@ static void one_block(float *out, const uint16_t *w, const uint16_t *x, int k0, 
         _tile_loadd(1, out + TILE, PANEL * 4);
     }
     x += (size_t)k0 * TILE;
-    w += (size_t)k0 * PANEL;
     for (int k = k0; k < k1; k += K_BLOCK) {
         for (int line = 0; line < 2048; line += 64) {
             _mm_prefetch((const char *)w + 8192 + line, _MM_HINT_T0);
@@ -136,6 +134,8 @@ void linear_block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, in
                        const void *x, int row0, int n_rows)
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
+    alignas(64) uint16_t plain[BLOCK_K * PANEL]; /* of codes */
+    const bool coded = w->coded.bits;
     for (int k0 = 0; k0 < w->k_pad; k0 += BLOCK_K) {
         int k1 = k0 + BLOCK_K < w->k_pad ? k0 + BLOCK_K : w->k_pad;
         for (int p = 0; p < n_panel; p++) {
@@ -143,9 +143,13 @@ void linear_block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, in
             const uint16_t *next =
                 panel_data(w, last ? p0 : p0 + p + 1) + (size_t)(last ? k1 : k0) * PANEL;
             ahead a = {(const char *)next, (const char *)(next + (size_t)(k1 - k0) * PANEL)};
-            if (last && k1 == w->k_pad) a.at = a.end;
+            if (coded || (last && k1 == w->k_pad)) a.at = a.end;
             float *o = out + (size_t)p * rows_pad * PANEL;
-            const uint16_t *data = panel_data(w, p0 + p);
+            const uint16_t *data = panel_data(w, p0 + p) + (size_t)k0 * PANEL;
+            if (coded) {
+                quant_avx512bf16.coded(plain, w, p0 + p, k0, k1);
+                data = plain;
+            }
             int i = 0;
             for (; n_rows - i > TILE; i += 2 * TILE) {
                 two_blocks(o + i * PANEL, data, rows + (size_t)i * w->k_pad, w->k_pad, k0, k1, &a);

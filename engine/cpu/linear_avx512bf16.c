@@ -5,6 +5,7 @@
  * here.  An output has one accumulator, pairs of k ascending, whatever the number of rows.
  */
 #include <immintrin.h>
+#include <stdalign.h>
 #include <string.h>
 
 #include "engine/cpu/linear.h"
@@ -55,7 +56,7 @@ typedef struct {
     int n;
 } fetch;
 
-/* R rows of one 16-row block (a constant once inlined), k from k0 to k1. */
+/* R rows of one 16-row block (a constant once inlined), k from k0, where w begins, to k1. */
 static inline __attribute__((always_inline)) void
 sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f, const int r_count)
 {
@@ -64,7 +65,6 @@ sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f,
         acc[r][0] = k0 ? _mm512_loadu_ps(out + r * PANEL) : _mm512_setzero_ps();
         acc[r][1] = k0 ? _mm512_loadu_ps(out + r * PANEL + 16) : _mm512_setzero_ps();
     }
-    w += (size_t)k0 * PANEL;
     x += (size_t)k0 * TILE;
     for (int k = k0; k < k1; k += K_BLOCK, w += PANEL * K_BLOCK, x += TILE * K_BLOCK) {
         for (int pair = 0; pair < K_BLOCK / 2; pair++) {
@@ -90,12 +90,12 @@ sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f,
     }
 }
 
-/* The groups of ROWS rows share the fetching of what comes `ahead` bytes later. */
+/* The groups of ROWS rows share the fetching of what comes `ahead` bytes later (0: of nothing). */
 static void rows_of(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1,
                     int n_rows, int ahead)
 {
     int n_group = (n_rows + ROWS - 1) / ROWS, share = (2 * K_BLOCK / n_group + 1) & ~1;
-    fetch f = {(const char *)(w + (size_t)k0 * PANEL) + ahead, share};
+    fetch f = {(const char *)w + ahead, ahead ? share : 0};
     for (int i = 0; i < n_rows; i += ROWS, f.next += (size_t)share * LINE * (k1 - k0) / K_BLOCK) {
         int n = n_rows - i < ROWS ? n_rows - i : ROWS;
         const uint16_t *xi = x + tile_row(i, k_pad);
@@ -127,7 +127,8 @@ void linear_panel_pairs(float *out, const cpu_weight *w, int p, const void *x, i
     }
     for (int k0 = 0; k0 < w->k_pad; k0 += FEW_K) {
         int k1 = k0 + FEW_K < w->k_pad ? k0 + FEW_K : w->k_pad;
-        rows_of(out, panel_data(w, p), rows, w->k_pad, k0, k1, n_rows, FEW_K * PANEL * 2);
+        rows_of(out, panel_data(w, p) + (size_t)k0 * PANEL, rows, w->k_pad, k0, k1, n_rows,
+                FEW_K * PANEL * 2);
     }
 }
 
@@ -135,11 +136,15 @@ void linear_block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, i
                         const void *x, int row0, int n_rows)
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
+    alignas(64) uint16_t plain[BLOCK_K * PANEL]; /* of codes */
+    const bool coded = w->coded.bits;
     for (int k0 = 0; k0 < w->k_pad; k0 += BLOCK_K) {
         int k1 = k0 + BLOCK_K < w->k_pad ? k0 + BLOCK_K : w->k_pad;
         for (int p = 0; p < n_panel; p++) {
-            rows_of(out + (size_t)p * rows_pad * PANEL, panel_data(w, p0 + p), rows, w->k_pad, k0,
-                    k1, n_rows, BLOCK_K * PANEL * 2);
+            const uint16_t *at = panel_data(w, p0 + p) + (size_t)k0 * PANEL;
+            if (coded) coded_piece(plain, w, p0 + p, k0, k1);
+            rows_of(out + (size_t)p * rows_pad * PANEL, coded ? plain : at, rows, w->k_pad, k0, k1,
+                    n_rows, coded ? 0 : BLOCK_K * PANEL * 2);
         }
     }
 }

@@ -12,19 +12,19 @@ enum {
     PIECE_BYTES = 16384, /* of a panel, which stay in the first-level cache while the rows pass */
 };
 
-/* One piece of k of one panel for all rows; x is packed.  `next` is read soon, and as much of
- * it. */
+/* One piece of k of one panel for all rows; x is packed.  `next` is read soon, and as much of it;
+ * NULL: nobody knows what. */
 static inline __attribute__((always_inline)) void piece(tile_work t, const char *next, int cols,
-                                                        int k0, int n_rows, const bool bf16)
+                                                        int k0, int n_rows, const tile_type type)
 {
-    const int lines = TILE_K * PANEL * (bf16 ? 2 : 4) / 64;
+    const int lines = next ? TILE_K * PANEL * tile_bytes(type) / 64 : 0;
     int passes = tile_count(n_rows);
     tile_fetch f = {.at = next, .lines = (lines + passes - 1) / passes, .left = lines};
     const float *x = t.x;
     for (int i = 0; i < n_rows; i += TILE_ROWS) {
         int n = n_rows - i < TILE_ROWS ? n_rows - i : TILE_ROWS;
         t.x = x + (size_t)i * cols + (size_t)k0 * n;
-        tile_rows(&t, bf16, &f, n, TILE_COLS);
+        tile_rows(&t, type, &f, n, TILE_COLS);
         t.out += (size_t)TILE_ROWS * PANEL;
     }
 }
@@ -33,23 +33,30 @@ static inline __attribute__((always_inline)) void piece(tile_work t, const char 
 static inline __attribute__((always_inline)) void block(float *out, int rows_pad,
                                                         const cpu_weight *w, int p0, int n_panel,
                                                         const float *x, int row0, int n_rows,
-                                                        const bool bf16)
+                                                        const tile_type type)
 {
+    alignas(64) char plain[PIECE_BYTES]; /* of codes */
+    const bool coded = type != TILE_F16 && w->coded.bits, whole = n_rows <= TILE_WHOLE && !coded;
     int cols = w->head.cols;
-    const int k_bytes = PANEL * (bf16 ? 2 : 4);
+    const int k_bytes = PANEL * tile_bytes(type);
     const char *data = (const char *)w->data + (size_t)p0 * w->panel_bytes;
-    int some = n_rows <= TILE_WHOLE ? cols : PIECE_BYTES / k_bytes;
+    int some = whole ? cols : PIECE_BYTES / k_bytes;
     for (int k0 = 0, n_k; k0 < cols; k0 += n_k) {
         n_k = cols - k0 < some ? cols - k0 : some;
         for (int p = 0; p < n_panel; p++) {
             const char *at = data + (size_t)p * w->panel_bytes + (size_t)k0 * k_bytes;
             const char *next = at + (size_t)n_k * k_bytes;
-            if (n_rows <= TILE_WHOLE)
+            if (coded) {
+                coded_piece(plain, w, p0 + p, k0, k0 + n_k);
+                at = plain;
+                next = NULL;
+            } else if (whole) {
                 next = at + AHEAD;
-            else if (p + 1 < n_panel)
+            } else if (p + 1 < n_panel) {
                 next = at + w->panel_bytes;
-            else if (k0 + n_k < cols)
+            } else if (k0 + n_k < cols) {
                 next = data + (size_t)(k0 + n_k) * k_bytes;
+            }
             tile_work t = {.out = out + (size_t)p * rows_pad * PANEL,
                            .out_row = PANEL,
                            .w = at,
@@ -57,22 +64,21 @@ static inline __attribute__((always_inline)) void block(float *out, int rows_pad
                            .x = x + (size_t)row0 * cols,
                            .n_k = n_k,
                            .more = k0 > 0};
-            piece(t, next, cols, k0, n_rows, bf16);
+            piece(t, next, cols, k0, n_rows, type);
         }
     }
 }
 
-static void block_f32(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
-                      const void *x, int row0, int n_rows)
-{
-    block(out, rows_pad, w, p0, n_panel, x, row0, n_rows, false);
-}
-
-static void block_bf16(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
-                       const void *x, int row0, int n_rows)
-{
-    block(out, rows_pad, w, p0, n_panel, x, row0, n_rows, true);
-}
+#define BLOCK(name, type)                                                                \
+    static void name(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel, \
+                     const void *x, int row0, int n_rows)                                \
+    {                                                                                    \
+        block(out, rows_pad, w, p0, n_panel, x, row0, n_rows, type);                     \
+    }
+BLOCK(block_f32, TILE_F32)
+BLOCK(block_f16, TILE_F16)
+BLOCK(block_bf16, TILE_BF16)
+#undef BLOCK
 
 /* ---------------------------------------------------------------------- LoRA -- */
 
@@ -210,4 +216,4 @@ static void expand(float *out, int n_rows, const void *b, bool bf16, const float
         expand_rows(out, n_rows, b, false, v, v_stride, scale, rank);
 }
 
-const linear_kernels KERNELS = {block_f32, block_bf16, shrink, expand, TILE_ROWS};
+const linear_kernels KERNELS = {block_f32, block_f16, block_bf16, shrink, expand, TILE_ROWS};

@@ -82,20 +82,17 @@ typedef struct {
     atomic_int next;
 } pack_job;
 
-/* What a row of the matrix has from k0 on, n values that a square can be read of: in place, or made
- * in `stage` [PIECE] where it is to be converted or ends before, zeros behind it. */
+/* What a row of the matrix has from k0 on, n values that a square can be read of: in place, or in
+ * `stage` [PIECE] where it ends before, zeros behind it. */
 static const char *piece_of(const pack_job *job, int row, int k0, int n, float *stage)
 {
     const weight *w = &job->w->head;
     size_t size = w->type == DT_F32 ? 4 : 2, at = (size_t)row * (size_t)w->cols + (size_t)k0;
     const char *from = (const char *)job->src + at * size;
     int have = row >= w->rows ? 0 : w->cols - k0 < n ? w->cols - k0 : n;
-    bool whole = have == n && n % HALVES == 0;
-    if (whole && w->type != DT_F16) return from;
+    if (have == n && n % HALVES == 0) return from;
     memset(stage, 0, PIECE * sizeof(*stage));
-    if (w->type != DT_F16) memcpy(stage, from, (size_t)have * size);
-    for (int k = 0; w->type == DT_F16 && k < have; k++)
-        stage[k] = float_at(from, DT_F16, (size_t)k);
+    memcpy(stage, from, (size_t)have * size);
     return (const char *)stage;
 }
 
@@ -137,7 +134,7 @@ static void pack_panel(const pack_job *job, int p)
     int k_end = w->pack == PACK_TILE ? w->k_pad : w->head.cols;
     for (int k = 0; k < k_end; k += PIECE) {
         int n = k_end - k < PIECE ? k_end - k : PIECE;
-        if (w->pack == PACK_BF16) {
+        if (w->pack == PACK_BF16 || w->pack == PACK_F16) {
             for (int j = 0; j < PANEL; j += HALVES) pack_halves(job, panel, p, j, k, n);
         } else {
             for (int j = 0; j < PANEL; j += WORDS) pack_words(job, panel, p, j, k, n);
@@ -154,9 +151,13 @@ static void pack_thread(void *arg, int thread)
 
 static void quant_shape(cpu_weight *w, const weight_source *src)
 {
-    size_t tail;
-    w->pack = PACK_QUANT;
-    w->quant = quant_form_of(src, &w->panel_bytes, &tail);
+    size_t tail = 0;
+    if (src->floats) {
+        w->coded = coded_form_of(src, w->pack == PACK_TILE, &w->panel_bytes);
+    } else {
+        w->pack = PACK_QUANT;
+        w->quant = quant_form_of(src, &w->panel_bytes, &tail);
+    }
     w->head.bytes = w->panel_bytes * (size_t)w->n_panel + tail;
 }
 
@@ -175,7 +176,11 @@ static cpu_weight *weight_shape(const backend *be, const weight_source *src)
     if (!w) return NULL;
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
     w->head = (weight){.rows = src->rows, .cols = src->cols, .type = src->type};
-    w->pack = src->type != DT_BF16 ? PACK_F32 : isa >= ISA_AVX512BF16 ? PACK_TILE : PACK_BF16;
+    bool plain_f16 = src->type == DT_F16 && !weight_source_quantised(src);
+    w->pack = plain_f16               ? PACK_F16
+              : src->type != DT_BF16  ? PACK_F32
+              : isa >= ISA_AVX512BF16 ? PACK_TILE
+                                      : PACK_BF16;
     w->k_pad = round_up(src->cols, K_BLOCK);
     w->n_panel = round_up(src->rows, PANEL) / PANEL;
     assert(w->k_pad >= src->cols && (size_t)w->n_panel * PANEL >= (size_t)src->rows);
@@ -200,7 +205,7 @@ static void *data_alloc(size_t bytes)
 
 static err_code pack(cpu_weight *w, const weight_source *src, thread_pool *pool, err *e)
 {
-    if (w->pack == PACK_QUANT) return quant_pack(w, src, pool, e);
+    if (weight_source_quantised(src)) return quant_pack(w, src, pool, e);
     pack_job job = {.w = w, .src = src->data};
     if (pool)
         pool_run(pool, pack_thread, &job);
@@ -241,11 +246,11 @@ err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtyp
 }
 
 /* Of each packing: another number when its bytes change. */
-static uint32_t layout_of(packing pack)
+static uint32_t layout_of(const cpu_weight *w)
 {
     static const uint32_t layouts[] = {
-        [PACK_F32] = 1, [PACK_BF16] = 2, [PACK_TILE] = 3, [PACK_QUANT] = 5};
-    return layouts[pack];
+        [PACK_F32] = 1, [PACK_BF16] = 2, [PACK_TILE] = 3, [PACK_QUANT] = 5, [PACK_F16] = 6};
+    return w->coded.bits ? (w->pack == PACK_TILE ? 8 : 7) : layouts[w->pack];
 }
 
 size_t cpu_weight_packed_bytes(const backend *be, const weight_source *src, uint32_t *layout)
@@ -253,7 +258,7 @@ size_t cpu_weight_packed_bytes(const backend *be, const weight_source *src, uint
     cpu_weight *w = weight_shape(be, src);
     if (!w) return 0;
     size_t bytes = w->head.bytes;
-    *layout = layout_of(w->pack);
+    *layout = layout_of(w);
     free(w);
     return bytes;
 }

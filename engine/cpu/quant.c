@@ -1,4 +1,5 @@
 /* quant.c -- packs quantised weights, and reads them back as floats; the layout is quant.h's. */
+#include <math.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -42,6 +43,18 @@ quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *
     return f;
 }
 
+coded_form coded_form_of(const weight_source *src, bool tiles, size_t *panel_bytes)
+{
+    coded_form f = {
+        .bits = src->bits, .group = src->group, .rounded = src->rounded, .tiles = tiles};
+    if (f.bits == 4) memcpy(f.table, src->floats, sizeof(f.table));
+    f.block_bytes = (size_t)QUANT_K * PANEL * (size_t)f.bits / 8;
+    f.run_bytes =
+        PANEL * sizeof(float) + (size_t)((f.group + QUANT_K - 1) / QUANT_K) * f.block_bytes;
+    *panel_bytes = f.run_bytes * (size_t)(src->cols / f.group);
+    return f;
+}
+
 size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
 {
     int k_pad = round_up(cols, QUANT_K);
@@ -75,7 +88,7 @@ typedef struct {
     cpu_weight *w;
     const weight_source *src;
     atomic_int next;
-    atomic_bool failed;
+    atomic_bool failed, wrong; /* no memory; a code that no kernel takes */
 } quant_job;
 
 /* Head of run `run` of column `col`. */
@@ -153,29 +166,74 @@ static void stage_column(quant_stage *st, const quant_form *f, const weight_sour
         put_head(f, panel + (size_t)run * f->run_bytes, &st->row, run, col);
 }
 
+static void pack_quant(quant_stage *st, const quant_job *job, char *panel, int p)
+{
+    const weight_source *src = job->src;
+    const quant_form *f = &job->w->quant;
+    memset(st->codes, 0, (size_t)src->cols * PANEL);
+    for (int row = p * PANEL; row < (p + 1) * PANEL && row < src->rows; row++)
+        stage_column(st, f, src, panel, row);
+    for (int k = 0; k < src->cols; k += f->k) {
+        char *run = panel + (size_t)(k / f->span) * f->run_bytes;
+        put_codes((uint8_t *)run + f->codes_at + (size_t)(k % f->span / f->k) * f->block_bytes,
+                  st->codes + (size_t)k * PANEL, (size_t)f->k * PANEL, f->bits);
+    }
+}
+
+/* E4M3's scales stand for F16's: its codes, moved, are numbers 2^8 times too small. */
+static float coded_scale(const coded_form *f, float scale)
+{
+    return f->bits == 8 ? scale * 0x1p8F : scale;
+}
+
+/* Where number k of a block's columns lies: its line, and its place there. */
+static int line_of(const coded_form *f, int col, int k, int *at)
+{
+    *at = f->tiles ? col % 16 * 2 + k % 2 : col;
+    return f->tiles ? col / 16 * 16 + k / 2 : k;
+}
+
+static void pack_coded(quant_stage *st, quant_job *job, char *panel, int p)
+{
+    const weight_source *src = job->src;
+    const coded_form *f = &job->w->coded;
+    for (int row = p * PANEL; row < (p + 1) * PANEL && row < src->rows; row++) {
+        src->read_row(src, row, &st->row);
+        for (int k = 0; k < src->cols; k++) {
+            int at, in = k % f->group, line = line_of(f, row % PANEL, in % QUANT_K, &at);
+            uint8_t code = (uint8_t)st->row.codes[k];
+            char *run = panel + (size_t)(k / f->group) * f->run_bytes;
+            uint8_t *codes =
+                (uint8_t *)run + PANEL * sizeof(float) + (size_t)(in / QUANT_K) * f->block_bytes;
+            float scale = coded_scale(f, st->row.scales[k / f->group]);
+            if (in == 0) memcpy(run + (size_t)(row % PANEL) * sizeof(scale), &scale, sizeof(scale));
+            if (!isfinite(scale) || (f->bits == 8 && (code & 127) == 127))
+                atomic_store(&job->wrong, true);
+            if (f->bits == 8)
+                codes[line * CODED_LINE + at] = code;
+            else
+                codes[(line * CODED_LINE + at % 16 * 2) / 2] |=
+                    (uint8_t)((code & 15) << (at < 16 ? 0 : 4));
+        }
+    }
+}
+
 static void quant_thread(void *arg, int thread)
 {
     (void)thread;
     quant_job *job = arg;
-    const weight_source *src = job->src;
-    const quant_form *f = &job->w->quant;
-    const size_t n = (size_t)f->k * PANEL;
     quant_stage st;
-    if (!stage_begin(&st, src)) {
+    if (!stage_begin(&st, job->src)) {
         atomic_store(&job->failed, true);
         return;
     }
     for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) {
         char *panel = (char *)job->w->data + (size_t)p * job->w->panel_bytes;
         memset(panel, 0, job->w->panel_bytes);
-        memset(st.codes, 0, (size_t)src->cols * PANEL);
-        for (int row = p * PANEL; row < (p + 1) * PANEL && row < src->rows; row++)
-            stage_column(&st, f, src, panel, row);
-        for (int k = 0; k < src->cols; k += f->k) {
-            char *run = panel + (size_t)(k / f->span) * f->run_bytes;
-            put_codes((uint8_t *)run + f->codes_at + (size_t)(k % f->span / f->k) * f->block_bytes,
-                      st.codes + (size_t)k * PANEL, n, f->bits);
-        }
+        if (job->src->floats)
+            pack_coded(&st, job, panel, p);
+        else
+            pack_quant(&st, job, panel, p);
     }
     free(st.mem);
 }
@@ -200,6 +258,8 @@ err_code quant_pack(cpu_weight *w, const weight_source *src, thread_pool *pool, 
         pool_run(pool, quant_thread, &job);
     else
         quant_thread(&job, 0);
+    if (atomic_load(&job.wrong))
+        return err_set(e, ERR_INPUT, "a quantised matrix has values or scales that are no numbers");
     return atomic_load(&job.failed) ? err_set(e, ERR_NOMEM, "no memory to pack a matrix")
                                     : ERR_NONE;
 }
@@ -230,11 +290,28 @@ static int value_at(const quant_form *f, const char *block, int col, int k)
     return (f->mapped ? f->table[code] : code) + f->least;
 }
 
+/* Value k of column `col` of a panel of codes that stand for floats. */
+static float coded_at(const coded_form *f, const char *panel, int col, int k)
+{
+    const char *run = panel + (size_t)(k / f->group) * f->run_bytes;
+    int at, in = k % f->group, line = line_of(f, col, in % QUANT_K, &at);
+    const uint8_t *codes =
+        (const uint8_t *)run + PANEL * sizeof(float) + (size_t)(in / QUANT_K) * f->block_bytes;
+    int code = f->bits == 8
+                   ? codes[line * CODED_LINE + at]
+                   : codes[(line * CODED_LINE + at % 16 * 2) / 2] >> (at < 16 ? 0 : 4) & 15;
+    float value = f->bits == 8 ? f16_to_f32((uint16_t)((code & 0x80) << 8 | (code & 0x7F) << 7))
+                               : f->table[code];
+    return float_rounded(value * float_at(run, DT_F32, (size_t)col), f->rounded);
+}
+
 void quant_panel_f32(float *out, const cpu_weight *w, int p)
 {
     const quant_form *f = &w->quant;
     const char *panel = (const char *)w->data + (size_t)p * w->panel_bytes;
-    for (int k = 0; k < w->head.cols; k++) {
+    for (int i = 0; w->coded.bits && i < w->head.cols * PANEL; i++)
+        out[i] = coded_at(&w->coded, panel, i % PANEL, i / PANEL);
+    for (int k = 0; !w->coded.bits && k < w->head.cols; k++) {
         const char *head = panel + (size_t)(k / f->span) * f->run_bytes;
         const char *block = head + f->codes_at + (size_t)(k % f->span / f->k) * f->block_bytes;
         float *to = out + (size_t)(f->order ? f->order[k] : k) * PANEL;

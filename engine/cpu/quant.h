@@ -14,6 +14,12 @@
  *            8 bits: the codes themselves
  * Behind the panels: the order of x's columns, int32 [cols], where the file has one.
  *
+ * Codes that stand for floats (coded_form) are no integers: the kernels of plain weights multiply
+ * them, and make a piece of a panel plain first, in the first-level cache.  A panel is a series of
+ * runs of `group` columns of W: scales f32 [PANEL], then blocks of QUANT_K of k, CODED_LINES lines
+ * of CODED_LINE codes each, in the order of the values in the plain packing; 4 bits: the first half
+ * of a line in the low, the second in the high halves of its bytes.
+ *
  * x is rounded to int8 in groups of QUANT_K of a row: scale = largest / 127.  So the product of a
  * block is exact in integers, in any order; what follows has one order: blocks ascending, one
  * accumulator for each output.  A row's bits depend on its values alone.
@@ -41,6 +47,16 @@ typedef struct quant_form {
     const int *order; /* in the packed data, or NULL */
 } quant_form;
 
+enum { CODED_LINES = 32, CODED_LINE = 32 };
+
+typedef struct coded_form {
+    int bits, group; /* 4, or 8: E4M3; 0: there are none */
+    float table[16]; /* of 4 bits */
+    dtype rounded;   /* scale * value is rounded to this */
+    bool tiles;      /* the order of the lines */
+    size_t block_bytes, run_bytes;
+} coded_form;
+
 /* Rows of x, rounded. */
 typedef struct quant_rows {
     int8_t *code;  /* [rows][k_pad] */
@@ -58,9 +74,15 @@ size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols);
 /* The form of such a source, and the bytes of one panel and of what stands behind them. */
 quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *tail_bytes);
 
+coded_form coded_form_of(const weight_source *src, bool tiles, size_t *panel_bytes);
+
 /* Panel p of a quantised weight as floats [cols][PANEL], in the order of x's columns. */
 struct cpu_weight;
 void quant_panel_f32(float *out, const struct cpu_weight *w, int p);
+
+/* k from k0 to k1, multiples of QUANT_K, of panel p of a coded weight, as w->pack has plain ones.
+ * The last k may be less; a whole block is written then. */
+typedef void coded_fn(void *out, const struct cpu_weight *w, int p, int k0, int k1);
 
 /* Packs the panels of a source into w->data, on the pool's threads (NULL: alone). */
 err_code quant_pack(struct cpu_weight *w, const weight_source *src, thread_pool *pool, err *e);

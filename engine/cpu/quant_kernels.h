@@ -14,6 +14,7 @@
 #endif
 
 #include "engine/base/halves.h"
+#include "engine/cpu/coded_kernels.h"
 #include "engine/cpu/linear.h"
 #include "engine/cpu/vec.h"
 
@@ -592,4 +593,4 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     }
 }
 
-const quant_kernels QUANT_KERNELS = {block_quant, quant_row};
+const quant_kernels QUANT_KERNELS = {block_quant, quant_row, coded_piece};

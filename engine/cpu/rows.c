@@ -99,7 +99,7 @@ static void embed_thread(void *arg, int thread)
                 copy_row(out, em->rows.table, (dtype)em->rows.type, own, job->dim);
             else if (em && em->table)
                 copy_row(out, em->table, (dtype)em->table_type, s->token[i], job->dim);
-            else
+            else if (job->table)
                 copy_row(out, job->table, job->type, s->token[i], job->dim);
             if (em && em->mat.rank > 0) adapt_row(job, out, em, s->token[i]);
         }

@@ -360,9 +360,9 @@ const weight *model_head_weight(const model *m)
     return m->head;
 }
 
-const void *model_embed_table(const model *m)
+bool model_embed_values(const model *m, int from, int to, dtype type, void *out)
 {
-    return m->embed;
+    return stored_values(m->embed_stored, from, to, type, out);
 }
 
 /* -------------------------------------------------------------------------- forward -- */
@@ -530,10 +530,23 @@ static void forward_logits(model *m, const step *s)
                        c->logit_scale, c->logit_cap);
 }
 
+/* Without a table in memory each token's row comes out of the file; tokens that an adapter adds
+ * have theirs in it. */
+static void forward_embed(model *m, const step *s)
+{
+    const model_config *c = &m->cfg;
+    for (int i = 0; !m->table && i < s->n_rows; i++) {
+        if (s->token[i] < c->n_vocab)
+            stored_row_values(m->embed_stored, s->token[i], m->embed_room,
+                              m->x + (size_t)i * (size_t)c->dim);
+    }
+    be_embed(m->be, m->x, m->table, m->embed_type, c->dim, s);
+}
+
 static void forward(model *m, kv_pool *kv, const step *s)
 {
     const model_config *c = &m->cfg;
-    be_embed(m->be, m->x, m->table, m->embed_type, c->dim, s);
+    forward_embed(m, s);
     if (c->embed_scale != 1)
         be_scale(m->be, m->x, c->embed_scale, (size_t)s->n_rows * (size_t)c->dim);
     for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);

@@ -203,8 +203,8 @@ const weight *model_proj_weight(const model *m, int layer, proj p);
 const weight *model_expert_weight(const model *m, int layer, int expert, proj p);
 const float *model_proj_bias(const model *m, int layer, proj p);
 const weight *model_head_weight(const model *m);
-/* The raw input table [n_vocab][dim] of config's embed_type, any alignment. */
-const void *model_embed_table(const model *m);
+/* Rows [from, to) of the input table as `type` to out [to - from][dim].  False: no memory. */
+bool model_embed_values(const model *m, int from, int to, dtype type, void *out);
 
 /* One forward pass.  *logits_out: f32 [s->n_logit][s->logit_stride, or n_vocab],
  * host-readable, valid until the next call.  The scheduler guarantees pages and bounds.

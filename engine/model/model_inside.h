@@ -44,12 +44,13 @@ struct model {
     dtype kv_type;
 
     /* weights, made by model_weights_load() */
-    model_layer *layer; /* [n_layer] */
-    const void *embed;  /* raw [n_vocab][dim]: mapped, or embed_copy */
-    const void *table;  /* what be_embed() reads of it */
+    model_layer *layer;   /* [n_layer] */
+    stored *embed_stored; /* the input table in embed_files, owned; room for a row of it */
+    void *embed_room;
+    model_files *embed_files;
+    const void *table; /* what be_embed() reads of it: there, or embed_copy; NULL: by rows */
     dtype embed_type;
     void *embed_copy;
-    model_files *embed_files; /* kept mapped while embed points into them */
     float *out_norm, *out_norm_bias;
     weight *head;
     pooling_head score_head; /* host memory, owned; w NULL: there is none */

@@ -14,11 +14,11 @@ static void add_source(packed_key *k, const weight_source *s)
     uint64_t table[2];
     _Static_assert(sizeof(table) == sizeof(s->table), "two words");
     memcpy(table, s->table, sizeof(table));
-    const uint64_t words[] = {(uint64_t)s->rows,          (uint64_t)s->cols, (uint64_t)s->type,
-                              (uint64_t)s->group,         (uint64_t)s->bits, s->has_min,
-                              (uint64_t) !!s->order,      table[0],          table[1],
-                              (uint64_t)s->scale_type,    (uint64_t)s->span, (uint64_t)s->form,
-                              (uint64_t)(uint8_t)s->least};
+    const uint64_t words[] = {(uint64_t)s->rows,           (uint64_t)s->cols, (uint64_t)s->type,
+                              (uint64_t)s->group,          (uint64_t)s->bits, s->has_min,
+                              (uint64_t) !!s->order,       table[0],          table[1],
+                              (uint64_t)s->scale_type,     (uint64_t)s->span, (uint64_t)s->form,
+                              (uint64_t)(uint8_t)s->least, !!s->floats,       (uint64_t)s->rounded};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) packed_key_add(k, words[i]);
 }
 

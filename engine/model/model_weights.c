@@ -3,8 +3,8 @@
  * First a list of every tensor that the configuration asks for, then all of them are found and
  * their shapes checked, then nothing may be left over in the files; only then is memory taken
  * and a byte of data touched.  While a matrix is packed the kernel reads the next ones; then its
- * pages are given back.  The embedding table is the exception: where it is plain it stays mapped,
- * and only the rows in use are in memory.
+ * pages are given back.  The embedding table is the exception: it stays mapped, and only the rows
+ * in use are in memory; a backend that reads no rows by their codes has them as plain values.
  *
  * Quantised matrices are packed by their codes.  Those that no kernel of the backend takes so
  * become plain values, exact (or as the format's own library rounds them), one matrix at a time;
@@ -253,7 +253,8 @@ static bool is_linear(const loader *l, const wanted *w)
 static bool is_native(const loader *l, const wanted *w)
 {
     bool asked = l->m->weights != WEIGHTS_PLAIN && l->m->weights != WEIGHTS_BF16;
-    return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row;
+    return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row &&
+           weight_source_usable(&w->s.src);
 }
 
 /* One linear operation takes weights of one type, and so do adapters.  Plain files with several are
@@ -265,7 +266,7 @@ static err_code check_types(loader *l, bool may_mix, err *e)
     if (l->m->weights == WEIGHTS_BF16) may_mix = true;
     for (size_t i = 0; i < l->n_want; i++) {
         const wanted *w = &l->want[i];
-        if (!is_linear(l, w) || is_native(l, w)) continue;
+        if (!is_linear(l, w) || (is_native(l, w) && !w->s.src.floats)) continue;
         if (!first) first = w;
         may_mix |= !w->s.values;
         if (w->s.plain != first->s.plain && !other) other = w;
@@ -491,20 +492,40 @@ static err_code load_vector(model *m, const wanted *w, err *e)
     return rc ? err_set(e, rc, "tensor '%s': no device memory", w->s.name) : ERR_NONE;
 }
 
-/* The table stays where it is, and its files with it; or it is plain values of our own. */
-static err_code load_embedding(loader *l, const wanted *w, err *e)
+/* Whether a step reads the table's rows out of the file, each by its codes. */
+static bool by_rows(const loader *l, const wanted *w)
+{
+    return w == &l->want[TABLE_WANTED] && l->by_codes && !stored_in_place(&w->s);
+}
+
+/* The model's from now on, with the files that it reads. */
+static bool take_embedding(loader *l, wanted *w)
 {
     model *m = l->m;
-    m->embed_type = m->cfg.embed_type = w->s.plain;
-    m->embed = plain_values(m->be, &w->s, w->s.plain, &m->embed_copy);
-    if (!m->embed) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->s.name);
-    err_code rc = be_table_create(m->be, &m->table, m->embed, m->embed_type, w->rows, w->cols,
-                                  m->cfg.tied ? m->head : NULL, e);
-    if (rc) return e ? err_context(e, "tensor '%s'", w->s.name) : rc;
-    stored_forget(&w->s); /* rows come back as they are used */
-    if (m->embed_copy) return ERR_NONE;
+    m->embed_stored = malloc(sizeof(*m->embed_stored));
+    m->embed_room = malloc(stored_room(&w->s) + 1);
+    if (!m->embed_stored || !m->embed_room) return false;
+    stored_move(m->embed_stored, &w->s);
     m->embed_files = l->files;
     l->files = NULL;
+    return true;
+}
+
+/* The table stays where it is; or it is plain values of our own. */
+static err_code load_embedding(loader *l, wanted *w, err *e)
+{
+    model *m = l->m;
+    const void *plain = NULL;
+    m->embed_type = m->cfg.embed_type = w->s.plain;
+    if (!by_rows(l, w)) plain = plain_values(m->be, &w->s, w->s.plain, &m->embed_copy);
+    if (!take_embedding(l, w) || (!plain && !by_rows(l, w)))
+        return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->s.name);
+    if (plain) {
+        err_code rc = be_table_create(m->be, &m->table, plain, m->embed_type, w->rows, w->cols,
+                                      m->cfg.tied ? m->head : NULL, e);
+        if (rc) return e ? err_context(e, "tensor '%s'", w->s.name) : rc;
+    }
+    stored_forget(&w->s); /* rows come back as they are used */
     return ERR_NONE;
 }
 
@@ -535,8 +556,9 @@ static void measure(const loader *l, model_survey *out)
         if (bits && w->cols % QUANTISE_GROUP == 0) bytes = quantise_bytes(values, bits);
         if (!shared) out->file_bytes += stored_bytes(&w->s);
         out->by_codes += is_native(l, w);
-        out->dequantised += !w->s.values && !is_native(l, w);
-        if (table && stored_in_place(&w->s)) continue; /* mapped */
+        bool mapped = table && (stored_in_place(&w->s) || by_rows(l, w));
+        out->dequantised += !w->s.values && !is_native(l, w) && !mapped;
+        if (mapped) continue;
         out->memory_bytes += bytes;
         if (!shared) out->device_bytes += bytes;
     }
@@ -653,7 +675,7 @@ static err_code load_all(loader *l, const char *path, err *e)
     if (!rc && !l->m->packed) print_tables(l);
     size_t asked = 0, ahead = 0, matrices = 0;
     for (size_t i = 0; i < l->n_want && !rc; i++) {
-        const wanted *w = &l->want[i];
+        wanted *w = &l->want[i];
         read_ahead(l, i, &asked, &ahead);
         rc = w->matrix   ? load_matrix(l, w, matrices++, e)
              : w->device ? load_vector(l->m, w, e)
@@ -707,8 +729,12 @@ void model_weights_clear(model *m)
     m->out_norm = m->out_norm_bias = NULL;
     be_table_destroy(m->be, m->table);
     m->table = NULL;
+    if (m->embed_stored) stored_clear(m->embed_stored);
+    free(m->embed_stored);
+    m->embed_stored = NULL;
+    free(m->embed_room);
     free(m->embed_copy);
-    m->embed_copy = NULL;
+    m->embed_room = m->embed_copy = NULL;
     model_files_close(m->embed_files);
     m->embed_files = NULL;
     free((void *)(uintptr_t)m->score_head.w);

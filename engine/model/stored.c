@@ -28,17 +28,21 @@ static void read_plain(const stored *s, int row, float *out)
     for (size_t i = 0; i < cols; i++) out[i] = float_at(s->values, s->plain, first + i);
 }
 
-static void read_row(const stored *s, int row, const weight_row *w, float *out)
+size_t stored_room(const stored *s)
+{
+    return s->src.read_row ? weight_row_bytes(&s->src) : 0;
+}
+
+void stored_row_values(const stored *s, int row, void *room, float *out)
 {
     const weight_source *src = &s->src;
-    if (s->read_values) {
-        s->read_values(s, row, out);
-    } else if (s->values) {
+    if (s->values) {
         read_plain(s, row, out);
     } else {
-        src->read_row(src, row, w);
+        weight_row w = weight_row_place(src, room);
+        src->read_row(src, row, &w);
         for (int k = 0; k < src->cols; k++)
-            out[src->order ? src->order[k] : k] = weight_row_value(src, w, k);
+            out[src->order ? src->order[k] : k] = weight_row_value(src, &w, k);
     }
 }
 
@@ -52,13 +56,11 @@ static void put_row(const float *row, int cols, dtype type, void *out)
 
 bool stored_values(const stored *s, int from, int to, dtype type, void *out)
 {
-    size_t cols = (size_t)s->src.cols, codes = s->src.read_row ? weight_row_bytes(&s->src) : 0;
-    float *room = malloc(cols * sizeof(*room) + codes);
-    weight_row w = {0};
+    size_t cols = (size_t)s->src.cols;
+    float *room = malloc(cols * sizeof(*room) + stored_room(s));
     if (!room) return false;
-    if (codes) w = weight_row_place(&s->src, room + cols);
     for (int row = from; row < to; row++) {
-        read_row(s, row, &w, room);
+        stored_row_values(s, row, room + cols, room);
         put_row(room, s->src.cols, type,
                 (uint8_t *)out + (size_t)(row - from) * cols * dtype_bytes(type));
     }
@@ -89,6 +91,14 @@ void stored_ahead(const stored *s)
 void stored_forget(const stored *s)
 {
     advise(s, true, MADV_DONTNEED);
+}
+
+void stored_move(stored *to, stored *from)
+{
+    *to = *from;
+    if (from->src.impl == from) to->src.impl = to;
+    if (from->src.floats == from->map) to->src.floats = to->map;
+    from->order = NULL;
 }
 
 void stored_clear(stored *s)

@@ -1,9 +1,8 @@
 /* stored.h -- one matrix or vector as its file has it, in any format; private to engine/model/.
  *
- * Three kinds: plain values; codes with scales, which a kernel may take as they are
- * (weight_source); and codes whose values no small table gives (FP8, NF4), for which there are only
- * values.  Of each kind stored_values() gives a row's values, exactly as the format's own library
- * has them.
+ * Two kinds: plain values; and codes with scales, which a kernel may take as they are
+ * (weight_source).  Of both stored_values() gives a row's values, exactly as the format's own
+ * library has them.
  *
  * Ownership: the files' bytes are borrowed.  A stored must not move once it is filled: src.impl
  *            points to it.
@@ -31,7 +30,7 @@ typedef struct stored stored;
 struct stored {
     char name[STORED_NAME_MAX + 1]; /* in the file, for messages */
     char format[STORED_FORMAT_MAX]; /* "Q4_K", "GPTQ 4 bits", "BF16" */
-    weight_source src;              /* rows, cols; read_row NULL: values alone */
+    weight_source src;              /* rows, cols; read_row NULL: plain */
     dtype plain;                    /* what holds its values exactly */
     int slices;                     /* that the tensor has, of which this is one; 0: no such */
     bool vector;                    /* one row; `turned` goes for its columns */
@@ -40,12 +39,11 @@ struct stored {
     int group, bits, zero_off;      /* of the format's own reader */
     int block_rows;                 /* FP8: rows that share a scale */
     int nested;                     /* bitsandbytes: scales that share a scale, */
-    float offset;                   /* and what is added to them */
+    float offset;                   /* and what is added to them; */
+    float map[16];                  /* what its codes stand for */
     dtype scale_type;               /* of scales that are plain values */
     int *order;                     /* owned: src.order, made from an index of groups */
     const void *values;             /* plain values, row-major, any alignment; else NULL */
-    /* One row's values; NULL: by `values` or src.read_row. */
-    void (*read_values)(const stored *s, int row, float *out);
 };
 
 /* The file's row of row `row`: llama.cpp's files have the two halves of each of a Llama's heads as
@@ -66,10 +64,16 @@ bool stored_in_place(const stored *s);
 /* Rows [from, to) as `type` to out [to - from][cols].  False: no memory. */
 bool stored_values(const stored *s, int from, int to, dtype type, void *out);
 
+/* One row as F32 to out [cols], with `room` of stored_room() bytes, aligned for a float. */
+size_t stored_room(const stored *s);
+void stored_row_values(const stored *s, int row, void *room, float *out);
+
 /* Hints to the kernel about a mapped file's pages: soon wanted; no longer wanted. */
 void stored_ahead(const stored *s);
 void stored_forget(const stored *s);
 
+/* Into `to`, which stays where it is; `from` has nothing of its own left. */
+void stored_move(stored *to, stored *from);
 void stored_clear(stored *s);
 
 /* A tensor of a GGUF for s->src.rows and cols; false: its type is none that is read. */

@@ -13,6 +13,7 @@
  * tensor's type and shape are checked against rows and columns of the configuration first.
  */
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,20 +375,46 @@ static float e4m3(uint8_t b)
     return b & 128 ? -v : v;
 }
 
-/* DeepSeek's and compressed-tensors' readers both give BF16. */
-static void read_fp8(const stored *s, int row, float *out)
+static float e4m3_values[256];
+static pthread_once_t e4m3_made = PTHREAD_ONCE_INIT;
+
+static void make_e4m3(void)
 {
-    int cols = s->src.cols, across = s->group ? (cols + s->group - 1) / s->group : 1;
-    float value[256];
-    for (int i = 0; i < 256; i++) value[i] = e4m3((uint8_t)i);
-    const uint8_t *code = s->part[CODES].data + (size_t)row * (size_t)cols;
-    for (int k = 0; k < cols; k++) {
-        size_t at = s->block_rows ? (size_t)(row / s->block_rows) * (size_t)across +
-                                        (size_t)(s->group ? k / s->group : 0)
-                                  : 0;
-        float scale = float_at(s->part[SCALES].data, s->scale_type, at);
-        out[k] = bf16_to_f32(bf16_from_f32(value[code[k]] * scale));
+    for (int i = 0; i < 256; i++) e4m3_values[i] = e4m3((uint8_t)i);
+}
+
+static void read_fp8(const weight_source *src, int row, const weight_row *to)
+{
+    const stored *s = src->impl;
+    int cols = src->cols, across = s->group ? (cols + s->group - 1) / s->group : 1;
+    memcpy(to->codes, s->part[CODES].data + (size_t)row * (size_t)cols, (size_t)cols);
+    for (int g = 0; g < cols / src->group; g++) {
+        size_t at = s->block_rows ? (size_t)(row / s->block_rows) * (size_t)across : 0;
+        if (s->group) at += (size_t)(g * src->group / s->group);
+        to->scales[g] = float_at(s->part[SCALES].data, s->scale_type, at);
     }
+}
+
+/* Codes that stand for floats, `group` columns of which share a scale; it need not divide them. */
+static void take_floats(stored *s, int group, int bits, const float *floats,
+                        void (*read_row)(const weight_source *, int, const weight_row *))
+{
+    weight_source *src = &s->src;
+    int a = group, b = src->cols;
+    while (b) {
+        int rest = a % b;
+        a = b;
+        b = rest;
+    }
+    src->type = src->rounded = s->plain;
+    src->group = src->span = a;
+    src->bits = bits;
+    src->floats = floats;
+    src->least = INT8_MIN;
+    src->form = SCALES_OWN;
+    src->scale_type = DT_F32;
+    src->read_row = read_row;
+    src->impl = s;
 }
 
 static err_code find_fp8(const finding *x)
@@ -413,8 +440,9 @@ static err_code find_fp8(const finding *x)
                      x->module, suffix, rows);
     }
     snprintf(s->format, sizeof(s->format), "FP8");
-    s->plain = DT_BF16;
-    s->read_values = read_fp8;
+    (void)pthread_once(&e4m3_made, make_e4m3);
+    s->plain = DT_BF16; /* DeepSeek's and compressed-tensors' readers both give that */
+    take_floats(s, s->group ? s->group : cols, 8, e4m3_values, read_fp8);
     return rc;
 }
 
@@ -431,20 +459,16 @@ static float absmax_of(const stored *s, size_t block)
     return product + s->offset;
 }
 
-static void read_nf4(const stored *s, int row, float *out)
+static void read_nf4(const weight_source *src, int row, const weight_row *to)
 {
-    float map[16], absmax = 0;
-    size_t first = (size_t)row * (size_t)s->src.cols, group = (size_t)s->group;
-    for (size_t i = 0; i < 16; i++) map[i] = float_at(s->part[MAP].data, DT_F32, i);
-    for (size_t k = 0; k < (size_t)s->src.cols; k++) {
+    const stored *s = src->impl;
+    size_t first = (size_t)row * (size_t)src->cols, group = (size_t)s->group;
+    for (size_t k = 0; k < (size_t)src->cols; k++) {
         size_t at = first + k;
-        if (k == 0 || at % group == 0) absmax = absmax_of(s, at / group);
-        int code = s->part[CODES].data[at / 2] >> (at % 2 ? 0 : 4) & 15;
-        float v = map[code] * absmax;
-        out[k] = s->plain == DT_BF16  ? bf16_to_f32(bf16_from_f32(v))
-                 : s->plain == DT_F16 ? f16_to_f32(f16_from_f32(v))
-                                      : v;
+        to->codes[k] = (int8_t)(s->part[CODES].data[at / 2] >> (at % 2 ? 0 : 4) & 15);
     }
+    for (size_t k = 0; k < (size_t)src->cols; k += (size_t)src->group)
+        to->scales[k / (size_t)src->group] = absmax_of(s, (first + k) / group);
 }
 
 /* The JSON text that lies beside the codes as bytes: block sizes, the type that it was. */
@@ -498,7 +522,9 @@ static err_code find_nf4(const finding *x)
                   (blocks + s->nested - 1) / s->nested, 0);
     if (!rc && nested) rc = take(x, NESTED_MAP, "weight.nested_quant_map", ST_F32, 256, 0);
     snprintf(s->format, sizeof(s->format), "NF4");
-    s->read_values = read_nf4;
+    if (rc) return rc;
+    for (size_t i = 0; i < 16; i++) s->map[i] = float_at(s->part[MAP].data, DT_F32, i);
+    take_floats(s, s->group, 4, s->map, read_nf4);
     return rc;
 }
 

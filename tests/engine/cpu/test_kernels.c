@@ -72,31 +72,39 @@ typedef struct {
     scale_form form;
     bool has_min, ordered, ascending; /* 4 bits: values one apart */
     dtype scale_type, type;
+    bool floats; /* is what codes stand for, */
+    dtype rounded;
 } form;
 
 static const form forms[] = {
-    {8, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16},
-    {4, 32, 0, SCALES_OWN, false, false, true, DT_F16, DT_BF16},
-    {8, 16, 0, SCALES_OWN, true, false, false, DT_F32, DT_F32},
-    {4, 64, 0, SCALES_OWN, true, true, false, DT_BF16, DT_F32},
-    {4, 16, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16},
-    {8, 64, 0, SCALES_OWN, false, true, false, DT_BF16, DT_F32},
-    {5, 32, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16},
-    {4, 64, 0, SCALES_ZERO, false, true, true, DT_F16, DT_BF16},
-    {8, 64, 0, SCALES_ZERO, false, false, false, DT_F32, DT_F32},
-    {2, 16, 64, SCALES_NESTED, true, false, false, DT_F16, DT_BF16},
-    {3, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32},
-    {4, 32, 64, SCALES_NESTED, true, false, true, DT_F16, DT_BF16},
-    {4, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32},
-    {5, 32, 64, SCALES_NESTED, true, false, false, DT_F16, DT_F32},
-    {6, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_BF16},
-    {6, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32},
+    {8, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {4, 32, 0, SCALES_OWN, false, false, true, DT_F16, DT_BF16, false, DT_F32},
+    {8, 16, 0, SCALES_OWN, true, false, false, DT_F32, DT_F32, false, DT_F32},
+    {4, 64, 0, SCALES_OWN, true, true, false, DT_BF16, DT_F32, false, DT_F32},
+    {4, 16, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {8, 64, 0, SCALES_OWN, false, true, false, DT_BF16, DT_F32, false, DT_F32},
+    {5, 32, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {4, 64, 0, SCALES_ZERO, false, true, true, DT_F16, DT_BF16, false, DT_F32},
+    {8, 64, 0, SCALES_ZERO, false, false, false, DT_F32, DT_F32, false, DT_F32},
+    {2, 16, 64, SCALES_NESTED, true, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {3, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
+    {4, 32, 64, SCALES_NESTED, true, false, true, DT_F16, DT_BF16, false, DT_F32},
+    {4, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
+    {5, 32, 64, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32},
+    {6, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {6, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
+    {8, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_BF16, true, DT_BF16},
+    {8, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16},
+    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_BF16, true, DT_BF16},
+    {4, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16},
+    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_BF16},
+    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F32},
 };
 
 /* Its rows, one after the other. */
 typedef struct {
     int8_t *codes, table[16];
-    float *scales, *mins;
+    float *scales, *mins, floats[256];
     int16_t *parts, *min_parts;
     int *order;
 } quantised;
@@ -195,6 +203,8 @@ static weight_source source_of(const problem *p)
                        .read_row = read_row,
                        .impl = &p->q};
     memcpy(s.table, p->q.table, sizeof(s.table));
+    if (f->floats) s.floats = p->q.floats;
+    s.rounded = f->rounded;
     return s;
 }
 
@@ -205,12 +215,23 @@ static int16_t *draw_parts(size_t n)
     return v;
 }
 
+/* What codes stand for: of 8 bits four of exponent, three of fraction. */
+static void draw_floats(float *to, int bits)
+{
+    for (int i = 0; i < 1 << bits; i++) {
+        int exp = i >> 3 & 15, man = i & 7;
+        float v = exp ? ldexpf((float)(8 + man), exp - 10) : ldexpf((float)man, -9);
+        to[i] = bits == 4 ? uniform() : i & 128 ? -v : v;
+    }
+}
+
 /* W and x become those of a quantised matrix. */
 static void quantise_problem(problem *p, const form *f)
 {
     p->form = f;
     quantised *q = &p->q;
     for (int i = 0; i < 16; i++) q->table[i] = (int8_t)(f->ascending ? i - 7 : (int)draw());
+    if (f->floats) draw_floats(q->floats, f->bits);
     weight_source s = source_of(p);
     size_t cols = (size_t)p->d_in, n = (size_t)p->d_out * cols;
     size_t runs = (size_t)p->d_out * cols / (size_t)s.span;
@@ -221,7 +242,8 @@ static void quantise_problem(problem *p, const form *f)
     q->min_parts = draw_parts(n / (size_t)f->group);
     for (size_t i = 0; i < n; i++) {
         int code = (int)(draw() & ((1U << f->bits) - 1));
-        q->codes[i] = (int8_t)(f->bits == 4 ? code : code + s.least);
+        if (f->floats && (code & 127) == 127) code = 0; /* E4M3 has no number there */
+        q->codes[i] = (int8_t)(f->bits == 4 || f->floats ? code : code + s.least);
     }
     if (f->ordered) {
         q->order = malloc(cols * sizeof(int));
@@ -236,13 +258,14 @@ static void quantise_problem(problem *p, const form *f)
                 weight_row_value(&s, &r, k);
     }
     free(mem);
+    if (f->floats) return;
     p->xq = malloc((size_t)p->n_rows * cols * sizeof(float));
     for (int i = 0; i < p->n_rows; i++) round_x(p, i);
 }
 
 static void drop_problem(problem *p)
 {
-    if (p->form) free(p->xq);
+    if (p->xq != p->x) free(p->xq);
     free(p->q.codes);
     free(p->q.scales);
     free(p->q.mins);
@@ -854,6 +877,9 @@ START_TEST(embedding_rows_are_copied_exactly)
         step st = {.n_rows = 3, .token = token};
         be_embed(be, out, raw, (dtype)type, 6, &st);
         for (int i = 0; i < 3; i++) ck_assert_mem_eq(out + 6 * i, v + 6 * token[i], 24);
+        memcpy(out, v, sizeof(out));
+        be_embed(be, out, NULL, (dtype)type, 6, &st); /* they stand there already */
+        ck_assert_mem_eq(out, v, sizeof(out));
         free(v);
         free(raw);
     }
