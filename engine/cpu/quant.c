@@ -32,6 +32,7 @@ quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *
     table_of(&f, src);
     size_t parts = (size_t)(f.span / f.group) * PANEL;
     f.parts_at = (size_t)PANEL * dtype_bytes(f.scale_type) * (f.has_min ? 2 : 1);
+    f.min_parts = parts;
     f.codes_at = f.parts_at;
     if (f.form == SCALES_ZERO) f.codes_at += PANEL * sizeof(int16_t);
     if (f.form == SCALES_NESTED) f.codes_at += f.has_min ? 2 * parts : parts;
@@ -61,6 +62,7 @@ size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
     size_t n = (size_t)rows * (size_t)k_pad;
     char *at = mem;
     if (at) {
+        q->rows = rows;
         q->k_pad = k_pad;
         q->code = (int8_t *)at;
         q->scale = (float *)(void *)(at + n);

@@ -44,6 +44,7 @@ typedef struct quant_form {
     dtype scale_type;
     bool has_min;
     size_t parts_at, codes_at, block_bytes, run_bytes;
+    size_t min_parts; /* from parts of scales to those of mins */
     const int *order; /* in the packed data, or NULL */
 } quant_form;
 
@@ -57,13 +58,32 @@ typedef struct coded_form {
     size_t block_bytes, run_bytes;
 } coded_form;
 
-/* Rows of x, rounded. */
+/* Rows of x, rounded.  QUANT_SOME rows (of the last group as many as are left) stand side by side,
+ * so that a kernel that takes them together reads one stream. */
+enum { QUANT_SOME = 8 };
+
 typedef struct quant_rows {
-    int8_t *code;  /* [rows][k_pad] */
-    float *scale;  /* [rows][k_pad / QUANT_K] */
-    int32_t *sums; /* [rows][k_pad / QUANT_HALF]: of codes */
-    int k_pad;
+    int8_t *code;  /* [group of rows][k_pad / QUANT_QUAD][its rows][QUANT_QUAD] */
+    float *scale;  /* [group][k_pad / QUANT_K][its rows] */
+    int32_t *sums; /* [group][k_pad / QUANT_HALF][its rows]: of codes */
+    int rows, k_pad;
 } quant_rows;
+
+/* Where row `row` stands at k = 0, and the rows of its group. */
+typedef struct quant_side {
+    size_t code, scale, sums;
+    int some;
+} quant_side;
+
+static inline quant_side quant_side_of(const quant_rows *q, int row)
+{
+    int first = row / QUANT_SOME * QUANT_SOME, in = row - first, left = q->rows - first;
+    size_t at = (size_t)first * (size_t)q->k_pad;
+    return (quant_side){.code = at + (size_t)in * QUANT_QUAD,
+                        .scale = at / QUANT_K + (size_t)in,
+                        .sums = at / QUANT_HALF + (size_t)in,
+                        .some = left < QUANT_SOME ? left : QUANT_SOME};
+}
 
 /* A row of d values into place `row`; zeros up to k_pad. */
 typedef void quant_row_fn(const quant_rows *to, int row, const float *x, int d);

@@ -1,12 +1,15 @@
 /* quant_kernels.h -- products of quantised weights; included once by each file that is compiled for
  * an instruction set.
  *
- * Integers within a block, floats between blocks.  One row takes a block's codes from their planes
- * straight into its products; for several rows they are first put into bytes, in the first-level
- * cache.  Codes are unsigned: what `least` takes away is added by the sum of x.  With VNNI a
- * product is one instruction (VPDPBUSD).  AVX2 has VPMADDUBSW: codes of few bits are summed in 16
- * bits as far as they fit; of 8 bits it takes |w| times x with w's sign, whose sums of two stay
- * below 2^15.  Elsewhere the plain loop does.
+ * Integers within a block, floats between blocks.  Rows of x are taken QUANT_ROWS at a time: their
+ * sums over a stretch of blocks stay in registers, and each vector of codes that is read multiplies
+ * all of them.  Few rows take codes of 4 bits from their planes; otherwise a stretch's codes are
+ * put into bytes first, in the first-level cache.
+ *
+ * Codes are unsigned: what `least` takes away is added by the sum of x.  With VNNI a product is one
+ * instruction (VPDPBUSD).  AVX2 has VPMADDUBSW: codes of few bits are summed in 16 bits as far as
+ * they fit; of 8 bits it takes |w| times x with w's sign, whose sums of two stay below 2^15.
+ * Elsewhere the plain loop does.
  */
 #include <stdalign.h>
 #ifdef __AVX2__
@@ -21,9 +24,10 @@
 enum {
     QUANT_CODES = QUANT_K * PANEL,
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
+    QUANT_STRETCH = 8, /* blocks */
 };
 #ifdef __AVX512VNNI__
-enum { QUANT_ROWS = 8 }; /* at once, times two vectors of columns */
+enum { QUANT_ROWS = 8 };
 #else
 enum { QUANT_ROWS = 4 };
 #endif
@@ -54,8 +58,8 @@ static inline __attribute__((always_inline)) int32_t quant_sum(vi v)
 }
 
 /* QUANT_K values: codes, their sums by halves, and the scale. */
-static inline __attribute__((always_inline)) float quant_group(int8_t *code, int32_t *sums,
-                                                               const float *x)
+static inline __attribute__((always_inline)) float quant_group(int8_t code[QUANT_K],
+                                                               int32_t sums[2], const float *x)
 {
     vf most = vf_set(0), odd = vf_set(0); /* odd: no number where a value is none */
     for (int i = 0; i < QUANT_K; i += VEC) {
@@ -80,34 +84,44 @@ static inline __attribute__((always_inline)) float quant_group(int8_t *code, int
 
 static void quant_row(const quant_rows *to, int row, const float *x, int d)
 {
-    int8_t *code = to->code + (size_t)row * to->k_pad;
-    float *scale = to->scale + (size_t)row * (to->k_pad / QUANT_K);
-    int32_t *sums = to->sums + (size_t)row * (to->k_pad / QUANT_HALF);
-    for (int k0 = 0; k0 < to->k_pad; k0 += QUANT_K, code += QUANT_K, sums += 2) {
+    const quant_side side = quant_side_of(to, row);
+    const size_t some = (size_t)side.some;
+    for (int k0 = 0; k0 < to->k_pad; k0 += QUANT_K) {
         float last[QUANT_K] = {0};
+        int8_t code[QUANT_K];
+        int32_t sums[2];
+        size_t group = (size_t)(k0 / QUANT_K);
         bool whole = d - k0 >= QUANT_K;
         if (!whole) memcpy(last, x + k0, (size_t)(d - k0) * sizeof(*last));
-        scale[k0 / QUANT_K] = quant_group(code, sums, whole ? x + k0 : last);
+        to->scale[side.scale + group * some] = quant_group(code, sums, whole ? x + k0 : last);
+        for (size_t h = 0; h < 2; h++) to->sums[side.sums + (2 * group + h) * some] = sums[h];
+        int8_t *at = to->code + side.code + (size_t)k0 * some;
+        for (int k = 0; k < QUANT_K; k += QUANT_QUAD, at += QUANT_QUAD * some)
+            memcpy(at, code + k, QUANT_QUAD);
     }
 }
 
-/* ---------------------------------------------------------------------------- a block -- */
+/* -------------------------------------------------------------------------- a stretch -- */
 
-/* One block of a panel, ready for the rows. */
+/* Some blocks of a panel, ready for the rows. */
 typedef struct {
-    const uint8_t *at; /* codes in planes */
     const quant_form *form;
-    alignas(64) float scale[PANEL];       /* of this block, */
-    float off[PANEL];                     /* its mins, or the codes that stand for zero */
+    int n;
+    const uint8_t *at[QUANT_STRETCH]; /* codes, in planes or bytes */
+    alignas(64) float scale[QUANT_STRETCH][PANEL];
+    float off[QUANT_STRETCH][PANEL];      /* their mins, or the codes that stand for zero */
     float outer[PANEL], outer_min[PANEL]; /* nested: of the run */
-} quant_block;
+    const char *head, *next;              /* of the run, of its next block */
+    int in, in_group, group;              /* k of that within its run and group */
+} quant_stretch;
 
-/* What one row's x is for a block. */
+/* What rows of x are for a stretch. */
 typedef struct {
-    const int8_t *code;
-    float scale;
-    int32_t sum; /* of its codes */
-} quant_x;
+    const int8_t *code; /* [quad][some][QUANT_QUAD] */
+    int some;
+    int32_t start[QUANT_STRETCH][QUANT_ROWS];                                /* of a block's sums */
+    float scale[QUANT_STRETCH][QUANT_ROWS], lean[QUANT_STRETCH][QUANT_ROWS]; /* lean: times off */
+} quant_terms;
 
 static inline __attribute__((always_inline)) void quant_floats(float *out, const char *at,
                                                                dtype type)
@@ -132,43 +146,97 @@ static inline __attribute__((always_inline)) void quant_parts(float *out, const 
         vf_store(out + j, vf_load(outer + j) * vf_from_i8((const int8_t *)parts + j));
 }
 
-/* At the head of a run. */
-static inline __attribute__((always_inline)) void quant_head(quant_block *b, const char *head)
+/* At the head of a run: into block i of the stretch. */
+static inline __attribute__((always_inline)) void quant_head(quant_stretch *s, int i,
+                                                             const char *head)
 {
-    const quant_form *f = b->form;
+    const quant_form *f = s->form;
     const char *mins = head + (size_t)PANEL * dtype_bytes(f->scale_type);
     bool nested = f->form == SCALES_NESTED;
-    quant_floats(nested ? b->outer : b->scale, head, f->scale_type);
-    if (f->has_min) quant_floats(nested ? b->outer_min : b->off, mins, f->scale_type);
+    quant_floats(nested ? s->outer : s->scale[i], head, f->scale_type);
+    if (f->has_min) quant_floats(nested ? s->outer_min : s->off[i], mins, f->scale_type);
     if (f->form != SCALES_ZERO) return;
     for (int j = 0; j < PANEL; j++) {
         int16_t zero;
         memcpy(&zero, head + f->parts_at + (size_t)j * sizeof(zero), sizeof(zero));
-        b->off[j] = (float)zero;
+        s->off[i][j] = (float)zero;
     }
 }
 
-/* At column k of a run: scales of groups within. */
-static inline __attribute__((always_inline)) void quant_nested(quant_block *b, const char *head,
-                                                               int k)
+/* Group number `group` of a run has scales of its own. */
+static inline __attribute__((always_inline)) void quant_nested(quant_stretch *s, int i, int group)
 {
-    const quant_form *f = b->form;
-    if (f->form != SCALES_NESTED || k % f->group) return;
-    const char *parts = head + f->parts_at + (size_t)(k / f->group) * PANEL;
-    quant_parts(b->scale, b->outer, parts);
-    if (f->has_min) quant_parts(b->off, b->outer_min, parts + (size_t)(f->span / f->group) * PANEL);
+    const quant_form *f = s->form;
+    const char *parts = s->head + f->parts_at + (size_t)group * PANEL;
+    quant_parts(s->scale[i], s->outer, parts);
+    if (f->has_min) quant_parts(s->off[i], s->outer_min, parts + f->min_parts);
 }
 
-/* VEC columns from column c on: out += the block's product with one row. */
-static inline __attribute__((always_inline)) void quant_add(float *out, const quant_block *b, int c,
-                                                            vi dot, const quant_x *x)
+/* Lines that are read next, all at once.  What lies behind them is left to the CPU's own fetching:
+ * a Zen 4 that is asked for lines far ahead gets a quarter less. */
+static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
 {
-    vf v = vf_load(out + c), d = __builtin_convertvector(dot, vf);
-    /* Both parts are whole numbers below 2^24: exact. */
-    if (b->form->form == SCALES_ZERO) d -= vf_load(b->off + c) * vf_set((float)x->sum);
-    v += d * (vf_load(b->scale + c) * vf_set(x->scale));
-    if (b->form->has_min) v += vf_load(b->off + c) * vf_set(x->scale * (float)x->sum);
-    vf_store(out + c, v);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+}
+
+/* The panel's first block is next. */
+static inline __attribute__((always_inline)) void quant_begin(quant_stretch *s, const char *panel)
+{
+    s->n = 0;
+    s->head = panel;
+    s->in = s->in_group = s->group = 0;
+}
+
+/* The next n blocks. */
+static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, int n)
+{
+    const quant_form *f = s->form;
+    int last = s->n - 1;
+    s->n = n;
+    for (int i = 0; i < n; last = i++) {
+        if (s->in == 0) {
+            s->next = s->head + f->codes_at;
+            quant_fetch(s->head, f->codes_at);
+        }
+        quant_fetch(s->next, f->block_bytes);
+        s->at[i] = (const uint8_t *)s->next;
+        if (s->in == 0) quant_head(s, i, s->head);
+        if (s->in_group == 0 && f->form == SCALES_NESTED) quant_nested(s, i, s->group);
+        if (s->in_group > 0 && last != i) {
+            memcpy(s->scale[i], s->scale[last], sizeof(s->scale[i]));
+            memcpy(s->off[i], s->off[last], sizeof(s->off[i]));
+        }
+        s->next += f->block_bytes;
+        s->in += f->k;
+        if ((s->in_group += f->k) == f->group) s->in_group = 0, s->group++;
+        if (s->in < f->span) continue;
+        s->head += f->run_bytes;
+        s->in = s->group = 0;
+    }
+}
+
+/* Of rows from `row` on, within one group of QUANT_SOME; `least`: what codes are less. */
+static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
+                                                                 const quant_stretch *s,
+                                                                 const quant_rows *x, int row,
+                                                                 int k0, const int rows, int least)
+{
+    const quant_form *f = s->form;
+    const quant_side side = quant_side_of(x, row);
+    const size_t some = (size_t)side.some;
+    t->code = x->code + side.code + (size_t)k0 * some;
+    t->some = side.some;
+    for (int i = 0; i < s->n; i++) {
+        size_t k = (size_t)(k0 + i * f->k);
+        const float *scale = x->scale + side.scale + k / QUANT_K * some;
+        const int32_t *sums = x->sums + side.sums + k / QUANT_HALF * some;
+        for (int r = 0; r < rows; r++) {
+            int32_t sum = sums[r] + (f->k == QUANT_K ? sums[some + (size_t)r] : 0);
+            t->start[i][r] = least * sum;
+            t->scale[i][r] = scale[r];
+            t->lean[i][r] = f->has_min ? scale[r] * (float)sum : (float)sum;
+        }
+    }
 }
 
 /* ------------------------------------------------------------------------------- codes -- */
@@ -252,25 +320,27 @@ static inline __attribute__((always_inline)) qv quant_four(const int8_t *x)
 }
 
 /* A block's codes to bytes. */
-static inline __attribute__((always_inline)) void
-quant_spread(uint8_t *out, const quant_block *b, const int n, const int bits, const bool mapped)
+static inline __attribute__((always_inline)) void quant_spread(uint8_t *out, const uint8_t *at,
+                                                               const quant_form *f, const int n,
+                                                               const int bits, const bool mapped)
 {
-    const qv table = quant_table(b->form->table);
+    const qv table = quant_table(f->table);
 #    pragma GCC unroll 32
     for (int i = 0; i < n; i += QV_BYTES) {
-        qv v = quant_codes(b->at, i, n, bits);
+        qv v = quant_codes(at, i, n, bits);
         QV_STORE(out + i, mapped ? QV(shuffle_epi8)(table, v) : v);
     }
 }
 
 #else
 
-static inline __attribute__((always_inline)) void
-quant_spread(uint8_t *out, const quant_block *b, const int n, const int bits, const bool mapped)
+static inline __attribute__((always_inline)) void quant_spread(uint8_t *out, const uint8_t *at,
+                                                               const quant_form *f, const int n,
+                                                               const int bits, const bool mapped)
 {
     for (int i = 0; i < n; i++) {
-        int code = quant_code(b->at, (size_t)i, (size_t)n, bits);
-        out[i] = mapped ? b->form->table[code] : (uint8_t)code;
+        int code = quant_code(at, (size_t)i, (size_t)n, bits);
+        out[i] = mapped ? f->table[code] : (uint8_t)code;
     }
 }
 
@@ -278,196 +348,190 @@ quant_spread(uint8_t *out, const quant_block *b, const int n, const int bits, co
 
 /* ---------------------------------------------------------------------------- products -- */
 
-#ifdef __AVX512VNNI__
+#ifdef __AVX2__
+typedef float qf __attribute__((vector_size(QV_BYTES)));
+typedef int32_t qi __attribute__((vector_size(QV_BYTES)));
+#else
+typedef vf qf;
+typedef vi qi;
+#endif
+enum { QUANT_COLS = sizeof(qf) / sizeof(float) };
 
-/* One row times a block in planes. */
-static inline __attribute__((always_inline)) void quant_one(float *out, const quant_block *b,
-                                                            const quant_x *x, const int n,
-                                                            const int bits, const bool mapped)
+static inline __attribute__((always_inline)) qf quant_load(const float *p)
 {
-    const int quads = n / QUANT_QUAD_BYTES;
-    const qv table = quant_table(b->form->table);
-    qv dot[2];
-    dot[0] = dot[1] = _mm512_set1_epi32(b->form->least * x->sum);
-#    pragma GCC unroll 8
-    for (int i = 0; i < quads; i++) {
-        const int q = i % 2 * (quads / 2) + i / 2; /* both halves of a byte */
-        qv four = quant_four(x->code + q * QUANT_QUAD);
-#    pragma GCC unroll 2
-        for (int h = 0; h < 2; h++) {
-            qv v = quant_codes(b->at, q * QUANT_QUAD_BYTES + h * QV_BYTES, n, bits);
-            if (mapped) v = _mm512_shuffle_epi8(table, v);
-            dot[h] = _mm512_dpbusd_epi32(dot[h], v, four);
-        }
-    }
-    quant_add(out, b, 0, (vi)dot[0], x);
-    quant_add(out, b, VEC, (vi)dot[1], x);
+    qf v;
+    memcpy(&v, p, sizeof(v));
+    return v;
 }
 
-/* A few rows times a block in bytes. */
-static inline __attribute__((always_inline)) void quant_few(float *out, const quant_block *b,
-                                                            const uint8_t *codes, const quant_x *x,
-                                                            int quads, const int rows)
+/* v and the product of block i with row r, in columns from c on. */
+static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const quant_stretch *s,
+                                                          int i, int c, const quant_terms *t, int r)
 {
-    qv dot[QUANT_ROWS][2];
-#    pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        dot[r][0] = dot[r][1] = _mm512_set1_epi32(b->form->least * x[r].sum);
-#    pragma GCC unroll 1
-    for (int q = 0; q < quads; q++, codes += QUANT_QUAD_BYTES) {
-        qv v0 = QV_LOAD(codes), v1 = QV_LOAD(codes + QV_BYTES);
-#    pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            qv four = quant_four(x[r].code + q * QUANT_QUAD);
-            dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], v0, four);
-            dot[r][1] = _mm512_dpbusd_epi32(dot[r][1], v1, four);
-        }
-    }
-#    pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) {
-        quant_add(out + (size_t)r * PANEL, b, 0, (vi)dot[r][0], &x[r]);
-        quant_add(out + (size_t)r * PANEL, b, VEC, (vi)dot[r][1], &x[r]);
-    }
+    const quant_form *f = s->form;
+    const qf zero = {0};
+    qf d = __builtin_convertvector(dot, qf);
+    /* Both parts are whole numbers below 2^24: exact. */
+    if (f->form == SCALES_ZERO) d -= quant_load(s->off[i] + c) * (t->lean[i][r] - zero);
+    v += d * (quant_load(s->scale[i] + c) * (t->scale[i][r] - zero));
+    if (f->has_min) v += quant_load(s->off[i] + c) * (t->lean[i][r] - zero);
+    return v;
 }
 
-#elif defined(__AVX2__)
+#ifdef __AVX2__
+
+#    ifdef __AVX512VNNI__
+enum { QUANT_WIDE_OFF = 0 };
+#        define QUANT_UNROLL _Pragma("GCC unroll 8")
+#    else
+enum { QUANT_WIDE_OFF = 128 };
+/* Unrolled, codes of several quads come first, and there is no register left for them. */
+#        define QUANT_UNROLL _Pragma("GCC unroll 1")
 
 /* Codes of so many bits have sums of so many quads in 16 bits: 15 * 127 * 2 * 8 < 2^15. */
 static inline __attribute__((always_inline)) int quant_each(const int bits)
 {
-    return bits <= 4 ? 8 : bits == 5 ? 4 : 2;
+    return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
 }
-
-/* Products of a vector of codes with four of x, in 16 bits; `wide`: codes have 8 bits. */
-static inline __attribute__((always_inline)) qv quant_pairs(qv v, qv four, const bool wide)
-{
-    if (!wide) return _mm256_maddubs_epi16(v, four);
-    v = _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
-    return _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(four, v));
-}
-
-/* Rows times `lanes` vectors of 8 columns from column c on; of codes in planes, or, bits 8, in
- * bytes.  `each`: quads that are summed in 16 bits. */
-static inline __attribute__((always_inline)) void
-quant_pass(float *out, const quant_block *b, const uint8_t *codes, int c, const quant_x *x,
-           const int each, const int rows, const int lanes, int quads)
-{
-    const __m256i ones = _mm256_set1_epi16(1);
-    const bool wide = each == 1;
-    __m256i dot[QUANT_ROWS][4];
-#    pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        /* Codes of 8 bits have their sign again */
-        __m256i start =
-            _mm256_set1_epi32(wide ? (b->form->least + 128) * x[r].sum : b->form->least * x[r].sum);
-#    pragma GCC unroll 4
-        for (int l = 0; l < lanes; l++) dot[r][l] = start;
-    }
-    codes += (size_t)c * QUANT_QUAD;
-#    pragma GCC unroll 1
-    for (int q = 0; q < quads;) {
-        int end = q + each < quads ? q + each : quads;
-        __m256i two[QUANT_ROWS][4];
-#    pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-#    pragma GCC unroll 4
-            for (int l = 0; l < lanes; l++) two[r][l] = _mm256_setzero_si256();
-        }
-#    pragma GCC unroll 1
-        for (; q < end; q++) {
-#    pragma GCC unroll 4
-            for (int l = 0; l < lanes; l++) {
-                qv v = QV_LOAD(codes + (size_t)q * QUANT_QUAD_BYTES + 32 * l);
-#    pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) {
-                    qv four = quant_four(x[r].code + q * QUANT_QUAD);
-                    two[r][l] = _mm256_add_epi16(two[r][l], quant_pairs(v, four, wide));
-                }
-            }
-        }
-#    pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-#    pragma GCC unroll 4
-            for (int l = 0; l < lanes; l++)
-                dot[r][l] = _mm256_add_epi32(dot[r][l], _mm256_madd_epi16(two[r][l], ones));
-        }
-    }
-#    pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-#    pragma GCC unroll 4
-        for (int l = 0; l < lanes; l++) {
-#    if VEC == 8
-            quant_add(out + (size_t)r * PANEL, b, c + 8 * l, (vi)dot[r][l], &x[r]);
-#    else
-            if (l % 2 == 0)
-                quant_add(
-                    out + (size_t)r * PANEL, b, c + 8 * l,
-                    (vi)_mm512_inserti64x4(_mm512_castsi256_si512(dot[r][l]), dot[r][l + 1], 1),
-                    &x[r]);
 #    endif
-        }
+
+/* Sums of products of one vector of codes with a quad of each row.  `bits`: what codes may have. */
+static inline __attribute__((always_inline)) void
+quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bits)
+{
+#    ifdef __AVX512VNNI__
+    (void)two, (void)bits;
+#        pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+        dot[r] = _mm512_dpbusd_epi32(dot[r], v, quant_four(x + r * QUANT_QUAD));
+#    else
+    if (quant_each(bits) > 1) {
+#        pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            two[r] =
+                _mm256_add_epi16(two[r], _mm256_maddubs_epi16(v, quant_four(x + r * QUANT_QUAD)));
+        return;
+    }
+    const __m256i ones = _mm256_set1_epi16(1);
+    v = _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80));
+    qv size = _mm256_abs_epi8(v);
+#        pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        qv four = _mm256_sign_epi8(quant_four(x + r * QUANT_QUAD), v);
+        dot[r] =
+            _mm256_add_epi32(dot[r], _mm256_madd_epi16(_mm256_maddubs_epi16(size, four), ones));
+    }
+#    endif
+}
+
+/* The vectors of columns from c on, of quad number q, times that of each row. */
+static inline __attribute__((always_inline)) void
+quant_quad(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, qv table, const int q,
+           const int quads, const int rows, const int lanes, const int stored, const bool mapped,
+           const int bits)
+{
+#    pragma GCC unroll 4
+    for (int l = 0; l < lanes; l++) {
+        const int at = q * QUANT_QUAD_BYTES + (c + l * QUANT_COLS) * QUANT_QUAD;
+        qv w = quant_codes(codes, at, quads * QUANT_QUAD_BYTES, stored);
+        if (mapped) w = QV(shuffle_epi8)(table, w);
+        quant_dots(dot + l, two + l, w, x, rows, bits);
     }
 }
 
-static inline __attribute__((always_inline)) void quant_passes(float *out, const quant_block *b,
-                                                               const uint8_t *codes,
-                                                               const quant_x *x, int quads,
-                                                               const int each, const int rows)
+/* Where sums of 16 bits are full after quad number q, or at the end, they go into those of 32. */
+static inline __attribute__((always_inline)) void
+quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, const int bits)
 {
-    const int lanes = rows == 1 ? 4 : 2;
-    for (int c = 0; c < PANEL; c += 8 * lanes)
-        quant_pass(out, b, codes, c, x, each, rows, lanes, quads);
+#    ifdef __AVX512VNNI__
+    (void)dot, (void)two, (void)q, (void)quads, (void)rows, (void)bits;
+#    else
+    const int each = quant_each(bits);
+    if (each == 1 || ((q + 1) % each && q + 1 < quads)) return;
+#        pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(two[r], _mm256_set1_epi16(1)));
+        two[r] = _mm256_setzero_si256();
+    }
+#    endif
 }
 
-static inline __attribute__((always_inline)) void quant_few(float *out, const quant_block *b,
-                                                            const uint8_t *codes, const quant_x *x,
-                                                            int quads, const int rows)
+/* Rows times a stretch.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have. */
+static inline __attribute__((always_inline)) void quant_few(float *out, const quant_stretch *s,
+                                                            const quant_terms *t, const int quads,
+                                                            const int rows, const int stored,
+                                                            const bool mapped, const int bits)
 {
-    if (b->form->bits == 8 || b->form->mapped)
-        quant_passes(out, b, codes, x, quads, 1, rows);
-    else if (b->form->bits == 6)
-        quant_passes(out, b, codes, x, quads, 2, rows);
-    else if (b->form->bits == 5)
-        quant_passes(out, b, codes, x, quads, 4, rows);
-    else
-        quant_passes(out, b, codes, x, quads, 8, rows);
+    const int some = t->some * QUANT_QUAD;
+    const int lanes = rows == 1 ? PANEL / QUANT_COLS : 1; /* vectors of columns at once */
+    const qv table = quant_table(s->form->table);
+#    pragma GCC unroll 4
+    for (int c = 0; c < PANEL; c += lanes * QUANT_COLS) {
+        const int8_t *x = t->code;
+        qf v[QUANT_ROWS];
+#    pragma GCC unroll 8
+        for (int r = 0; r < lanes * rows; r++)
+            v[r] = quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
+#    pragma GCC unroll 1
+        for (int i = 0; i < s->n; i++, x += quads * some) {
+            qv dot[QUANT_ROWS], two[QUANT_ROWS];
+#    pragma GCC unroll 8
+            for (int r = 0; r < lanes * rows; r++) {
+                dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
+                two[r] = (qv){0};
+            }
+#    pragma GCC unroll 8
+            for (int k = 0; stored != 8 && k < quads; k++) {
+                const int q = k % 2 * (quads / 2) + k / 2; /* both halves of a byte */
+                quant_quad(dot, two, s->at[i], c, x + q * some, table, q, quads, rows, lanes,
+                           stored, mapped, bits);
+                quant_flush(dot, two, k, quads, lanes * rows, bits);
+            }
+            QUANT_UNROLL
+            for (int q = 0; stored == 8 && q < quads; q++) {
+                quant_quad(dot, two, s->at[i], c, x + q * some, table, q, quads, rows, lanes, 8,
+                           false, bits);
+                quant_flush(dot, two, q, quads, lanes * rows, bits);
+            }
+#    pragma GCC unroll 8
+            for (int r = 0; r < lanes * rows; r++)
+                v[r] = quant_add(v[r], (qi)dot[r], s, i, c + r / rows * QUANT_COLS, t, r % rows);
+        }
+#    pragma GCC unroll 8
+        for (int r = 0; r < lanes * rows; r++)
+            memcpy(out + r % rows * PANEL + c + r / rows * QUANT_COLS, &v[r], sizeof(v[r]));
+    }
 }
 
 #else
 
-static inline __attribute__((always_inline)) void quant_few(float *out, const quant_block *b,
-                                                            const uint8_t *codes, const quant_x *x,
-                                                            int quads, const int rows)
+enum { QUANT_WIDE_OFF = 0 };
+
+static inline __attribute__((always_inline)) void quant_few(float *out, const quant_stretch *s,
+                                                            const quant_terms *t, const int quads,
+                                                            const int rows, const int stored,
+                                                            const bool mapped, const int bits)
 {
-    for (int r = 0; r < rows; r++) {
-        int32_t dot[PANEL] = {0};
-        const uint8_t *w = codes;
-        for (int q = 0; q < quads; q++, w += QUANT_QUAD_BYTES) {
-            const int8_t *xq = x[r].code + q * QUANT_QUAD;
-            for (int j = 0; j < PANEL; j++) {
-                for (int i = 0; i < QUANT_QUAD; i++) dot[j] += w[j * QUANT_QUAD + i] * xq[i];
+    (void)stored, (void)mapped, (void)bits; /* codes are in bytes */
+    for (int r = 0; r < rows; r++, out += PANEL) {
+        const int8_t *x = t->code + r * QUANT_QUAD;
+        for (int i = 0; i < s->n; i++) {
+            int32_t dot[PANEL];
+            const uint8_t *w = s->at[i];
+            for (int j = 0; j < PANEL; j++) dot[j] = t->start[i][r];
+            for (int q = 0; q < quads; q++, w += QUANT_QUAD_BYTES, x += t->some * QUANT_QUAD) {
+                for (int j = 0; j < PANEL; j++) {
+                    for (int b = 0; b < QUANT_QUAD; b++) dot[j] += w[j * QUANT_QUAD + b] * x[b];
+                }
+            }
+            for (int c = 0; c < PANEL; c += QUANT_COLS) {
+                qi d;
+                memcpy(&d, dot + c, sizeof(d));
+                qf v = quant_add(quant_load(out + c), d, s, i, c, t, r);
+                memcpy(out + c, &v, sizeof(v));
             }
         }
-        for (int j = 0; j < PANEL; j++) dot[j] += b->form->least * x[r].sum;
-        for (int j = 0; j < PANEL; j += VEC) {
-            vi d;
-            memcpy(&d, dot + j, sizeof(d));
-            quant_add(out + (size_t)r * PANEL, b, j, d, &x[r]);
-        }
     }
-}
-
-#endif
-
-#ifndef __AVX512VNNI__
-
-static inline __attribute__((always_inline)) void quant_one(float *out, const quant_block *b,
-                                                            const quant_x *x, const int n,
-                                                            const int bits, const bool mapped)
-{
-    alignas(64) uint8_t codes[QUANT_CODES];
-    if (bits != 8) quant_spread(codes, b, n, bits, mapped);
-    quant_few(out, b, bits == 8 ? b->at : codes, x, n / QUANT_QUAD_BYTES, 1);
 }
 
 #endif
@@ -496,98 +560,109 @@ static inline __attribute__((always_inline)) void quant_one(float *out, const qu
         QUANT_BY_BITS(form, QUANT_CODES / 2, call) \
     }
 
-static void quant_one_row(float *out, const quant_block *b, const quant_x *x)
+static void quant_to_bytes(uint8_t *codes, const uint8_t *at, const quant_form *f)
 {
-#define ONE(n, bits, mapped) quant_one(out, b, x, n, bits, mapped)
-    QUANT_BY_FORM(b->form, ONE)
-#undef ONE
-}
-
-static void quant_to_bytes(uint8_t *codes, const quant_block *b)
-{
-#define SPREAD(n, bits, mapped) quant_spread(codes, b, n, bits, mapped)
-    QUANT_BY_FORM(b->form, SPREAD)
+#define SPREAD(n, bits, mapped) quant_spread(codes, at, f, n, bits, mapped)
+    QUANT_BY_FORM(f, SPREAD)
 #undef SPREAD
 }
 
-/* n <= QUANT_ROWS rows. */
-static void quant_some(float *out, const quant_block *b, const uint8_t *codes, const quant_x *x,
-                       int n)
-{
-    const int quads = b->form->k / QUANT_QUAD;
-    switch (n) {
-    case 1: quant_few(out, b, codes, x, quads, 1); break;
-    case 2: quant_few(out, b, codes, x, quads, 2); break;
-    case 3: quant_few(out, b, codes, x, quads, 3); break;
+/* What the products have to know of codes: how many bits they may have, as far as it matters. */
 #ifdef __AVX512VNNI__
-    case 4: quant_few(out, b, codes, x, quads, 4); break;
-    case 5: quant_few(out, b, codes, x, quads, 5); break;
-    case 6: quant_few(out, b, codes, x, quads, 6); break;
-    case 7: quant_few(out, b, codes, x, quads, 7); break;
+#    define QUANT_BY_SIZE(f, call) call(8);
+#else
+#    define QUANT_BY_SIZE(f, call)           \
+        if ((f)->bits == 8 || (f)->mapped) { \
+            call(8);                         \
+        } else if ((f)->bits > 4) {          \
+            call(6);                         \
+        } else {                             \
+            call(4);                         \
+        }
 #endif
-    default: quant_few(out, b, codes, x, quads, QUANT_ROWS); break;
+
+/* Rows from `row` on times a stretch that begins at column k0.  `planes`: so its codes lie. */
+static inline __attribute__((always_inline)) void quant_product(float *out, const quant_stretch *s,
+                                                                const quant_rows *x, int row,
+                                                                int k0, const int rows, bool planes)
+{
+    const quant_form *f = s->form;
+    const bool wide = f->bits == 8 || f->mapped;
+    quant_terms t;
+    quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
+    if (rows == 1 && planes) {
+#define ONE(n, bits, mapped) \
+    quant_few(out, s, &t, (n) / QUANT_QUAD_BYTES, 1, bits, mapped, mapped ? 8 : bits)
+        QUANT_BY_FORM(f, ONE)
+#undef ONE
+    } else if (planes && f->mapped) {
+        quant_few(out, s, &t, 8, rows, 4, true, 8);
+    } else if (planes) {
+        quant_few(out, s, &t, 8, rows, 4, false, 4);
+    } else if (f->k == QUANT_K) {
+#define BYTES(bits) quant_few(out, s, &t, 8, rows, 8, false, bits)
+        QUANT_BY_SIZE(f, BYTES)
+#undef BYTES
+    } else {
+#define BYTES(bits) quant_few(out, s, &t, 4, rows, 8, false, bits)
+        QUANT_BY_SIZE(f, BYTES)
+#undef BYTES
     }
 }
 
-/* What row `row` is for the block whose x begins at k. */
-static inline __attribute__((always_inline)) quant_x quant_x_of(const quant_rows *x, int row, int k,
-                                                                int n_k)
+/* n <= QUANT_ROWS of them. */
+static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
+                       int n, bool planes)
 {
-    size_t at = (size_t)row * x->k_pad + k;
-    const int32_t *sums = x->sums + at / QUANT_HALF;
-    return (quant_x){x->code + at, x->scale[at / QUANT_K],
-                     n_k == QUANT_K ? sums[0] + sums[1] : sums[0]};
-}
-
-/* All rows times one block; its x begins at k. */
-static inline __attribute__((always_inline)) void
-quant_rows_times(float *out, const quant_block *b, const quant_rows *x, int k, int row0, int n_rows)
-{
-    alignas(64) uint8_t bytes[QUANT_CODES];
-    const uint8_t *codes = b->at;
-    const int n_k = b->form->k;
-    quant_x of[QUANT_ROWS];
-    if (n_rows == 1) {
-        of[0] = quant_x_of(x, row0, k, n_k);
-        quant_one_row(out, b, &of[0]);
-        return;
-    }
-    if (b->form->bits != 8) {
-        quant_to_bytes(bytes, b);
-        codes = bytes;
-    }
-    for (int i = 0, n; i < n_rows; i += n) {
-        n = n_rows - i < QUANT_ROWS ? n_rows - i : QUANT_ROWS;
-        for (int r = 0; r < n; r++) of[r] = quant_x_of(x, row0 + i + r, k, n_k);
-        quant_some(out + (size_t)i * PANEL, b, codes, of, n);
+    switch (n) {
+    case 1: quant_product(out, s, x, row, k0, 1, planes); break;
+    case 2: quant_product(out, s, x, row, k0, 2, planes); break;
+    case 3: quant_product(out, s, x, row, k0, 3, planes); break;
+#ifdef __AVX512VNNI__
+    case 4: quant_product(out, s, x, row, k0, 4, planes); break;
+    case 5: quant_product(out, s, x, row, k0, 5, planes); break;
+    case 6: quant_product(out, s, x, row, k0, 6, planes); break;
+    case 7: quant_product(out, s, x, row, k0, 7, planes); break;
+#endif
+    default: quant_product(out, s, x, row, k0, QUANT_ROWS, planes); break;
     }
 }
 
-/* Lines that are read next, all at once.  What lies behind them is left to the CPU's own fetching:
- * a Zen 4 that is asked for lines 1 KiB or more ahead gets a quarter less. */
-static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
+/* Whether the products take codes as they lie, for so few rows. */
+static bool quant_in_planes(const quant_form *f, int n_rows)
 {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+#ifdef __AVX2__
+    return f->bits != 8 &&
+           (n_rows == 1 || (n_rows <= QUANT_ROWS && f->bits == 4 && f->k == QUANT_K));
+#else
+    (void)f, (void)n_rows;
+    return false;
+#endif
 }
 
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                         const void *x, int row0, int n_rows)
 {
     const quant_form *f = &w->quant;
-    quant_block b;
-    b.form = f;
+    const bool planes = quant_in_planes(f, n_rows);
+    const int most = n_rows > 1 ? QUANT_STRETCH : f->bits == 8 ? 1 : QUANT_STRETCH / 2;
+    alignas(64) uint8_t bytes[QUANT_STRETCH][QUANT_CODES];
+    quant_stretch s;
+    s.form = f;
     for (int p = 0; p < n_panel; p++, out += (size_t)rows_pad * PANEL) {
-        const char *head = (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes;
+        const char *panel = (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes;
         memset(out, 0, (size_t)n_rows * PANEL * sizeof(*out));
-        for (int k0 = 0; k0 < w->head.cols; k0 += f->span, head += f->run_bytes) {
-            const char *at = head + f->codes_at;
-            quant_fetch(head, f->codes_at);
-            quant_head(&b, head);
-            for (int k = 0; k < f->span; k += f->k, at += f->block_bytes) {
-                quant_fetch(at, f->block_bytes);
-                quant_nested(&b, head, k);
-                b.at = (const uint8_t *)at;
-                quant_rows_times(out, &b, x, k0 + k, row0, n_rows);
+        quant_begin(&s, panel);
+        for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {
+            n = left < most ? left : most;
+            quant_read(&s, n);
+            for (int i = 0; i < n && !planes && f->bits != 8; i++) {
+                quant_to_bytes(bytes[i], s.at[i], f);
+                s.at[i] = bytes[i];
+            }
+            for (int i = 0; i < n_rows; i += QUANT_ROWS) {
+                int some = n_rows - i < QUANT_ROWS ? n_rows - i : QUANT_ROWS;
+                quant_some(out + (size_t)i * PANEL, &s, x, row0 + i, k0, some, planes);
             }
         }
     }
