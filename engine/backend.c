@@ -323,7 +323,11 @@ const char *be_extra_name(int bit)
                                               "rotations of neighbouring pairs",
                                               "norms of all heads together",
                                               "an MLP without a gate",
-                                              "mixtures of experts"};
+                                              "mixtures of experts",
+                                              "attention sinks",
+                                              "attention over latents",
+                                              "attention in chunks",
+                                              "queries that grow with their position"};
     assert(bit >= 0 && bit < EXTRAS);
     return names[bit];
 }
@@ -337,6 +341,8 @@ static void check_shape(const backend *be, const attn_shape *s)
 {
     assert(s->cap >= 0 && (s->cap == 0 || takes(be, EXTRA_SCORE_CAP)));
     assert(!s->layer_window || takes(be, EXTRA_WINDOWS));
+    assert(!s->chunked || takes(be, EXTRA_CHUNKS));
+    assert(s->v_dim >= 0 && (s->v_dim == 0 || takes(be, EXTRA_LATENT)));
     assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);
     assert(s->n_head >= s->n_kv_head && s->n_head % s->n_kv_head == 0 && s->window >= 0);
     assert(be->caps.kv_types >> s->kv_type & 1U);
@@ -487,9 +493,26 @@ void be_experts(backend *be, float *out, const float *x, const expert_set *set, 
                 const float *shared, const step *s, int layer)
 {
     assert(out && x && scores && takes(be, EXTRA_EXPERTS));
-    assert(set->top_k >= 1 && set->top_k <= set->n && set->n <= EXPERTS_MAX);
+    const expert_route *r = &set->route;
+    assert(r->top_k >= 1 && r->top_k <= r->n && r->n <= EXPERTS_MAX && r->scale > 0);
+    assert(r->n_group == 0 || (r->n % r->n_group == 0 && r->top_group <= r->n_group &&
+                               r->top_k <= r->top_group * (r->n / r->n_group)));
     assert(set->gate[0]->cols == set->down[0]->rows && set->gate[0]->rows == set->down[0]->cols);
     if (!broken(be)) be->ops->experts(be, out, x, set, scores, shared, s, layer);
+}
+
+void be_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                    const latent_shape *shape, int n_rows)
+{
+    assert(shape->rank > 0 && shape->rope > 0 && n_rows > 0 && takes(be, EXTRA_LATENT));
+    if (!broken(be)) be->ops->latent_norm(be, out, x, gain, eps, shape, n_rows);
+}
+
+void be_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                      const latent_shape *shape, int n_rows)
+{
+    assert(shape->nope > 0 && shape->v > 0 && shape->n_head > 0 && takes(be, EXTRA_LATENT));
+    if (!broken(be)) be->ops->latent_spread(be, k, v, kv, x, shape, n_rows);
 }
 
 void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
@@ -497,7 +520,9 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
                     const rope_table *rope, const step *s, int layer)
 {
     assert(layer >= 0 && layer < kv->shape.n_layer);
-    assert(rope->rope_dim % 2 == 0 && rope->rope_dim <= kv->shape.head_dim);
+    assert(rope->rope_dim % 2 == 0 && rope->first + rope->rope_dim <= kv->shape.head_dim);
+    assert(rope->first == 0 || takes(be, EXTRA_LATENT));
+    assert(rope->q_scale == 0 || (takes(be, EXTRA_TEMPER) && rope->q_floor > 0));
     assert(!rope->pairs || takes(be, EXTRA_ROPE_PAIRS));
     check_step(kv, s);
     for (int i = 0; i < s->n_seq; i++) assert(s->seq[i].pos0 + s->seq[i].n_rows <= rope->max_pos);
@@ -505,17 +530,19 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
     be->ops->rope_append(be, kv, q, k, v, q_norm, k_norm, norm_eps, rope, s, layer);
 }
 
-void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s, int layer)
+void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
+               const step *s, int layer)
 {
     assert(layer >= 0 && layer < kv->shape.n_layer);
+    assert(!sinks || takes(be, EXTRA_SINKS));
     check_step(kv, s);
-    if (!broken(be)) be->ops->attend(be, kv, out, q, s, layer);
+    if (!broken(be)) be->ops->attend(be, kv, out, q, sinks, s, layer);
 }
 
 void be_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
     assert(act == ACT_SILU || takes(be, EXTRA_GELU));
-    assert(up || takes(be, EXTRA_NO_GATE));
+    assert(up || (takes(be, EXTRA_NO_GATE) && act != ACT_SWIGLU_CLAMPED));
     if (!broken(be)) be->ops->gate(be, act, gate, up, n);
 }
 

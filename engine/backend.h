@@ -83,7 +83,11 @@ enum {
     EXTRA_WIDE_NORM = 1 << 7,  /* be_rms_norm() of what be_linear() made beside other outputs */
     EXTRA_NO_GATE = 1 << 8,    /* be_gate() without `up` */
     EXTRA_EXPERTS = 1 << 9,    /* be_experts() */
-    EXTRAS = 10,
+    EXTRA_SINKS = 1 << 10,     /* be_attend() with sinks */
+    EXTRA_LATENT = 1 << 11,    /* be_latent_norm(), be_latent_spread(); values of another size */
+    EXTRA_CHUNKS = 1 << 12,    /* attn_shape.chunked */
+    EXTRA_TEMPER = 1 << 13,    /* rope_table.q_scale */
+    EXTRAS = 14,
 };
 
 /* One of them in words: "soft-capped scores". */
@@ -96,6 +100,8 @@ typedef struct attn_shape {
     int window;    /* sliding window in tokens; 0: none */
     float scale;   /* usually 1 / sqrt(head_dim) */
     float cap;     /* scores become cap * tanh(score / cap); 0: they do not */
+    int v_dim;     /* of a head's values, and of its answer; 0: head_dim */
+    bool chunked;  /* a window does not slide: a row sees its own run of so many positions */
     /* [n_layer], borrowed as long as the pool: each layer's window where they differ; `window` is
      * then the widest of them.  NULL: it is that of all layers. */
     const int *layer_window;
@@ -104,6 +110,19 @@ typedef struct attn_shape {
 static inline int attn_window(const attn_shape *s, int layer)
 {
     return s->layer_window ? s->layer_window[layer] : s->window;
+}
+
+/* The first position that a row at `pos` sees. */
+static inline int attn_from(const attn_shape *s, int layer, int pos)
+{
+    int window = attn_window(s, layer);
+    if (window == 0 || pos < window) return 0;
+    return s->chunked ? pos - pos % window : pos - window + 1;
+}
+
+static inline int attn_v_dim(const attn_shape *s)
+{
+    return s->v_dim ? s->v_dim : s->head_dim;
 }
 
 /* One projection of be_linear(). */
@@ -123,20 +142,39 @@ typedef struct rope_table {
     /* The first rope_dim values of each head are turned; 0: none, the layer knows no positions. */
     int max_pos, rope_dim;
     bool pairs; /* neighbours are turned together; false: i and i + rope_dim / 2 (rotate-half) */
+    /* Queries at pos are multiplied by 1 + q_scale * log(1 + floor((pos + 1) / q_floor)); 0: they
+     * are not. */
+    float q_scale, q_floor;
+    int first; /* of the values that are turned; those before it are not (EXTRA_LATENT) */
 } rope_table;
 
-/* What the gate of an MLP goes through. */
-typedef enum { ACT_SILU, ACT_GELU_TANH } activation;
+/* What the gate of an MLP goes through.  ACT_SWIGLU_CLAMPED also bends what it multiplies: gate is
+ * at most 7, up within -7 and 7; (up + 1) * gate * sigmoid(1.702 gate), as GPT-OSS has it. */
+typedef enum { ACT_SILU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED } activation;
 
 enum { EXPERTS_MAX = 1024 };
 
-/* A layer's experts: MLPs of which a row takes the top_k with the highest scores. */
-typedef struct expert_set {
+/* How a row's scores become its experts and their weights. */
+typedef struct expert_route {
     int n, top_k;
     bool softmax_last; /* over the chosen scores; else over all, before they are chosen */
+    bool sigmoid;      /* of each score, in place of the softmax: first or last, likewise */
     bool normed;       /* the chosen ones' weights sum to one */
+    /* Experts stand in n_group groups of as many, and only those of the top_group highest ones can
+     * be chosen; a group is as high as its group_best highest together.  0: there are none. */
+    int n_group, top_group, group_best;
+    float scale;   /* of the weights, at last */
+    bool scale_in; /* they multiply what an expert reads, not what it answers */
+} expert_route;
+
+/* A layer's experts: MLPs of which a row takes the top_k with the highest scores. */
+typedef struct expert_set {
+    expert_route route;
+    const float *choice_bias; /* [n], added to the scores for the choice alone; NULL: none */
+    bool onto;                /* without `shared`: they are added to what stands in `out` */
     activation act;
     weight *const *gate, *const *up, *const *down; /* [n]: [d][dim], [d][dim], [dim][d] */
+    const float *gate_bias, *up_bias, *down_bias;  /* [n][d], [n][d], [n][dim]; NULL: none */
 } expert_set;
 
 /* ---- life ------------------------------------------------------------------ */
@@ -319,6 +357,21 @@ void be_scale(backend *be, float *x, float scale, size_t n);
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                int layer);
 
+/* What keys and values of a row are made of, where they are kept in short (DeepSeek-AI 2024,
+ * DeepSeek-V2, section 2.1): x [n_rows][rank + rope] is its latent and a key that all heads share.
+ * nope: of a head's other key, v: of its value. */
+typedef struct latent_shape {
+    int rank, rope, nope, v, n_head;
+} latent_shape;
+
+/* out [n_rows][rank] = rms_norm(the latent of x) * weight. */
+void be_latent_norm(backend *be, float *out, const float *x, const float *weight, float eps,
+                    const latent_shape *shape, int n_rows);
+/* From kv [n_rows][n_head][nope + v] and the shared key in x: k [n_rows][n_head][nope + rope] and v
+ * [n_rows][n_head][v]. */
+void be_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                      const latent_shape *shape, int n_rows);
+
 /* In place on q [n_rows][n_head*head_dim] and k [n_rows][n_kv_head*head_dim]: optional RMS norm
  * per head (q_norm, k_norm f32 [head_dim] or NULL), rotation by pos, then K and V go to the
  * pages of each sequence. */
@@ -326,9 +379,11 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
                     const float *q_norm, const float *k_norm, float norm_eps,
                     const rope_table *rope, const step *s, int layer);
 
-/* Causal attention of each row over its sequence's pages, with the layer's window. */
-void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
-               int layer);
+/* Causal attention of each row over its sequence's pages, with the layer's window.  sinks f32
+ * [n_head] in backend memory, or NULL: one more score for each head, which belongs to no position:
+ * it takes its share of the softmax and adds nothing (EXTRA_SINKS). */
+void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
+               const step *s, int layer);
 
 /* gate = act(gate) * up, n values; up NULL: act(gate). */
 void be_gate(backend *be, activation act, float *gate, const float *up, size_t n);
@@ -336,7 +391,8 @@ void be_gate(backend *be, activation act, float *gate, const float *up, size_t n
 /* out [n_rows][dim] (+)= for each row of x the sum over its experts of weight * down(act(gate x) *
  * up x), with each segment's LoRA on experts.  scores [n_rows][n]: the router's; of equal ones the
  * expert with the lower number comes first.  shared [n_rows][1], or NULL: out is multiplied by its
- * sigmoid and added to; without it, out is overwritten. */
+ * sigmoid and added to; without it, out is overwritten, or added to (expert_set.onto).  Vectors are
+ * f32 in backend memory. */
 void be_experts(backend *be, float *out, const float *x, const expert_set *set, const float *scores,
                 const float *shared, const step *s, int layer);
 

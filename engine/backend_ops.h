@@ -96,11 +96,16 @@ struct backend_ops {
 
     void (*linear)(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                    int layer);
+    /* NULL: backend_caps.extras says no. */
+    void (*latent_norm)(backend *be, float *out, const float *x, const float *weight, float eps,
+                        const latent_shape *shape, int n_rows);
+    void (*latent_spread)(backend *be, float *k, float *v, const float *kv, const float *x,
+                          const latent_shape *shape, int n_rows);
     void (*rope_append)(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                         const float *q_norm, const float *k_norm, float norm_eps,
                         const rope_table *rope, const step *s, int layer);
-    void (*attend)(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
-                   int layer);
+    void (*attend)(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
+                   const step *s, int layer);
     void (*gate)(backend *be, activation act, float *gate, const float *up, size_t n);
     void (*experts)(backend *be, float *out, const float *x, const expert_set *set,
                     const float *scores, const float *shared, const step *s, int layer);

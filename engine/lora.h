@@ -18,9 +18,20 @@ extern "C" {
 
 enum { LORA_RANK_MAX = 256, LORA_DIGEST_BYTES = 32 };
 
-/* The linear layers of one transformer block that an adapter may wrap.  The PEFT
- * names (q_proj ...) are in adapters/format/peft.c. */
-typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PROJ_COUNT } proj;
+/* The linear layers of one transformer block that an adapter may wrap.  The PEFT names (q_proj ...)
+ * are in adapters/format/naming.c.  Of attention over latents (model_config.latent) PROJ_Q_A and
+ * PROJ_Q make queries, one after the other, PROJ_K the latent, and PROJ_V keys and values of it. */
+typedef enum {
+    PROJ_Q_A,
+    PROJ_Q,
+    PROJ_K,
+    PROJ_V,
+    PROJ_O,
+    PROJ_GATE,
+    PROJ_UP,
+    PROJ_DOWN,
+    PROJ_COUNT
+} proj;
 
 enum { LORA_HEAD = PROJ_COUNT }; /* linear_out.lora_proj of the output layer */
 

@@ -16,20 +16,23 @@ adapter_tensor *adapter_part(adapter_pair *pair, int part)
 
 void adapter_tensor_gather(const adapter_tensor *t, const uint8_t *file, void *out)
 {
-    size_t size = dtype_bytes(t->type), n = (size_t)t->bytes / size;
-    size_t apart = t->apart > 1 ? (size_t)t->apart : 1;
+    size_t size = dtype_bytes(t->type), n_col = (size_t)t->n_col;
+    size_t row = (size_t)t->row_apart * size, col = (size_t)t->col_apart * size;
     const uint8_t *from = file + t->offset;
-    if (apart == 1) {
+    uint8_t *to = out;
+    if (n_col == 0) {
         memcpy(out, from, (size_t)t->bytes);
         return;
     }
-    for (size_t i = 0; i < n; i++) memcpy((uint8_t *)out + i * size, from + i * apart * size, size);
+    for (size_t left = (size_t)t->bytes / size / n_col; left > 0; left--, from += row)
+        for (size_t i = 0; i < n_col; i++, to += size) memcpy(to, from + i * col, size);
 }
 
 static size_t first_slot(const peft_config *pc, const tensor_name *tn, int *count)
 {
     int n_layer = pc->n_layer;
     *count = 1;
+    if (tn->expert >= 0) *count = expert_module_projs(tn->style, tn->module);
     if (tn->expert >= 0)
         return peft_expert_slot(pc, tn->layer, tn->expert,
                                 PROJ_GATE + tn->module - MODULE_EXPERT_GATE);
@@ -146,10 +149,23 @@ static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
     return &pair->table;
 }
 
+/* Whether the base gives the module this name. */
+static bool named_so(const model_config *base, const tensor_name *tn)
+{
+    char have[64], want[64];
+    if (tn->module >= MODULE_EXPERT_GATE && tn->module < MODULE_IN_LAYER)
+        return (tn->mlp == MLP_FEED_FORWARD) == (base->mlp_names == MLP_FEED_FORWARD);
+    module_base_name(have, sizeof(have), tn->mlp, tn->module);
+    module_base_name(want, sizeof(want), base->mlp_names, tn->module);
+    return strcmp(have, want) == 0;
+}
+
 /* A layer with experts has a shared MLP at most, and it alone has that. */
 static bool module_there(const model_config *base, const tensor_name *tn)
 {
     bool mixed = tn->layer >= 0 && base->layer[tn->layer] & LAYER_EXPERTS;
+    if (tn->layer >= 0 && (!peft_attention_there(base, tn->module) || !named_so(base, tn)))
+        return false;
     if (tn->module >= MODULE_SHARED_GATE && tn->module <= MODULE_SHARED_DOWN)
         return mixed && base->experts.shared_dim > 0;
     bool mlp = (tn->module >= PROJ_GATE && tn->module < MODULE_QKV) ||
@@ -158,21 +174,40 @@ static bool module_there(const model_config *base, const tensor_name *tn)
     return !mixed || !mlp;
 }
 
-/* A part of a parameter's matrix that is one projection of expert `k`: A is [n * rank][d_in], B
- * [d_out][rank][n], of which `before` rows are another projection's. */
-static adapter_tensor part_of_stack(const st_tensor *t, dtype type, bool is_a, int n, int k,
-                                    int rank, int d_out, int d_in, int before)
+/* LoRA on a parameter of all experts, as one file has it. */
+typedef struct stack {
+    const st_tensor *t;
+    dtype type;
+    int n, rank, d_out, d_in, projs; /* experts; of one projection; how many there are */
+    bool alternate;                  /* the rows of two projections take turns */
+    /* The file's A is [n * rank][d_in], and its B [projs * d_out][rank][n]; or it is turned, as
+     * PEFT wrote it before it told a parameter's inputs from its outputs: [n * rank][projs *
+     * d_out] and [d_in][rank][n], so that each is the other, transposed. */
+    bool turned;
+} stack;
+
+/* What of the file's A or B is projection p of expert k. */
+static adapter_tensor part_of_stack(const stack *s, bool file_a, int k, int p)
 {
-    uint64_t size = dtype_bytes(type), r = (uint64_t)rank, wide = (uint64_t)n * r;
-    adapter_tensor to = {.type = type, .present = true};
-    if (is_a) {
-        to.bytes = r * (uint64_t)d_in * size;
-        to.offset = t->offset + (uint64_t)k * to.bytes;
+    uint64_t size = dtype_bytes(s->type), r = (uint64_t)s->rank, at;
+    int first = s->alternate ? p : p * s->d_out, each = s->alternate ? 2 : 1;
+    int wide = s->n * s->rank, rows = s->projs * s->d_out;
+    bool is_a = file_a != s->turned;
+    adapter_tensor to = {.type = s->type, .present = true};
+    to.bytes = r * (uint64_t)(is_a ? s->d_in : s->d_out) * size;
+    if (file_a && is_a) {
+        at = (uint64_t)k * r * (uint64_t)s->d_in;
+    } else if (file_a) {
+        at = (uint64_t)k * r * (uint64_t)rows + (uint64_t)first;
+        to.n_col = s->rank, to.col_apart = rows, to.row_apart = each;
+    } else if (is_a) {
+        at = (uint64_t)k;
+        to.n_col = s->d_in, to.col_apart = wide, to.row_apart = s->n, to.woven = s->n;
     } else {
-        to.bytes = r * (uint64_t)d_out * size;
-        to.offset = t->offset + ((uint64_t)before * wide + (uint64_t)k) * size;
-        to.apart = n;
+        at = (uint64_t)first * (uint64_t)wide + (uint64_t)k;
+        to.n_col = s->rank, to.col_apart = s->n, to.row_apart = each * wide, to.woven = s->n;
     }
+    to.offset = s->t->offset + at * size;
     return to;
 }
 
@@ -182,7 +217,7 @@ static err_code place_stack(adapter_layout *al, const model_config *base, const 
                             const tensor_name *tn, err *e)
 {
     const peft_config *pc = &al->peft;
-    int n = base->experts.n, d_out, d_in;
+    int n = base->experts.route.n, d_out, d_in;
     if (!(base->layer[tn->layer] & LAYER_EXPERTS))
         return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has 0 experts",
                        t->name);
@@ -196,20 +231,31 @@ static err_code place_stack(adapter_layout *al, const model_config *base, const 
     int rank = pc->layer[peft_expert_slot(pc, tn->layer, 0, first)].rank;
     model_expert_shape(base, first, &d_out, &d_in);
     uint64_t wide = (uint64_t)n * (uint64_t)rank, rows = (uint64_t)projs * (uint64_t)d_out;
-    bool is_a = tn->role == ROLE_A;
-    err_code rc = is_a ? check_shape(t, wide, (uint64_t)d_in, e) : check_shape(t, rows, wide, e);
-    dtype type;
-    if (!rc && !st_usable(t->dtype, &type))
+    bool file_a = tn->role == ROLE_A;
+    uint64_t own = t->ndim == 2 ? t->shape[file_a ? 1 : 0] : 0,
+             other = file_a ? rows : (uint64_t)d_in;
+    stack s = {.t = t, .n = n, .rank = rank, .d_out = d_out, .d_in = d_in, .projs = projs};
+    s.alternate = projs == 2 && base->experts.alternate;
+    bool square = rows == (uint64_t)d_in;
+    if (square && base->mlp_names == MLP_FEED_FORWARD)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%.140s': a parameter of as many inputs as outputs does not tell "
+                       "which of A and B is which",
+                       t->name);
+    s.turned = own == other && !square;
+    if (!s.turned) other = file_a ? (uint64_t)d_in : rows;
+    err_code rc = file_a ? check_shape(t, wide, other, e) : check_shape(t, other, wide, e);
+    if (!rc && !st_usable(t->dtype, &s.type))
         rc = err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
                      t->name, st_dtype_name(t->dtype));
     for (int i = 0; i < n * projs && !rc; i++) {
         int k = i / projs, p = i % projs;
         adapter_pair *pair = &al->pair[peft_expert_slot(pc, tn->layer, k, (int)first + p)];
-        adapter_tensor *to = is_a ? &pair->a : &pair->b;
+        adapter_tensor *to = file_a != s.turned ? &pair->a : &pair->b;
         if (to->present)
             return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
                            t->name);
-        *to = part_of_stack(t, type, is_a, n, k, rank, d_out, d_in, p * d_out);
+        *to = part_of_stack(&s, file_a, k, p);
     }
     return rc;
 }
@@ -258,10 +304,10 @@ static err_code check_place(const model_config *base, const st_tensor *t, const 
         return err_set(e, ERR_INPUT, "tensor '%.140s': the base has only %d layers", t->name,
                        base->n_layer);
     if (tn->expert >= 0 &&
-        (tn->expert >= base->experts.n || !(base->layer[tn->layer] & LAYER_EXPERTS)))
+        (tn->expert >= base->experts.route.n || !(base->layer[tn->layer] & LAYER_EXPERTS)))
         return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has %d experts",
-                       t->name, base->layer[tn->layer] & LAYER_EXPERTS ? base->experts.n : 0);
-    if (!module_there(base, tn))
+                       t->name, base->layer[tn->layer] & LAYER_EXPERTS ? base->experts.route.n : 0);
+    if (!module_there(base, tn) || (tn->style == EXPERT_LISTS && !base->experts.alternate))
         return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has no such module",
                        t->name);
     return ERR_NONE;
@@ -291,6 +337,11 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         peft_slot_shape(base, slot + (size_t)i, &d_out[i], &d_in);
         rows += (uint64_t)d_out[i];
     }
+    bool turns = tn.style == EXPERT_LISTS && count == 2; /* rows of gate and up take turns */
+    if (turns && tn.role != ROLE_A && tn.role != ROLE_B)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%.140s': of gate_up_projs only lora_A and lora_B are supported",
+                       t->name);
     if (tn.role == ROLE_ORIGINAL) return ERR_NONE;
     if (tn.module == MODULE_SCORE) return place_score(&al->pair[slot], base, t, tn.role, type, e);
     if (tn.role == ROLE_A)
@@ -319,7 +370,9 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         uint64_t bytes = tn.role == ROLE_A ? t->bytes : t->bytes / rows * (uint64_t)d_out[i];
         if (tn.role == ROLE_TABLE || tn.role == ROLE_ROWS) bytes = t->bytes;
         *to = (adapter_tensor){.offset = at, .bytes = bytes, .type = type, .present = true};
-        if (tn.role != ROLE_A) at += bytes;
+        if (turns && tn.role == ROLE_B)
+            to->n_col = rank, to->col_apart = 1, to->row_apart = 2 * rank;
+        if (tn.role != ROLE_A) at += turns ? (uint64_t)rank * dtype_bytes(type) : bytes;
     }
     return ERR_NONE;
 }

@@ -22,14 +22,19 @@ typedef struct adapter_tensor {
     uint64_t offset, bytes; /* in the file; bytes: of its values alone */
     dtype type;
     bool present;
-    int apart; /* its values stand so many apart, others' between them; 0: one behind the other */
+    /* A matrix with others' values between its own: n_col of them col_apart from one another, and a
+     * row row_apart behind the one before.  n_col 0: one behind the other. */
+    int n_col, col_apart, row_apart;
+    int woven; /* of so many experts' matrices, whose values take turns; 0: not so */
 } adapter_tensor;
 
 /* From the first to the last of its values. */
 static inline uint64_t adapter_tensor_span(const adapter_tensor *t)
 {
-    uint64_t size = dtype_bytes(t->type);
-    return t->apart > 1 && t->bytes > 0 ? (t->bytes - size) * (uint64_t)t->apart + size : t->bytes;
+    uint64_t size = dtype_bytes(t->type), n_col = (uint64_t)t->n_col;
+    if (n_col == 0 || t->bytes == 0) return t->bytes;
+    uint64_t rows = t->bytes / size / n_col;
+    return ((rows - 1) * (uint64_t)t->row_apart + (n_col - 1) * (uint64_t)t->col_apart + 1) * size;
 }
 
 /* Its values, one behind the other, to out [bytes]. */

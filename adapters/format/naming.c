@@ -8,6 +8,7 @@
 enum { NAME_MAX_BYTES = 512 };
 
 static const char *const modules[] = {
+    [PROJ_Q_A] = "self_attn.q_a_proj",
     [PROJ_Q] = "self_attn.q_proj",
     [PROJ_K] = "self_attn.k_proj",
     [PROJ_V] = "self_attn.v_proj",
@@ -28,6 +29,9 @@ static const char *const modules[] = {
     [MODULE_HEAD] = "lm_head",
     [MODULE_FC] = "mlp.c_fc",
     [MODULE_FC_OUT] = "mlp.c_proj",
+    [MODULE_Q_B] = "self_attn.q_b_proj",
+    [MODULE_KV_A] = "self_attn.kv_a_proj_with_mqa",
+    [MODULE_KV_B] = "self_attn.kv_b_proj",
     [MODULE_EMBED] = "embed_tokens",
     [MODULE_ATTN_NORM] = "input_layernorm",
     [MODULE_LAST_NORM] = "norm",
@@ -35,11 +39,14 @@ static const char *const modules[] = {
     [MODULE_SCORE] = "score",
 };
 
-/* What stands before an expert's number, and what behind it; Mixtral's names come second. */
+/* What stands before an expert's number, and what behind it; or, of lists, before it. */
 static const struct {
     const char *before, *module[LORA_EXPERT_PROJS];
-} expert_names[] = {{"mlp.experts.", {"gate_proj", "up_proj", "down_proj"}},
-                    {"block_sparse_moe.experts.", {"w1", "w3", "w2"}}};
+} expert_names[] = {
+    [EXPERT_MODULES] = {"mlp.experts.", {"gate_proj", "up_proj", "down_proj"}},
+    [EXPERT_W123] = {"block_sparse_moe.experts.", {"w1", "w3", "w2"}},
+    [EXPERT_LISTS] = {"mlp.experts.", {"gate_up_projs", "gate_up_projs", "down_projs"}},
+};
 
 /* What stands before "layers." and "embed_tokens": a causal language model, the same inside a
  * vision model (two generations of names), a doubly wrapped one, a bare decoder. */
@@ -101,11 +108,31 @@ proj module_projs(int module, int *count)
     case MODULE_GATE_UP: return PROJ_GATE;
     case MODULE_FC: return PROJ_UP;
     case MODULE_FC_OUT: return PROJ_DOWN;
+    case MODULE_Q_B: return PROJ_Q;
+    case MODULE_KV_A: return PROJ_K;
+    case MODULE_KV_B: return PROJ_V;
     case MODULE_SHARED_GATE: return PROJ_GATE;
     case MODULE_SHARED_UP: return PROJ_UP;
     case MODULE_SHARED_DOWN: return PROJ_DOWN;
     default: return (proj)module;
     }
+}
+
+void module_base_name(char *out, size_t cap, mlp_names mlp, int module)
+{
+    const char *name = modules[module], *shared = strstr(name, ".shared_expert.");
+    bool renamed = strncmp(name, "mlp.", 4) == 0;
+    if (mlp == MLP_FEED_FORWARD && renamed)
+        snprintf(out, cap, "feed_forward.%s", name + 4);
+    else if (mlp == MLP_SHARED_EXPERTS && shared)
+        snprintf(out, cap, "mlp.shared_experts.%s", strrchr(name, '.') + 1);
+    else
+        snprintf(out, cap, "%s", name);
+}
+
+int expert_module_projs(expert_style style, int module)
+{
+    return style == EXPERT_LISTS && module == MODULE_EXPERT_GATE ? 2 : 1;
 }
 
 void module_path(char *out, size_t cap, const naming *n, int layer, int module)
@@ -116,21 +143,29 @@ void module_path(char *out, size_t cap, const naming *n, int layer, int module)
                  modules[module]);
     else if (module == MODULE_EMBED || module == MODULE_LAST_NORM)
         snprintf(out, cap, "%s%s", root, modules[module]);
-    else
-        snprintf(out, cap, "%slayers.%d.%s", root, layer, modules[module]);
+    else {
+        char name[64];
+        module_base_name(name, sizeof(name), n->mlp, module);
+        snprintf(out, cap, "%slayers.%d.%s", root, layer, name);
+    }
 }
 
 void module_expert_path(char *out, size_t cap, const naming *n, int layer, int expert, int module)
 {
-    snprintf(out, cap, "%slayers.%d.%s%d.%s", roots[n->root < 0 ? 0 : n->root], layer,
-             expert_names[n->w123].before, expert,
-             expert_names[n->w123].module[module - MODULE_EXPERT_GATE]);
+    const char *root = roots[n->root < 0 ? 0 : n->root], *before = expert_names[n->style].before;
+    const char *name = expert_names[n->style].module[module - MODULE_EXPERT_GATE];
+    if (n->style == EXPERT_LISTS)
+        snprintf(out, cap, "%slayers.%d.%s%s.%d", root, layer, before, name, expert);
+    else
+        snprintf(out, cap, "%slayers.%d.%s%d.%s", root, layer, before, expert, name);
 }
 
 void module_stack_path(char *out, size_t cap, const naming *n, int layer, bool granite)
 {
     snprintf(out, cap, "%slayers.%d.%s.experts", roots[n->root < 0 ? 0 : n->root], layer,
-             granite ? "block_sparse_moe" : "mlp");
+             granite                      ? "block_sparse_moe"
+             : n->mlp == MLP_FEED_FORWARD ? "feed_forward"
+                                          : "mlp");
 }
 
 /* ---- one name ------------------------------------------------------------------------------ */
@@ -165,6 +200,25 @@ static bool unwrap(const char *name, char out[NAME_MAX_BYTES])
     return true;
 }
 
+/* Other names of an MLP's modules become the usual ones. */
+static mlp_names usual_mlp(char *name)
+{
+    static const struct {
+        const char *theirs, *usual;
+        mlp_names mlp;
+    } parts[] = {{".feed_forward.", ".mlp.", MLP_FEED_FORWARD},
+                 {".mlp.shared_experts.", ".mlp.shared_expert.", MLP_SHARED_EXPERTS}};
+    for (size_t i = 0; i < sizeof parts / sizeof(*parts); i++) {
+        char *at = strstr(name, parts[i].theirs);
+        size_t n = strlen(parts[i].usual), theirs = strlen(parts[i].theirs);
+        if (!at) continue;
+        memmove(at + n, at + theirs, strlen(at + theirs) + 1);
+        memcpy(at, parts[i].usual, n);
+        return parts[i].mlp;
+    }
+    return MLP_USUAL;
+}
+
 static bool take_number(const char **at, int *layer)
 {
     size_t digits = strspn(*at, "0123456789");
@@ -183,17 +237,30 @@ static bool take_module(const char **at, int module)
     return true;
 }
 
+/* "gate_up_projs.7." behind "mlp.experts.". */
+static bool take_listed(const char **at, const char *list, int *expert)
+{
+    const char *p = *at;
+    if (!skip(&p, list) || !skip(&p, ".") || !take_number(&p, expert)) return false;
+    *at = p;
+    return true;
+}
+
 /* "mlp.experts.7.gate_proj." */
 static bool take_expert(const char **at, tensor_name *t)
 {
-    for (int style = 0; style < 2; style++) {
+    for (int style = 0; style <= EXPERT_LISTS; style++) {
         const char *p = *at;
-        if (!skip(&p, expert_names[style].before) || !take_number(&p, &t->expert)) continue;
+        bool lists = style == EXPERT_LISTS;
+        if (!skip(&p, expert_names[style].before)) continue;
+        if (!lists && !take_number(&p, &t->expert)) continue;
         for (int i = 0; i < LORA_EXPERT_PROJS; i++) {
-            const char *end = p;
-            if (!skip(&end, expert_names[style].module[i]) || !skip(&end, ".")) continue;
+            const char *end = p, *name = expert_names[style].module[i];
+            if (lists ? !take_listed(&end, name, &t->expert)
+                      : !skip(&end, name) || !skip(&end, "."))
+                continue;
             t->module = MODULE_EXPERT_GATE + i;
-            t->w123 = style == 1;
+            t->style = (expert_style)style;
             *at = end;
             return true;
         }
@@ -218,7 +285,7 @@ static bool take_stack(const char **at, tensor_name *t)
 static bool take_path(const char **at, tensor_name *t)
 {
     t->layer = t->expert = -1;
-    t->w123 = false;
+    t->style = EXPERT_MODULES;
     t->root = -1;
     t->module = MODULE_HEAD;
     const char *p = *at;
@@ -257,7 +324,9 @@ bool tensor_name_parse(const char *name, tensor_name *out)
 {
     char plain[NAME_MAX_BYTES];
     const char *at = plain;
-    if (!unwrap(name, plain) || !take_path(&at, out)) return false;
+    if (!unwrap(name, plain)) return false;
+    out->mlp = usual_mlp(plain);
+    if (!take_path(&at, out)) return false;
     for (size_t i = 0; i < sizeof endings / sizeof(*endings); i++) {
         if (strcmp(at, endings[i].ending) != 0) continue;
         if (endings[i].where == LINEAR && out->module >= MODULE_EMBED) continue;
@@ -283,7 +352,7 @@ err_code naming_learn(naming *n, const char *name, err *e)
     if (t.module == MODULE_QKV) n->qkv = true;
     if (t.module == MODULE_GATE_UP) n->gate_up = true;
     n->experts |= t.expert >= 0;
-    n->w123 |= t.w123;
+    if (t.style != EXPERT_MODULES) n->style = t.style;
     n->stacks |= t.module == MODULE_STACK || t.module == MODULE_STACK_INNER;
     if (t.root < 0) return ERR_NONE;
     if (n->root >= 0 && n->root != t.root)

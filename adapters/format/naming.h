@@ -23,6 +23,9 @@ enum {
     MODULE_GATE_UP,          /* gate, then up */
     MODULE_FC,               /* up and down of an MLP without a gate, as StarCoder 2 calls them */
     MODULE_FC_OUT,
+    MODULE_Q_B, /* of attention over latents: PROJ_Q behind PROJ_Q_A, PROJ_K and PROJ_V */
+    MODULE_KV_A,
+    MODULE_KV_B,
     MODULE_SHARED_GATE, /* of the MLP that all rows take beside experts */
     MODULE_SHARED_UP,
     MODULE_SHARED_DOWN,
@@ -54,23 +57,29 @@ typedef enum {
 
 enum { NAMING_ROOTS = 6 };
 
+/* How modules of single experts are called: "experts.7.gate_proj"; as Mixtral, "experts.7.w1"; or
+ * as Unsloth has them of a GPT-OSS, "experts.gate_up_projs.7", gate and up in one. */
+typedef enum { EXPERT_MODULES, EXPERT_W123, EXPERT_LISTS } expert_style;
+
 /* One tensor's name taken apart. */
 typedef struct tensor_name {
     int layer;  /* -1: outside the layers */
     int expert; /* of MODULE_EXPERT_...; else -1 */
     int module;
     tensor_role role;
-    int root;  /* which way of naming the model; -1: the name does not tell (lm_head) */
-    bool w123; /* an expert's module, as Mixtral calls it */
+    int root; /* which way of naming the model; -1: the name does not tell (lm_head) */
+    mlp_names mlp;
+    expert_style style; /* of an expert's module */
 } tensor_name;
 
 /* How one file names things. */
 typedef struct naming {
-    int root;          /* -1: as PEFT does for a language model */
-    bool qkv, gate_up; /* fused modules occur */
-    bool experts;      /* modules of single experts occur, */
-    bool w123;         /* as Mixtral calls them */
-    bool stacks;       /* parameters of all experts occur */
+    int root;           /* -1: as PEFT does for a language model */
+    bool qkv, gate_up;  /* fused modules occur */
+    bool experts;       /* modules of single experts occur, */
+    expert_style style; /* called so */
+    bool stacks;        /* parameters of all experts occur */
+    mlp_names mlp;      /* the base's */
 } naming;
 
 bool tensor_name_parse(const char *name, tensor_name *out);
@@ -84,6 +93,9 @@ err_code naming_refuse(const char *name, err *e);
 /* "self_attn.q_proj", "mlp.gate_up_proj", "lm_head" ... */
 const char *module_name(int module);
 
+/* The same as this base calls it, for sentences. */
+void module_base_name(char *out, size_t cap, mlp_names mlp, int module);
+
 /* The whole name that PEFT's rules see: "model.layers.3.self_attn.q_proj". */
 void module_path(char *out, size_t cap, const naming *n, int layer, int module);
 
@@ -93,7 +105,9 @@ void module_expert_path(char *out, size_t cap, const naming *n, int layer, int e
 /* "model.layers.3.mlp.experts", or, of a Granite, "...block_sparse_moe.experts". */
 void module_stack_path(char *out, size_t cap, const naming *n, int layer, bool granite);
 
-/* The projections of one in-layer module: *count of them from the result on. */
+/* The projections of one in-layer module: *count of them from the result on.  Of a module of an
+ * expert: how many there are of MODULE_EXPERT_GATE and its next ones. */
 proj module_projs(int module, int *count);
+int expert_module_projs(expert_style style, int module);
 
 #endif

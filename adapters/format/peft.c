@@ -41,10 +41,33 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
     }
 }
 
+bool peft_attention_there(const model_config *base, int module)
+{
+    bool latent = base->latent.rank > 0, two = base->q_rank > 0;
+    switch (module) {
+    case PROJ_Q_A:
+    case MODULE_Q_B: return two;
+    case PROJ_Q: return !two;
+    case PROJ_K:
+    case PROJ_V:
+    case MODULE_QKV: return !latent;
+    case MODULE_KV_A:
+    case MODULE_KV_B: return latent;
+    default: return true;
+    }
+}
+
+int peft_module_of(const peft_config *pc, proj p)
+{
+    if (p == PROJ_Q && pc->latent_q) return MODULE_Q_B;
+    if (p == PROJ_K && pc->latent) return MODULE_KV_A;
+    return p == PROJ_V && pc->latent ? MODULE_KV_B : (int)p;
+}
+
 static void expert_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
                              size_t slot)
 {
-    static const naming usual = {.root = -1}, mixtral = {.root = -1, .w123 = true};
+    static const naming usual = {.root = -1}, mixtral = {.root = -1, .style = EXPERT_W123};
     size_t at = slot - peft_expert_slots(pc->n_layer), each = (size_t)pc->n_expert;
     module_expert_path(out, cap, strcmp(base->family, "mixtral") == 0 ? &mixtral : &usual,
                        (int)(at / LORA_EXPERT_PROJS / each), (int)(at / LORA_EXPERT_PROJS % each),
@@ -56,13 +79,14 @@ void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_
 {
     int n_layer = pc->n_layer, layer = (int)(slot / PROJ_COUNT), p = (int)(slot % PROJ_COUNT);
     size_t norm = slot - peft_norm_slot(n_layer, 0);
-    if (slot >= peft_expert_slots(n_layer))
+    if (slot < peft_head_slot(n_layer)) {
+        char name[64];
+        bool shared = p >= PROJ_GATE && base->layer[layer] & LAYER_EXPERTS;
+        int module = shared ? MODULE_SHARED_GATE + p - PROJ_GATE : peft_module_of(pc, (proj)p);
+        module_base_name(name, sizeof(name), base->mlp_names, module);
+        snprintf(out, cap, "model.layers.%d.%s", layer, name);
+    } else if (slot >= peft_expert_slots(n_layer))
         expert_slot_name(out, cap, base, pc, slot);
-    else if (slot < peft_head_slot(n_layer) && p >= PROJ_GATE && base->layer[layer] & LAYER_EXPERTS)
-        snprintf(out, cap, "model.layers.%d.%s", layer,
-                 module_name(MODULE_SHARED_GATE + p - PROJ_GATE));
-    else if (slot < peft_head_slot(n_layer))
-        snprintf(out, cap, "model.layers.%d.%s", layer, module_name(p));
     else if (slot == peft_score_slot(n_layer))
         snprintf(out, cap, "%s", module_name(MODULE_SCORE));
     else if (slot == peft_norm_slot(n_layer, n_layer * LORA_NORMS))
@@ -473,7 +497,7 @@ static err_code read_parameters(const cJSON *root, const model_config *base, con
 {
     const cJSON *list = json_get(root, "target_parameters");
     if (!list || unset(list)) return ERR_NONE;
-    if (base->experts.n == 0)
+    if (base->experts.route.n == 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "adapter_config.json sets 'target_parameters': LoRA on bare parameters is "
                        "supported for experts alone, and the base has none");
@@ -675,7 +699,8 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
 static bool there(const model_config *base, const naming *names, int layer, int module)
 {
     bool mixed = base->layer[layer] & LAYER_EXPERTS;
-    if (module >= MODULE_EXPERT_GATE) return false;
+    if (module >= MODULE_EXPERT_GATE || !peft_attention_there(base, module)) return false;
+    if (module >= MODULE_Q_B && module <= MODULE_KV_B) return true;
     if (module >= MODULE_SHARED_GATE) return mixed && base->experts.shared_dim > 0;
     if (mixed && module >= PROJ_GATE && module != MODULE_QKV) return false;
     bool mlp = module >= PROJ_GATE && module <= MODULE_GATE_UP && module != MODULE_QKV;
@@ -746,9 +771,10 @@ static err_code settle_experts(plan *pl, const model_config *base, const naming 
 {
     char name[NAME_MAX_BYTES];
     err_code rc = ERR_NONE;
-    int n = names->experts ? base->experts.n : 1;
+    int n = names->experts ? base->experts.route.n : 1;
     naming own = *names;
-    if (!names->experts) own.w123 = strcmp(base->family, "mixtral") == 0;
+    bool w123 = strcmp(base->family, "mixtral") == 0;
+    if (!names->experts) own.style = w123 ? EXPERT_W123 : EXPERT_MODULES;
     if (!(base->layer[layer] & LAYER_EXPERTS)) return ERR_NONE;
     for (int i = 0; i < n * LORA_EXPERT_PROJS && !rc; i++) {
         int expert = i / LORA_EXPERT_PROJS, p = i % LORA_EXPERT_PROJS;
@@ -757,6 +783,7 @@ static err_code settle_experts(plan *pl, const model_config *base, const naming 
         if (!wanted || excluded(pl, name) || !names->experts) continue;
         size_t slot = peft_expert_slot(pc, layer, expert, PROJ_GATE + p);
         rc = settle_layer(pl, pc, name, rank_limit, &pc->layer[slot], e);
+        if (own.style == EXPERT_LISTS && p == 1) pc->n_wrapped--; /* gate and up are one module */
         if (!rc && pl->work > WORK_MAX)
             rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
     }
@@ -794,7 +821,7 @@ static err_code settle_stacks(plan *pl, const model_config *base, const naming *
         peft_layer one = {0};
         err_code rc = settle_layer(pl, pc, name, rank_limit, &one, e);
         if (rc) return rc;
-        for (int k = 0; k < base->experts.n; k++)
+        for (int k = 0; k < base->experts.route.n; k++)
             for (int p = i ? PROJ_DOWN : PROJ_GATE; p <= (i ? PROJ_DOWN : PROJ_UP); p++)
                 pc->layer[peft_expert_slot(pc, layer, k, p)] = one;
     }
@@ -920,13 +947,17 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
     err_code rc = read_root(text, len, &root, e);
     if (rc) return rc;
     plan pl = {0};
+    naming own_names = names ? *names : usual;
+    own_names.mlp = base->mlp_names;
+    out->latent = base->latent.rank > 0;
+    out->latent_q = base->q_rank > 0;
     out->n_layer = base->n_layer;
-    out->n_expert = names && (names->experts || names->stacks) ? base->experts.n : 0;
+    out->n_expert = names && (names->experts || names->stacks) ? base->experts.route.n : 0;
     out->layer = calloc(peft_slots(out), sizeof(*out->layer));
     if (!out->layer)
         rc = err_set(e, ERR_NOMEM, "out of memory");
     else
-        rc = read_plan(root, &pl, base, names != NULL ? names : &usual, rank_max, out, e);
+        rc = read_plan(root, &pl, base, &own_names, rank_max, out, e);
     plan_clear(&pl);
     cJSON_Delete(root);
     if (rc) peft_clear(out);

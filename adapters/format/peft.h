@@ -55,6 +55,7 @@ typedef struct peft_config {
     peft_bias bias;
     bool save_head, save_embed, save_score; /* modules_to_save */
     bool tie;                               /* ensure_weight_tying, on a tied base */
+    bool latent, latent_q;                  /* the base's attention goes over latents */
     int n_wrapped, rank_max;                /* n_wrapped: modules as PEFT counts them */
     int32_t *invocation;                    /* alora_invocation_tokens; owned */
     int n_invocation;                       /* 0: the adapter works on every row */
@@ -129,6 +130,12 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
 /* "model.layers.3.self_attn.q_proj", "lm_head", "embed_tokens": for sentences. */
 void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
                     size_t slot);
+
+/* Whether the attention of this base has the module; true of all modules that are none of
+ * attention's. */
+bool peft_attention_there(const model_config *base, int module);
+/* The module that a projection is in this base. */
+int peft_module_of(const peft_config *pc, proj p);
 
 static inline const peft_layer *peft_at(const peft_config *pc, int layer, proj p)
 {

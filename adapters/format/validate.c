@@ -87,10 +87,11 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
     char name[128];
     uint64_t end = t->bytes;
     *zero = true;
-    if (t->apart > 1) { /* of a parameter of all experts: the whole of it with the first one's */
+    if (t->n_col > 0) end = adapter_tensor_span(t);
+    if (t->woven > 0) { /* of a parameter of all experts: the whole of it with the first one's */
         size_t at = slot - peft_expert_slots(pc->n_layer);
         if (at / LORA_EXPERT_PROJS % (size_t)pc->n_expert != 0) return ERR_NONE;
-        end = t->bytes * (uint64_t)t->apart;
+        end += (uint64_t)(t->woven - 1) * dtype_bytes(t->type);
     }
     for (uint64_t done = 0; done < end;) {
         size_t n = end - done < CHUNK ? (size_t)(end - done) : CHUNK;
@@ -350,10 +351,11 @@ void adapter_describe(const adapter_layout *al, char *out, size_t cap)
                 rank_min = pc->layer[slot].rank;
         }
         size_t at = strlen(targets);
-        const char *dot = expert ? NULL : strchr(module_name(module), '.');
+        int shown = module < PROJ_COUNT ? peft_module_of(pc, (proj)module) : module;
+        const char *dot = expert ? NULL : strchr(module_name(shown), '.');
         if (any)
             snprintf(targets + at, sizeof targets - at, "%s\"%s\"", at > 0 ? "," : "",
-                     dot != NULL ? dot + 1 : module_name(module));
+                     dot != NULL ? dot + 1 : module_name(shown));
     }
     snprintf(
         out, cap,

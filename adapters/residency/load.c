@@ -176,7 +176,7 @@ static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t
 static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **spare)
 {
     const uint8_t *p = file + t->offset;
-    if (t->apart <= 1 && (uintptr_t)p % dtype_bytes(t->type) == 0) return p;
+    if (t->n_col == 0 && (uintptr_t)p % dtype_bytes(t->type) == 0) return p;
     *spare = malloc((size_t)t->bytes);
     if (*spare) adapter_tensor_gather(t, file, *spare);
     return *spare;
@@ -224,9 +224,10 @@ size_t adapter_chunk_least(const model_config *base, const backend *be)
     for (int p = 0; p < PROJ_COUNT; p++) {
         int d_out, d_in;
         model_proj_shape(base, (proj)p, &d_out, &d_in);
+        if (d_in == 0) continue; /* none in this base */
         size_t rows = be_lora_a_bytes(be, base->type, A_ROWS, d_in);
         if (rows > least) least = rows;
-        if (base->experts.n == 0) continue;
+        if (base->experts.route.n == 0) continue;
         int ffn = base->experts.ffn_dim > base->experts.shared_dim ? base->experts.ffn_dim
                                                                    : base->experts.shared_dim;
         rows = be_lora_a_bytes(be, base->type, A_ROWS, ffn);

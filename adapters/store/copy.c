@@ -82,12 +82,12 @@ static bool squeeze_all(adapter_copy *c, const uint8_t *file)
             if (!t->present) continue;
             const uint8_t *from = file + t->offset;
             if (packed_small(part)) {
-                uint8_t *spare = t->apart > 1 ? malloc((size_t)t->bytes) : NULL;
-                if (t->apart > 1 && !spare) return false;
+                uint8_t *spare = t->n_col > 0 ? malloc((size_t)t->bytes) : NULL;
+                if (t->n_col > 0 && !spare) return false;
                 if (spare) adapter_tensor_gather(t, file, spare);
                 to = squeeze(to, spare ? spare : from, t->type, values_of(t));
                 free(spare);
-                t->apart = 0;
+                t->n_col = 0;
                 t->bytes = values_of(t) * sizeof(float);
                 t->type = DT_F32;
             } else {

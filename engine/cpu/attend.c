@@ -31,13 +31,21 @@ static const attend_kernels *kernels_of(const backend *be)
 
 /* --------------------------------------------------------------------- pages -- */
 
+static int padded(int d)
+{
+    return (d + D_UNIT - 1) / D_UNIT * D_UNIT;
+}
+
 static void lay_out(cpu_kv *kv, const attn_shape *shape)
 {
-    kv->d_pad = (shape->head_dim + D_UNIT - 1) / D_UNIT * D_UNIT;
+    int k_pad = padded(shape->head_dim);
+    kv->d_pad = padded(attn_v_dim(shape));
     kv->elem_bytes = dtype_bytes(shape->kv_type);
-    kv->code_bytes = (size_t)kv->d_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
+    kv->k_bytes = (size_t)k_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
+    kv->v_bytes = (size_t)kv->d_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
     size_t scales = shape->kv_type == DT_I8 ? CPU_PAGE_TOKENS * sizeof(uint16_t) : 0;
-    kv->head_bytes = 2 * (kv->code_bytes + scales);
+    kv->v_at = kv->k_bytes + scales;
+    kv->head_bytes = kv->v_at + kv->v_bytes + scales;
     kv->layer_bytes = kv->head_bytes * (size_t)shape->n_kv_head;
     kv->page_bytes = kv->layer_bytes * (size_t)shape->n_layer;
 }
@@ -54,9 +62,9 @@ err_code cpu_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int 
                        size_t stride, err *e)
 {
     (void)be;
-    if (shape->head_dim > HEAD_DIM_MAX) {
-        return err_set(e, ERR_UNSUPPORTED, "head_dim %d is greater than %d", shape->head_dim,
-                       HEAD_DIM_MAX);
+    int most = shape->head_dim > shape->v_dim ? shape->head_dim : shape->v_dim;
+    if (most > HEAD_DIM_MAX) {
+        return err_set(e, ERR_UNSUPPORTED, "head_dim %d is greater than %d", most, HEAD_DIM_MAX);
     }
     cpu_kv *kv = calloc(1, sizeof(*kv));
     if (!kv) return err_set(e, ERR_NOMEM, "no memory for the KV pool");
@@ -183,30 +191,34 @@ static void store_values(char *to, uint16_t *scale, dtype type, int apart, const
 
 static void store_kv(const cpu_kv *kv, char *k, char *v, int slot, const float *ks, const float *vs)
 {
-    int d = kv->head.shape.head_dim;
-    dtype type = kv->head.shape.kv_type;
-    store_values(k + (size_t)slot * kv->elem_bytes, kv_scales(kv, k) + slot, type, CPU_PAGE_TOKENS,
-                 ks, d);
-    store_values(v + (size_t)slot * kv->d_pad * kv->elem_bytes, kv_scales(kv, v) + slot, type, 1,
-                 vs, d);
+    const attn_shape *sh = &kv->head.shape;
+    dtype type = sh->kv_type;
+    store_values(k + (size_t)slot * kv->elem_bytes, kv_scales(k, kv->k_bytes) + slot, type,
+                 CPU_PAGE_TOKENS, ks, sh->head_dim);
+    store_values(v + (size_t)slot * kv->d_pad * kv->elem_bytes, kv_scales(v, kv->v_bytes) + slot,
+                 type, 1, vs, attn_v_dim(sh));
 }
 
 static void append_row(const append_job *j, const step_seq *sq, int row)
 {
     const attn_shape *sh = &j->kv->head.shape;
-    int pos = j->s->pos[row], d = sh->head_dim;
+    int pos = j->s->pos[row], d = sh->head_dim, v_dim = attn_v_dim(sh);
     float *q = j->q + (size_t)row * sh->n_head * d;
     float *k = j->k + (size_t)row * sh->n_kv_head * d;
-    const float *v = j->v + (size_t)row * sh->n_kv_head * d;
+    const float *v = j->v + (size_t)row * sh->n_kv_head * v_dim;
     for (int h = 0; h < sh->n_head; h++) {
         j->kern->rope(q + h * d, j->q_norm, j->eps, j->rope, pos, d);
+    }
+    if (j->rope->q_scale > 0) {
+        float by = 1 + j->rope->q_scale * log1pf(floorf((float)(pos + 1) / j->rope->q_floor));
+        for (int i = 0; i < sh->n_head * d; i++) q[i] *= by;
     }
     assert(pos >= sq->pos0 && pos / CPU_PAGE_TOKENS < sq->n_page && pos < j->rope->max_pos);
     int page = sq->page[pos / CPU_PAGE_TOKENS], slot = pos % CPU_PAGE_TOKENS;
     for (int h = 0; h < sh->n_kv_head; h++) {
         j->kern->rope(k + h * d, j->k_norm, j->eps, j->rope, pos, d);
         store_kv(j->kv, kv_k(j->kv, page, j->layer, h), kv_v(j->kv, page, j->layer, h), slot,
-                 k + h * d, v + h * d);
+                 k + h * d, v + h * v_dim);
     }
 }
 
@@ -253,9 +265,9 @@ typedef struct {
     const attend_kernels *kern;
     const cpu_kv *kv;
     float *out;
-    const float *q;
+    const float *q, *sinks;
     const step *s;
-    int layer, window;
+    int layer;
     char *parts; /* of each piece, where items are split; else NULL */
     size_t part_bytes;
     atomic_int next, next_merge;
@@ -284,7 +296,8 @@ static int split_of(int pos)
 /* Splits that rows of a sequence see. */
 static int splits_of(const attend_job *j, const step_seq *sq)
 {
-    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(attend_from(j->window, sq->pos0)) + 1;
+    int from = attn_from(&j->kv->head.shape, j->layer, sq->pos0);
+    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(from) + 1;
 }
 
 static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
@@ -295,11 +308,14 @@ static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
     attend_item it = {.kv_head = item % sh->n_kv_head, .page = sq->page};
     for (; it.n < ATTEND_ROWS && pair < pairs; it.n++, pair++) {
         int row = sq->row0 + pair / group, head = it.kv_head * group + pair % group;
-        size_t at = ((size_t)row * sh->n_head + head) * d;
-        it.rows[it.n] = (attend_row){.q = j->q + at, .out = j->out + at, .pos = j->s->pos[row]};
+        size_t at = (size_t)row * sh->n_head + head;
+        it.rows[it.n] = (attend_row){.q = j->q + at * d,
+                                     .out = j->out + at * attn_v_dim(sh),
+                                     .sink = j->sinks ? j->sinks[head] : -INFINITY,
+                                     .pos = j->s->pos[row]};
     }
     assert(it.n > 0);
-    it.first = split_of(attend_from(j->window, it.rows[0].pos));
+    it.first = split_of(attn_from(sh, j->layer, it.rows[0].pos));
     it.last = split_of(it.rows[it.n - 1].pos);
     assert(it.first <= it.last && it.last * SPLIT_PAGES < sq->n_page);
     return it;
@@ -312,7 +328,7 @@ static void sum_split(const attend_job *j, attend_part *part, const attend_item 
 
 static void finish(const attend_job *j, const attend_item *it, const attend_part *all)
 {
-    j->kern->finish(it->rows, all, it->n, j->kv->head.shape.head_dim, j->kv->d_pad);
+    j->kern->finish(it->rows, all, it->n, attn_v_dim(&j->kv->head.shape), j->kv->d_pad);
 }
 
 static void run_item(const attend_job *j, const attend_item *it)
@@ -382,8 +398,8 @@ static int few_items(const cpu_state *cpu)
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim)
 {
     if (pool_threads(cpu->pool) == 1) return 0;
-    int d_pad = (head_dim + D_UNIT - 1) / D_UNIT * D_UNIT;
-    return (size_t)few_items(cpu) * (size_t)(split_of(context) + 1) * attend_part_bytes(d_pad);
+    return (size_t)few_items(cpu) * (size_t)(split_of(context) + 1) *
+           attend_part_bytes(padded(head_dim));
 }
 
 /* False: no memory, and the backend has failed. */
@@ -401,8 +417,8 @@ static bool split_items(backend *be, attend_job *j)
     return j->parts != NULL;
 }
 
-void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, const step *s,
-                int layer)
+void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, const float *sinks,
+                const step *s, int layer)
 {
     cpu_state *cpu = cpu_of(be);
     assert(pool->page_tokens == CPU_PAGE_TOKENS && pool->shape.head_dim <= HEAD_DIM_MAX);
@@ -410,9 +426,9 @@ void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, co
                     .kv = (const cpu_kv *)pool,
                     .out = out,
                     .q = q,
+                    .sinks = sinks,
                     .s = s,
-                    .layer = layer,
-                    .window = attn_window(&pool->shape, layer)};
+                    .layer = layer};
     size_t work = 0;
     for (int i = 0; i < s->n_seq; i++) {
         const step_seq *sq = &s->seq[i];

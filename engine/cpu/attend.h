@@ -1,11 +1,11 @@
 /* attend.h -- what attend.c and its kernels agree on.  Private to engine/cpu/.
  *
  * A page holds 32 positions of every layer.  For one (layer, kv head):
- *     K [d_pad][32]   transposed, so that a dot product with 32 keys is a sweep over d
+ *     K [k_pad][32]   transposed, so that a dot product with 32 keys is a sweep over d
  *     V [32][d_pad]
- * d_pad is head_dim rounded up to D_UNIT.  Elements are f32, bf16, f16 or int8.  Behind K and
- * behind V in int8 stand the scales of the 32 positions, bf16: a position's values are its codes
- * times its scale, so that writing one position never touches another.
+ * k_pad is head_dim rounded up to D_UNIT, d_pad the size of a value.  Elements are f32, bf16, f16
+ * or int8.  Behind K and behind V in int8 stand the scales of the 32 positions, bf16: a position's
+ * values are its codes times its scale, so that writing one position never touches another.
  *
  * Keys are cut at absolute positions into splits of SPLIT_PAGES pages.  A split is summed alone,
  * splits are merged in ascending order: so a row has the same bits whether one thread walks its
@@ -22,18 +22,20 @@ typedef struct cpu_kv {
     kv_pool head;
     int d_pad;
     size_t elem_bytes;
-    size_t code_bytes;  /* K or V of one kv head in one layer's page, without scales */
-    size_t head_bytes;  /* K and V, with them */
-    size_t layer_bytes; /* of all kv heads */
-    size_t page_bytes;  /* from one page to the next */
-    bool borrowed;      /* data is the caller's */
-    char *data;         /* [n_pages][n_layer][n_kv_head][K, V] */
+    size_t k_bytes, v_bytes; /* of one kv head in one layer's page, without scales */
+    size_t v_at;             /* V behind K and its scales */
+    size_t head_bytes;       /* both, with scales */
+    size_t layer_bytes;      /* of all kv heads */
+    size_t page_bytes;       /* from one page to the next */
+    bool borrowed;           /* data is the caller's */
+    char *data;              /* [n_pages][n_layer][n_kv_head][K, V] */
 } cpu_kv;
 
 /* One query row of one head. */
 typedef struct attend_row {
     const float *q; /* [head_dim] */
-    float *out;     /* [head_dim] */
+    float *out;     /* [attn_v_dim()] */
+    float sink;     /* a score of its head's own; -INFINITY: none */
     int pos;
 } attend_row;
 
@@ -50,12 +52,6 @@ static inline size_t attend_part_bytes(int d_pad)
     return sizeof(attend_part) + sizeof(float) * ATTEND_ROWS * (size_t)d_pad;
 }
 
-/* The first position that a row at `pos` sees with this window. */
-static inline int attend_from(int window, int pos)
-{
-    return window > 0 && pos >= window ? pos - window + 1 : 0;
-}
-
 /* Split `at` for up to ATTEND_ROWS rows that share a sequence and a kv head, ascending
  * positions. */
 typedef void split_fn(attend_part *out, const cpu_kv *kv, const attend_row *rows, int n,
@@ -65,7 +61,7 @@ typedef void split_fn(attend_part *out, const cpu_kv *kv, const attend_row *rows
 typedef void merge_fn(attend_part *into, const attend_part *part, int n, int d_pad);
 
 /* All parts being merged: the rows' out. */
-typedef void finish_fn(const attend_row *rows, const attend_part *part, int n, int head_dim,
+typedef void finish_fn(const attend_row *rows, const attend_part *part, int n, int v_dim,
                        int d_pad);
 
 /* x in place: RMS norm per head (if norm), then the table's rotation for `pos`. */
@@ -89,13 +85,13 @@ static inline char *kv_k(const cpu_kv *kv, int page, int layer, int kv_head)
 
 static inline char *kv_v(const cpu_kv *kv, int page, int layer, int kv_head)
 {
-    return kv_k(kv, page, layer, kv_head) + kv->head_bytes / 2;
+    return kv_k(kv, page, layer, kv_head) + kv->v_at;
 }
 
-/* [CPU_PAGE_TOKENS], of what kv_k() or kv_v() gave; int8 only. */
-static inline uint16_t *kv_scales(const cpu_kv *kv, const char *codes)
+/* [CPU_PAGE_TOKENS], of what kv_k() or kv_v() gave, behind its k_bytes or v_bytes; int8 only. */
+static inline uint16_t *kv_scales(const char *codes, size_t bytes)
 {
-    return (uint16_t *)(void *)((uintptr_t)codes + kv->code_bytes);
+    return (uint16_t *)(void *)((uintptr_t)codes + bytes);
 }
 
 #endif

@@ -187,9 +187,9 @@ static void page_of(const page_work *p, dtype type)
 }
 
 /* The first slot that a row sees of the page that begins at `base`, and one past the last. */
-static int slot_from(int window, int pos, int base)
+static int slot_from(const attn_shape *sh, int layer, int pos, int base)
 {
-    int from = attend_from(window, pos);
+    int from = attn_from(sh, layer, pos);
     return from > base ? from - base : 0;
 }
 
@@ -199,19 +199,19 @@ static int slot_to(int pos, int base)
 }
 
 /* Neighbours with the same range share the loads of K and V. */
-static void rows_of_page(page_work p, dtype type, int window, const attend_row *rows, int n,
-                         int base)
+static void rows_of_page(page_work p, const attn_shape *sh, int layer, const attend_row *rows,
+                         int n, int base)
 {
     for (int r = 0; r < n; r += p.n) {
         p.r0 = r;
         p.n = 1;
-        p.lo = slot_from(window, rows[r].pos, base);
+        p.lo = slot_from(sh, layer, rows[r].pos, base);
         p.hi = slot_to(rows[r].pos, base);
         if (p.lo >= p.hi) continue;
-        while (r + p.n < n && slot_from(window, rows[r + p.n].pos, base) == p.lo &&
+        while (r + p.n < n && slot_from(sh, layer, rows[r + p.n].pos, base) == p.lo &&
                slot_to(rows[r + p.n].pos, base) == p.hi)
             p.n++;
-        page_of(&p, type);
+        page_of(&p, sh->kv_type);
     }
 }
 
@@ -219,7 +219,6 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
                   const int32_t *page, int layer, int kv_head, int at)
 {
     const attn_shape *sh = &kv->head.shape;
-    int window = attn_window(sh, layer);
     alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
     for (int r = 0; r < n; r++) {
         part->max[r] = -INFINITY;
@@ -227,7 +226,7 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
         for (int i = 0; i < sh->head_dim; i++) q[r][i] = rows[r].q[i] * sh->scale;
     }
     memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
-    int first = attend_from(window, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
+    int first = attn_from(sh, layer, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
     if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
     if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
     for (int b = first; b <= last; b++) {
@@ -240,9 +239,9 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
                        .k = kv_k(kv, page[b], layer, kv_head),
                        .v = kv_v(kv, page[b], layer, kv_head),
                        .next = kv_k(kv, page[soon], layer, kv_head)};
-        p.k_scale = kv_scales(kv, p.k);
-        p.v_scale = kv_scales(kv, p.v);
-        rows_of_page(p, sh->kv_type, window, rows, n, b * PAGE);
+        p.k_scale = kv_scales(p.k, kv->k_bytes);
+        p.v_scale = kv_scales(p.v, kv->v_bytes);
+        rows_of_page(p, sh, layer, rows, n, b * PAGE);
     }
 }
 
@@ -262,12 +261,12 @@ static void merge(attend_part *into, const attend_part *part, int n, int d_pad)
     }
 }
 
-static void finish(const attend_row *rows, const attend_part *part, int n, int head_dim, int d_pad)
+static void finish(const attend_row *rows, const attend_part *part, int n, int v_dim, int d_pad)
 {
     for (int r = 0; r < n; r++) {
-        float inv = 1.0F / part->sum[r];
+        float inv = 1.0F / (part->sum[r] + expf(rows[r].sink - part->max[r]));
         const float *o = part->o + (size_t)r * d_pad;
-        for (int i = 0; i < head_dim; i++) rows[r].out[i] = o[i] * inv;
+        for (int i = 0; i < v_dim; i++) rows[r].out[i] = o[i] * inv;
     }
 }
 
@@ -295,6 +294,7 @@ static void rope(float *x, const float *norm, float eps, const rope_table *t, in
     }
     int half = t->rope_dim / 2;
     const float *cos = t->cos + (size_t)pos * half, *sin = t->sin + (size_t)pos * half;
+    x += t->first;
     if (t->pairs)
         turn(x, cos, sin, half, 2, 1);
     else

@@ -132,8 +132,8 @@ void cpu_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cpu_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                      const float *q_norm, const float *k_norm, float norm_eps,
                      const rope_table *rope, const step *s, int layer);
-void cpu_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
-                int layer);
+void cpu_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
+                const step *s, int layer);
 
 /* rows.c */
 void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
@@ -141,6 +141,10 @@ void cpu_rms_norm(backend *be, float *out, const float *x, const float *weight, 
                   int n_rows, int dim);
 void cpu_layer_norm(backend *be, float *out, const float *x, const float *weight, const float *bias,
                     float eps, int row0, int n_rows, int dim);
+void cpu_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                     const latent_shape *shape, int n_rows);
+void cpu_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                       const latent_shape *shape, int n_rows);
 void cpu_gate(backend *be, activation act, float *gate, const float *up, size_t n);
 void cpu_add(backend *be, float *x, const float *y, float scale, size_t n);
 void cpu_scale(backend *be, float *x, float scale, size_t n);

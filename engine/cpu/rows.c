@@ -184,10 +184,70 @@ void cpu_layer_norm(backend *be, float *out, const float *x, const float *gain, 
     run(be, (size_t)n_rows * dim, layer_norm_thread, &j);
 }
 
+typedef struct {
+    const row_kernels *kern;
+    float *out, *v;
+    const float *x, *kv, *weight;
+    float eps;
+    const latent_shape *sh;
+    int n_rows;
+    atomic_size_t next;
+} latent_job;
+
+static void latent_norm_thread(void *arg, int thread)
+{
+    (void)thread;
+    latent_job *j = arg;
+    size_t from, to, rank = (size_t)j->sh->rank, wide = rank + (size_t)j->sh->rope;
+    while (pool_next_piece(&j->next, (size_t)j->n_rows, PIECE / rank + 1, &from, &to))
+        for (size_t i = from; i < to; i++)
+            j->kern->rms_norm(j->out + i * rank, j->x + i * wide, j->weight, j->eps, (int)rank);
+}
+
+void cpu_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                     const latent_shape *shape, int n_rows)
+{
+    latent_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
+                    .out = out,
+                    .x = x,
+                    .weight = gain,
+                    .eps = eps,
+                    .sh = shape,
+                    .n_rows = n_rows};
+    run(be, (size_t)n_rows * (size_t)shape->rank, latent_norm_thread, &j);
+}
+
+/* Items are heads of rows. */
+static void spread_thread(void *arg, int thread)
+{
+    (void)thread;
+    latent_job *j = arg;
+    const latent_shape *sh = j->sh;
+    size_t nope = (size_t)sh->nope, rope = (size_t)sh->rope, v = (size_t)sh->v, from, to;
+    size_t heads = (size_t)sh->n_head, wide = (size_t)sh->rank + rope;
+    while (pool_next_piece(&j->next, (size_t)j->n_rows * heads, PIECE / (nope + v) + 1, &from, &to))
+        for (size_t i = from; i < to; i++) {
+            const float *kv = j->kv + i * (nope + v), *shared = j->x + i / heads * wide + sh->rank;
+            float *k = j->out + i * (nope + rope);
+            memcpy(k, kv, nope * sizeof(*k));
+            memcpy(k + nope, shared, rope * sizeof(*k));
+            memcpy(j->v + i * v, kv + nope, v * sizeof(*k));
+        }
+}
+
+void cpu_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                       const latent_shape *shape, int n_rows)
+{
+    latent_job j = {.out = k, .v = v, .kv = kv, .x = x, .sh = shape, .n_rows = n_rows};
+    run(be, (size_t)n_rows * (size_t)(shape->n_head * (shape->nope + shape->v)), spread_thread, &j);
+}
+
 static void gate_some(const rows_job *j, float *gate, const float *up, size_t n)
 {
     bool silu = j->act == ACT_SILU;
-    if (up)
+    if (j->act == ACT_SWIGLU_CLAMPED)
+        j->kern->clamped_mul(gate, up, n);
+    else if (up)
         (silu ? j->kern->silu_mul : j->kern->gelu_mul)(gate, up, n);
     else
         (silu ? j->kern->silu : j->kern->gelu)(gate, n);

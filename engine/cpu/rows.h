@@ -10,6 +10,7 @@ typedef struct row_kernels {
                        float eps, int dim);
     void (*silu_mul)(float *gate, const float *up, size_t n);
     void (*gelu_mul)(float *gate, const float *up, size_t n); /* the one with tanh */
+    void (*clamped_mul)(float *gate, const float *up, size_t n); /* ACT_SWIGLU_CLAMPED */
     void (*silu)(float *x, size_t n);
     void (*gelu)(float *x, size_t n);
     void (*add)(float *x, const float *y, float scale, size_t n);

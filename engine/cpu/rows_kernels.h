@@ -60,7 +60,15 @@ static inline __attribute__((always_inline)) vf gelu(vf x)
     return x / (vf_set(1.0F) + vf_exp(-t));
 }
 
-typedef enum { SILU_MUL, GELU_MUL, SILU, GELU, SCALE, BEND } map_kind;
+static inline __attribute__((always_inline)) vf clamped(vf x, vf y)
+{
+    vf most = vf_set(7.0F), least = vf_set(-7.0F);
+    x = vf_select((vi)(x > most), most, x);
+    y = vf_select((vi)(y > most), most, vf_select((vi)(y < least), least, y));
+    return x / (vf_set(1.0F) + vf_exp(x * vf_set(-1.702F))) * (y + vf_set(1.0F));
+}
+
+typedef enum { SILU_MUL, GELU_MUL, CLAMPED_MUL, SILU, GELU, SCALE, BEND } map_kind;
 
 /* Of one vector x, and y beside it; `kind` is known where this is inlined. */
 static inline __attribute__((always_inline)) vf mapped(const map_kind kind, vf x, vf y, float scale,
@@ -69,6 +77,7 @@ static inline __attribute__((always_inline)) vf mapped(const map_kind kind, vf x
     switch (kind) {
     case SILU_MUL: return silu(x) * y;
     case GELU_MUL: return gelu(x) * y;
+    case CLAMPED_MUL: return clamped(x, y);
     case SILU: return silu(x);
     case GELU: return gelu(x);
     case SCALE: return x * vf_set(scale);
@@ -100,6 +109,11 @@ static void gelu_mul(float *gate, const float *up, size_t n)
     map(GELU_MUL, gate, up, n, 1, 0);
 }
 
+static void clamped_mul(float *gate, const float *up, size_t n)
+{
+    map(CLAMPED_MUL, gate, up, n, 1, 0);
+}
+
 static void silu_alone(float *x, size_t n)
 {
     map(SILU, x, NULL, n, 1, 0);
@@ -123,5 +137,5 @@ static void bend(float *x, float scale, float cap, size_t n)
         map(SCALE, x, NULL, n, scale, 0);
 }
 
-const row_kernels KERNELS = {rms_norm,   layer_norm, silu_mul, gelu_mul,
+const row_kernels KERNELS = {rms_norm,   layer_norm, silu_mul, gelu_mul, clamped_mul,
                              silu_alone, gelu_alone, add,      bend};

@@ -282,7 +282,10 @@ static bool write_table(const cuda_state *cu, writer *w, const lora_view *view)
     const attn_shape *s = &cu->kv->head.shape;
     const int q = s->n_head * s->head_dim, kv = s->n_kv_head * s->head_dim;
     for (int l = 0; l < cu->n_layer; l++) {
-        const int d_out[PROJ_COUNT] = {q, kv, kv, cu->dim, cu->ffn, cu->ffn, cu->dim};
+        const int d_out[PROJ_COUNT] = {
+            [PROJ_Q] = q,          [PROJ_K] = kv,       [PROJ_V] = kv,         [PROJ_O] = cu->dim,
+            [PROJ_GATE] = cu->ffn, [PROJ_UP] = cu->ffn, [PROJ_DOWN] = cu->dim,
+        };
         for (int p = 0; p < PROJ_COUNT; p++) {
             int at = l * PROJ_COUNT + p;
             if (!write_mat(w, at, &view->mat[at], d_out[p])) return false;

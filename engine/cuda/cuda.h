@@ -362,7 +362,7 @@ void cuda_kv_copied(backend *be);
 void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                       const float *q_norm, const float *k_norm, float norm_eps,
                       const rope_table *rope, const step *s, int layer);
-void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
-                 int layer);
+void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
+                 const step *s, int layer);
 
 #endif

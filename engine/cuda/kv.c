@@ -148,9 +148,10 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
     (void)CU(be, cu_rope_append(cu->stream, &a));
 }
 
-void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
-                 int layer)
+void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
+                 const step *s, int layer)
 {
+    (void)sinks; /* EXTRA_SINKS is not among this backend's */
     cuda_state *cu = cuda_of(be);
     const attn_shape *shape = &kv->shape;
     int cols = shape->n_head * shape->head_dim;

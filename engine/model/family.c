@@ -14,21 +14,33 @@
 #define BIAS       .bias_field = "attention_bias", .o_bias = true
 #define THETA      .theta = 10000
 
+/* Attention over latents: of DeepSeek-V2 and what came of it. */
+#define LATENT_NORMS [NORM_Q] = "self_attn.q_a_layernorm", [NORM_K] = "self_attn.kv_a_layernorm"
+#define LATENT(heads)                                       \
+    .no_window = true, .latent_eps = 1e-6F, .q_rank = 1536, \
+    .latent = {.rank = 512, .rope = 64, .nope = 128, .v = 128, .n_head = heads}
+
+#define DEEPSEEK_V3(name)                                                                          \
+    {                                                                                              \
+        .type = (name), .architecture = "DeepseekV3ForCausalLM", .n_vocab = 129280, .dim = 7168,   \
+        .ffn_dim = 18432, .n_layer = 61, .n_head = 128, .max_pos = 4096,                           \
+        .reads = READS_INTERLEAVE | READS_SPARE_LAYERS, .norm = {PRE_NORMS, LATENT_NORMS},         \
+        LATENT(128), .rope_pairs = true, .mlp_names = MLP_SHARED_EXPERTS, .experts = &deepseek_v3, \
+        BIAS, RMS, SILU, THETA                                                                     \
+    }
+
 #define EXPERTS                                                                        \
     .router = "mlp.gate", .each = "mlp.experts", .gate = "gate_proj", .up = "up_proj", \
     .down = "down_proj", .all_gate_up = "mlp.experts.gate_up_proj",                    \
     .all_down = "mlp.experts.down_proj"
 
-static const family_experts mixtral = {.n = 8,
-                                       .top_k = 2,
-                                       .normed = true,
+static const family_experts mixtral = {.route = {.n = 8, .top_k = 2, .normed = true},
                                        .router = "block_sparse_moe.gate",
                                        .each = "block_sparse_moe.experts",
                                        .gate = "w1",
                                        .up = "w3",
                                        .down = "w2"};
-static const family_experts qwen2_moe = {.n = 60,
-                                         .top_k = 4,
+static const family_experts qwen2_moe = {.route = {.n = 60, .top_k = 4},
                                          .ffn_dim = 1408,
                                          .ffn_field = "moe_intermediate_size",
                                          .reads_norm = true,
@@ -37,20 +49,69 @@ static const family_experts qwen2_moe = {.n = 60,
                                          .shared_gate = "mlp.shared_expert_gate",
                                          .shared_dim = 5632,
                                          EXPERTS};
-static const family_experts qwen3_moe = {.n = 128,
-                                         .top_k = 8,
+static const family_experts qwen3_moe = {.route = {.n = 128, .top_k = 8},
                                          .ffn_dim = 768,
                                          .ffn_field = "moe_intermediate_size",
                                          .reads_norm = true,
                                          .some_dense = true,
                                          EXPERTS};
-static const family_experts olmoe = {.n = 64, .top_k = 8, .reads_norm = true, EXPERTS};
-static const family_experts granitemoe = {.n = 8,
-                                          .top_k = 2,
-                                          .softmax_last = true,
+static const family_experts olmoe = {.route = {.n = 64, .top_k = 8}, .reads_norm = true, EXPERTS};
+static const family_experts granitemoe = {.route = {.n = 8, .top_k = 2, .softmax_last = true},
                                           .router = "block_sparse_moe.router.layer",
                                           .all_gate_up = "block_sparse_moe.input_linear.weight",
                                           .all_down = "block_sparse_moe.output_linear.weight"};
+static const family_experts deepseek_v2 = {.ffn_dim = 1407,
+                                           .ffn_field = "moe_intermediate_size",
+                                           .route = {.n = 64, .group_best = 1},
+                                           .first_dense = "first_k_dense_replace",
+                                           .n_field = "n_routed_experts",
+                                           .reads_groups = true,
+                                           .topk_method = "group_limited_greedy",
+                                           .scoring = "softmax",
+                                           .shared = "mlp.shared_experts",
+                                           .n_shared = 2,
+                                           EXPERTS};
+static const family_experts deepseek_v3 = {.ffn_dim = 2048,
+                                           .ffn_field = "moe_intermediate_size",
+                                           .route = {.n = 256,
+                                                     .top_k = 8,
+                                                     .sigmoid = true,
+                                                     .normed = true,
+                                                     .n_group = 8,
+                                                     .top_group = 4,
+                                                     .group_best = 2,
+                                                     .scale = 2.5F},
+                                           .reads_norm = true,
+                                           .first_dense = "first_k_dense_replace",
+                                           .n_first_dense = 3,
+                                           .n_field = "n_routed_experts",
+                                           .reads_groups = true,
+                                           .topk_method = "noaux_tc",
+                                           .scoring = "sigmoid",
+                                           .choice_bias = "e_score_correction_bias",
+                                           .shared = "mlp.shared_experts",
+                                           .n_shared = 1,
+                                           EXPERTS};
+static const family_experts gpt_oss = {.route = {.n = 128, .top_k = 4, .softmax_last = true},
+                                       .biased = true,
+                                       .clamped = true,
+                                       .across = true,
+                                       .alternate = true,
+                                       .router = "mlp.router",
+                                       .all_gate_up = "mlp.experts.gate_up_proj",
+                                       .all_down = "mlp.experts.down_proj"};
+
+static const family_experts llama4 = {
+    .route = {.n = 16, .top_k = 1, .softmax_last = true, .sigmoid = true, .scale_in = true},
+    .ffn_dim = 8192,
+    .ffn_field = "intermediate_size",
+    .reads_layers = true,
+    .across = true,
+    .router = "feed_forward.router",
+    .all_gate_up = "feed_forward.experts.gate_up_proj",
+    .all_down = "feed_forward.experts.down_proj",
+    .shared = "feed_forward.shared_expert",
+    .n_shared = 1};
 
 static const model_family families[] = {
     {.type = "llama",
@@ -241,6 +302,7 @@ static const model_family families[] = {
      .rope_per_kind = true},
     {.type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
+     .no_window = true,
      .n_vocab = 128256,
      .dim = 2048,
      .ffn_dim = 11008,
@@ -406,10 +468,76 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    {.type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .n_vocab = 201088,
+     .dim = 2880,
+     .ffn_dim = 2880,
+     .n_layer = 36,
+     .n_head = 64,
+     .n_kv_head = 8,
+     .head_dim = 64,
+     .max_pos = 131072,
+     .window = 128,
+     .window_every = 2,
+     .reads = READS_SWIGLU_LIMIT,
+     .bias_field = "attention_bias",
+     .bias_default = true,
+     .o_bias = true,
+     .sinks = true,
+     .norm = {PRE_NORMS},
+     .eps_field = "rms_norm_eps",
+     .eps = 1e-5F,
+     .experts = &gpt_oss,
+     SILU,
+     .theta = 150000,
+     .rope_required = true},
+    {.type = "deepseek_v2",
+     .architecture = "DeepseekV2ForCausalLM",
+     .n_vocab = 102400,
+     .dim = 4096,
+     .ffn_dim = 11008,
+     .n_layer = 32,
+     .n_head = 32,
+     .max_pos = 2048,
+     .norm = {PRE_NORMS, LATENT_NORMS},
+     LATENT(32),
+     .rope_pairs = true,
+     .mlp_names = MLP_SHARED_EXPERTS,
+     .experts = &deepseek_v2,
+     BIAS,
+     RMS,
+     SILU,
+     THETA},
+    DEEPSEEK_V3("deepseek_v3"),
+    DEEPSEEK_V3("kimi_k2"),
+    {.type = "llama4_text",
+     .architecture = "Llama4ForCausalLM",
+     .n_vocab = 202048,
+     .dim = 5120,
+     .ffn_dim = 16384,
+     .ffn_field = "intermediate_size_mlp",
+     .n_layer = 48,
+     .n_head = 40,
+     .n_kv_head = 8,
+     .head_dim = 128,
+     .max_pos = 131072,
+     .window = 8192,
+     .reads = READS_NO_ROPE | READS_CHUNKS | READS_LLAMA4,
+     .norm = {PRE_NORMS},
+     .eps_field = "rms_norm_eps",
+     .eps = 1e-5F,
+     .rope_pairs = true,
+     .mlp_names = MLP_FEED_FORWARD,
+     .experts = &llama4,
+     BIAS,
+     SILU,
+     .theta = 500000},
 };
 
 static const model_wrapper wrappers[] = {
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text"},
+    {"llama4", "Llama4ForConditionalGeneration", "llama4_text"},
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral"},
     {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text"},
     {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text"},

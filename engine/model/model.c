@@ -29,45 +29,68 @@ static err_code reserve(const model *m, int added, err *e)
 {
     const model_config *c = &m->cfg;
     int q = c->n_head * c->head_dim, ffn = ffn_most(c), cols = c->dim > ffn ? c->dim : ffn;
+    int lat = c->latent.rank > c->q_rank ? c->latent.rank : c->q_rank, o = c->n_head * c->latent.v;
+    q = q > o ? q : o;
+    q = q > lat ? q : lat;
     step_bounds most = {.rows = m->max_rows,
                         .logits = m->max_logits,
                         .stride = c->n_vocab + added,
                         .cols = cols > q ? cols : q,
                         .dim = c->dim,
                         .context = c->max_pos,
-                        .head_dim = c->head_dim,
-                        .experts = c->experts.n,
-                        .top_k = c->experts.top_k,
+                        .head_dim = c->head_dim > c->latent.v ? c->head_dim : c->latent.v,
+                        .experts = c->experts.route.n,
+                        .top_k = c->experts.route.top_k,
                         .expert_dim = c->experts.ffn_dim};
     return be_reserve(m->be, &most, e);
+}
+
+static err_code ones_create(model *m, err *e)
+{
+    size_t n = (size_t)m->cfg.head_dim;
+    float *one = malloc(n * sizeof(*one));
+    m->ones = be_alloc(m->be, n * sizeof(*one));
+    for (size_t i = 0; one && i < n; i++) one[i] = 1;
+    err_code rc = one && m->ones ? be_upload(m->be, m->ones, one, n * sizeof(*one)) : ERR_NOMEM;
+    free(one);
+    return rc ? err_set(e, rc, "no memory for the norms of queries and keys") : ERR_NONE;
 }
 
 static err_code scratch_create(model *m, err *e)
 {
     const model_config *c = &m->cfg;
+    const latent_shape *lat = &c->latent;
     int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
     m->x = rows_alloc(m, c->dim);
     m->h = rows_alloc(m, c->dim);
     m->q = rows_alloc(m, q);
     m->k = rows_alloc(m, kv);
-    m->v = rows_alloc(m, kv);
-    m->attn = rows_alloc(m, q);
+    m->v = rows_alloc(m, lat->rank ? lat->n_head * lat->v : kv);
+    m->attn = rows_alloc(m, lat->rank ? lat->n_head * lat->v : q);
     m->gate = rows_alloc(m, ffn_most(c));
     m->up = rows_alloc(m, ffn_most(c));
-    bool mixed = c->experts.n > 0;
+    bool ok = true, mixed = c->experts.route.n > 0;
+    if (lat->rank > 0) {
+        m->q_a = c->q_rank ? rows_alloc(m, c->q_rank) : NULL;
+        m->latent_in = rows_alloc(m, lat->rank + lat->rope);
+        m->latent = rows_alloc(m, lat->rank);
+        m->keys = rows_alloc(m, lat->n_head * (lat->nope + lat->v));
+        ok = m->latent_in && m->latent && m->keys && (m->q_a || !c->q_rank);
+    }
     if (mixed) {
-        m->scores = rows_alloc(m, c->experts.n);
+        m->scores = rows_alloc(m, c->experts.route.n);
         m->shared = rows_alloc(m, 1);
         m->mixed = rows_alloc(m, c->dim);
     }
     m->logits_bytes = (size_t)m->max_logits * (size_t)model_logit_stride(m) * sizeof(float);
     m->logits = be_host_alloc(m->be, m->logits_bytes);
-    bool ok = m->x && m->h && m->q && m->k && m->v && m->attn && m->gate && m->up && m->logits;
+    ok &= m->x && m->h && m->q && m->k && m->v && m->attn && m->gate && m->up && m->logits;
     if (!ok || (mixed && (!m->scores || !m->shared || !m->mixed))) {
         return err_set(e, ERR_NOMEM, "no memory for steps of %d rows and %d logits", m->max_rows,
                        m->max_logits);
     }
-    return reserve(m, c->added_max, e);
+    err_code rc = c->qk_unit ? ones_create(m, e) : ERR_NONE;
+    return rc ? rc : reserve(m, c->added_max, e);
 }
 
 int model_logit_stride(const model *m)
@@ -98,13 +121,24 @@ err_code model_allow_added(model *m, int max, int least, err *e)
     return ERR_NONE;
 }
 
+/* Of a layer with attention over latents. */
+static err_code latent_prepare(model *m, int i, err *e)
+{
+    weight *const *w = m->layer[i].w;
+    const weight *first[] = {w[PROJ_K], w[m->cfg.q_rank ? PROJ_Q_A : PROJ_Q]};
+    err_code rc = be_prepare(m->be, first, 2, e);
+    if (!rc && m->cfg.q_rank) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 1, e);
+    return rc ? rc : be_prepare(m->be, (const weight *const *)&w[PROJ_V], 1, e);
+}
+
 /* Tells the backend which matrices share an input. */
 static err_code products_prepare(model *m, err *e)
 {
     err_code rc = be_prepare(m->be, (const weight *const *)&m->head, 1, e);
     for (int i = 0; !rc && i < m->cfg.n_layer; i++) {
         weight *const *w = m->layer[i].w;
-        rc = be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 3, e);
+        rc = m->cfg.latent.rank ? latent_prepare(m, i, e)
+                                : be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 3, e);
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_O], 1, e);
         if (!w[PROJ_UP]) continue; /* experts alone */
         bool gate = w[PROJ_GATE] != NULL;
@@ -149,7 +183,10 @@ static unsigned extras_of(const model *m)
            (c->act != ACT_SILU ? EXTRA_GELU : 0U) | (c->score_cap > 0 ? EXTRA_SCORE_CAP : 0U) |
            (m->window ? EXTRA_WINDOWS : 0U) | (c->rope_pairs ? EXTRA_ROPE_PAIRS : 0U) |
            (logits ? EXTRA_LOGITS : 0U) | (c->qk_norm_whole ? EXTRA_WIDE_NORM : 0U) |
-           (c->ungated ? EXTRA_NO_GATE : 0U) | (c->experts.n ? EXTRA_EXPERTS | EXTRA_SUMS : 0U);
+           (c->sinks ? EXTRA_SINKS : 0U) | (c->latent.rank ? EXTRA_LATENT : 0U) |
+           (c->chunked && c->window ? EXTRA_CHUNKS : 0U) | (c->q_scale > 0 ? EXTRA_TEMPER : 0U) |
+           (c->ungated ? EXTRA_NO_GATE : 0U) |
+           (c->experts.route.n ? EXTRA_EXPERTS | EXTRA_SUMS : 0U);
 }
 
 static err_code check_backend(const model *m, err *e)
@@ -209,8 +246,9 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
 void model_unload(model *m)
 {
     model_weights_clear(m);
-    float **scratch[] = {&m->x,    &m->h,  &m->q,      &m->k,      &m->v,    &m->attn,
-                         &m->gate, &m->up, &m->scores, &m->shared, &m->mixed};
+    float **scratch[] = {&m->x,    &m->h,      &m->q,      &m->k,    &m->v,         &m->attn,
+                         &m->gate, &m->up,     &m->ones,   &m->q_a,  &m->latent_in, &m->latent,
+                         &m->keys, &m->scores, &m->shared, &m->mixed};
     for (size_t i = 0; i < sizeof(scratch) / sizeof(scratch[0]); i++) {
         if (*scratch[i]) be_free(m->be, *scratch[i]);
         *scratch[i] = NULL;
@@ -223,9 +261,12 @@ void model_unload(model *m)
 
 static bool same_experts(const experts_config *a, const experts_config *b)
 {
-    return a->n == b->n && a->top_k == b->top_k && a->ffn_dim == b->ffn_dim &&
-           a->shared_dim == b->shared_dim && a->softmax_last == b->softmax_last &&
-           a->normed == b->normed;
+    const expert_route *r = &a->route, *o = &b->route;
+    return r->n == o->n && r->top_k == o->top_k && r->softmax_last == o->softmax_last &&
+           r->sigmoid == o->sigmoid && r->normed == o->normed && r->n_group == o->n_group &&
+           r->top_group == o->top_group && r->group_best == o->group_best && r->scale == o->scale &&
+           r->scale_in == o->scale_in && a->ffn_dim == b->ffn_dim &&
+           a->shared_dim == b->shared_dim && a->biased == b->biased && a->act == b->act;
 }
 
 /* What the rest of the process has learnt from it and keeps: all but the defaults for sampling. */
@@ -236,6 +277,9 @@ static bool same_model(const model_config *a, const model_config *b)
            a->ffn_dim == b->ffn_dim && a->n_vocab == b->n_vocab && a->max_pos == b->max_pos &&
            a->window == b->window && a->norm_eps == b->norm_eps && a->qkv_bias == b->qkv_bias &&
            a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias && a->tied == b->tied &&
+           a->sinks == b->sinks && a->qk_unit == b->qk_unit && a->chunked == b->chunked &&
+           a->q_scale == b->q_scale && a->q_floor == b->q_floor && a->q_rank == b->q_rank &&
+           memcmp(&a->latent, &b->latent, sizeof(a->latent)) == 0 &&
            same_experts(&a->experts, &b->experts) && a->act == b->act &&
            a->score_scale == b->score_scale && a->score_cap == b->score_cap &&
            a->embed_scale == b->embed_scale && a->residual_scale == b->residual_scale &&
@@ -304,6 +348,8 @@ attn_shape model_attn_shape(const model *m)
         .layer_window = m->window,
         .scale = c->score_scale,
         .cap = c->score_cap,
+        .v_dim = c->latent.rank ? c->latent.v : 0,
+        .chunked = c->chunked,
     };
 }
 
@@ -347,7 +393,7 @@ const weight *model_proj_weight(const model *m, int layer, proj p)
 const weight *model_expert_weight(const model *m, int layer, int expert, proj p)
 {
     weight *const *w = m->layer[layer].expert;
-    return w ? w[(p - PROJ_GATE) * m->cfg.experts.n + expert] : NULL;
+    return w ? w[(p - PROJ_GATE) * m->cfg.experts.route.n + expert] : NULL;
 }
 
 const float *model_proj_bias(const model *m, int layer, proj p)
@@ -430,27 +476,59 @@ static rope_table rope_of(const model *m, int i)
     int kind = m->cfg.layer[i];
     rope_table t = m->rope.table;
     if (kind & LAYER_WINDOW && m->local_rope.cos) t = m->local_rope.table;
-    if (kind & LAYER_NO_ROPE) t.rope_dim = 0;
+    if (kind & LAYER_NO_ROPE) {
+        t.rope_dim = 0;
+        t.q_scale = m->cfg.q_scale;
+        t.q_floor = m->cfg.q_floor;
+    }
+    if (m->cfg.latent.rank) t.first = m->cfg.latent.nope;
     return t;
+}
+
+/* Queries, keys and values by way of latents.  Keys and values of all heads are made here and kept:
+ * as be_attend() and adapters on PROJ_V take them. */
+static void latent_qkv(model *m, const float *in, const step *s, int i)
+{
+    const model_config *c = &m->cfg;
+    const model_layer *l = &m->layer[i];
+    float eps = family_find(c->family)->latent_eps;
+    bool two = c->q_rank > 0;
+    linear_out first[] = {project(l, PROJ_K, m->latent_in),
+                          two ? project(l, PROJ_Q_A, m->q_a) : project(l, PROJ_Q, m->q)};
+    linear_out q = project(l, PROJ_Q, m->q), kv = project(l, PROJ_V, m->keys);
+    be_linear(m->be, in, first, 2, s, i);
+    if (two) {
+        be_rms_norm(m->be, m->q_a, m->q_a, l->norm[NORM_Q], eps, 0, s->n_rows, c->q_rank);
+        be_linear(m->be, m->q_a, &q, 1, s, i);
+    }
+    be_latent_norm(m->be, m->latent, m->latent_in, l->norm[NORM_K], eps, &c->latent, s->n_rows);
+    be_linear(m->be, m->latent, &kv, 1, s, i);
+    be_latent_spread(m->be, m->k, m->v, m->keys, m->latent_in, &c->latent, s->n_rows);
 }
 
 static void attention(model *m, kv_pool *kv, const float *in, const step *s, int i)
 {
     const model_config *c = &m->cfg;
     const model_layer *l = &m->layer[i];
-    const float *q_norm = l->norm[NORM_Q], *k_norm = l->norm[NORM_K];
+    bool latent = c->latent.rank > 0; /* whose norms are not of heads */
+    const float *q_norm = latent ? NULL : l->norm[NORM_Q];
+    const float *k_norm = latent ? NULL : l->norm[NORM_K];
     int q = c->n_head * c->head_dim, kv_cols = c->n_kv_head * c->head_dim;
     rope_table rope = rope_of(m, i);
     linear_out qkv[] = {project(l, PROJ_Q, m->q), project(l, PROJ_K, m->k),
                         project(l, PROJ_V, m->v)};
-    be_linear(m->be, in, qkv, 3, s, i);
+    if (latent)
+        latent_qkv(m, in, s, i);
+    else
+        be_linear(m->be, in, qkv, 3, s, i);
     if (c->qk_norm_whole) {
         be_rms_norm(m->be, m->q, m->q, q_norm, c->norm_eps, 0, s->n_rows, q);
         be_rms_norm(m->be, m->k, m->k, k_norm, c->norm_eps, 0, s->n_rows, kv_cols);
         q_norm = k_norm = NULL;
     }
+    if (c->qk_unit && !(c->layer[i] & LAYER_NO_ROPE)) q_norm = k_norm = m->ones;
     be_rope_append(m->be, kv, m->q, m->k, m->v, q_norm, k_norm, c->norm_eps, &rope, s, i);
-    be_attend(m->be, kv, m->attn, m->q, s, i);
+    be_attend(m->be, kv, m->attn, m->q, l->sinks, s, i);
 }
 
 /* Into m->gate. */
@@ -473,18 +551,22 @@ static void mixture(model *m, const float *in, const step *s, int i)
     const model_config *c = &m->cfg;
     const model_layer *l = &m->layer[i];
     const experts_config *x = &c->experts;
-    expert_set set = {.n = x->n,
-                      .top_k = x->top_k,
-                      .softmax_last = x->softmax_last,
-                      .normed = x->normed,
-                      .act = c->act,
+    bool shared = x->shared_dim > 0;
+    expert_set set = {.route = x->route,
+                      .choice_bias = l->choice_bias,
+                      .onto = shared && !l->shared_gate,
+                      .act = x->act,
                       .gate = l->expert,
-                      .up = l->expert + x->n,
-                      .down = l->expert + 2 * x->n};
-    linear_out scores[] = {{.y = m->scores, .w = l->router, .lora_proj = -1},
-                           {.y = m->shared, .w = l->shared_gate, .lora_proj = -1}};
+                      .up = l->expert + x->route.n,
+                      .down = l->expert + 2 * x->route.n,
+                      .gate_bias = l->expert_bias[0],
+                      .up_bias = l->expert_bias[1],
+                      .down_bias = l->expert_bias[2]};
+    linear_out scores[] = {
+        {.y = m->scores, .w = l->router, .bias = l->router_bias, .lora_proj = -1},
+        {.y = m->shared, .w = l->shared_gate, .lora_proj = -1}};
     be_linear(m->be, in, scores, l->shared_gate ? 2 : 1, s, i);
-    if (l->shared_gate) {
+    if (shared) {
         linear_out out = project(l, PROJ_DOWN, m->mixed);
         mlp(m, in, s, i);
         be_linear(m->be, m->gate, &out, 1, s, i);

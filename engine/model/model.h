@@ -38,6 +38,7 @@ typedef struct rope_config {
     float beta_fast, beta_slow;         /* yarn, */
     int truncate;                       /* which counts in whole frequencies then */
     float attention_factor;             /* cosines and sines are multiplied by it */
+    float mscale_all;                   /* yarn: of mscale_all_dim; else 1 */
     float short_factor[MODEL_ROPE_MAX]; /* longrope, [dim / 2]: */
     float long_factor[MODEL_ROPE_MAX];  /* these where max_pos is above original_pos */
 } rope_config;
@@ -45,11 +46,18 @@ typedef struct rope_config {
 /* Of one layer; bits of model_config.layer. */
 enum { LAYER_WINDOW = 1, LAYER_NO_ROPE = 2, LAYER_EXPERTS = 4 };
 
-/* A mixture of experts, in layers with LAYER_EXPERTS; n 0: there are none. */
+/* What the modules of an MLP and of experts are called: "mlp." and "shared_expert."; as DeepSeek,
+ * "shared_experts."; as Llama 4, "feed_forward.". */
+typedef enum { MLP_USUAL, MLP_SHARED_EXPERTS, MLP_FEED_FORWARD } mlp_names;
+
+/* A mixture of experts, in layers with LAYER_EXPERTS; route.n 0: there are none. */
 typedef struct experts_config {
-    int n, top_k, ffn_dim;
+    expert_route route;
+    int ffn_dim;
     int shared_dim; /* of the MLP that every row takes besides; 0: there is none */
-    bool softmax_last, normed;
+    bool biased;    /* the router has a bias, and so has each product of an expert */
+    bool alternate; /* gate and up take turns in the parameter that has both */
+    activation act;
 } experts_config;
 
 /* What config.json and generation_config.json say, checked. */
@@ -60,19 +68,27 @@ typedef struct model_config {
      * no text is made.  scored: it has a head of classes instead. */
     bool headless, scored;
     int n_layer, dim, n_head, n_kv_head, head_dim, ffn_dim, n_vocab;
-    int max_pos; /* max_position_embeddings */
-    int window;  /* sliding window in tokens of LAYER_WINDOW's layers; 0: there are none */
+    int spare_layers; /* in the files behind n_layer: they guess more tokens, and are left out */
+    int max_pos;      /* max_position_embeddings */
+    int window;       /* sliding window in tokens of LAYER_WINDOW's layers; 0: there are none */
     uint8_t layer[MODEL_LAYERS_MAX];
     float norm_eps;
     bool qkv_bias, o_bias, mlp_bias, tied;
-    bool qk_norm, qk_norm_whole;  /* of each head; of all heads together */
-    bool layer_norm;              /* norms take the mean away */
-    bool fixed_norms;             /* an adapter cannot bring norms of its own */
-    bool parallel;                /* attention and MLP read the same input */
+    bool qk_norm, qk_norm_whole; /* of each head; of all heads together */
+    bool layer_norm;             /* norms take the mean away */
+    bool fixed_norms;            /* an adapter cannot bring norms of its own */
+    bool parallel;               /* attention and MLP read the same input */
+    latent_shape latent;         /* rank 0: keys and values are made of the stream itself */
+    int q_rank;                  /* of a latent of queries; 0: there is none */
+    bool qk_unit; /* queries and keys are normed without weights, where positions turn them */
+    bool chunked; /* windows do not slide (attn_shape.chunked) */
+    float q_scale, q_floor;       /* of layers without positions (rope_table.q_scale); 0: none */
+    bool sinks;                   /* of attention: a learnt score for each head */
     bool ungated;                 /* the MLP has no gate: PROJ_GATE is nowhere */
     bool rope_pairs;              /* neighbours turn together */
     rope_config rope, local_rope; /* local: of layers with a window */
     experts_config experts;
+    mlp_names mlp_names;
     activation act;
     float score_scale, score_cap;                   /* as attn_shape's */
     float embed_scale, residual_scale, logit_scale; /* multipliers; 1: none */

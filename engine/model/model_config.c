@@ -167,6 +167,31 @@ static err_code read_kv_heads(const cJSON *j, const model_family *f, model_confi
     return rc;
 }
 
+/* Attention over latents: each head has keys and values of its own, made of one latent; no latent
+ * of queries where q_lora_rank is null. */
+static err_code read_latent(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    latent_shape *l = &c->latent;
+    *l = f->latent;
+    if (l->rank == 0) return ERR_NONE;
+    c->q_rank = f->q_rank;
+    if (json_get(j, "q_lora_rank") && !config_is_set(j, "q_lora_rank")) c->q_rank = 0;
+    err_code rc = config_dimension(j, "kv_lora_rank", DIM_MAX, &l->rank, e);
+    if (!rc && c->q_rank) rc = config_dimension(j, "q_lora_rank", DIM_MAX, &c->q_rank, e);
+    if (!rc) rc = config_dimension(j, "qk_nope_head_dim", HEAD_DIM_MAX, &l->nope, e);
+    if (!rc) rc = config_dimension(j, "qk_rope_head_dim", HEAD_DIM_MAX, &l->rope, e);
+    if (!rc) rc = config_dimension(j, "v_head_dim", HEAD_DIM_MAX, &l->v, e);
+    if (rc) return rc;
+    if (c->n_kv_head != c->n_head) return config_refuse(e, j, "num_key_value_heads");
+    if (l->rope % 2 != 0) return config_refuse(e, j, "qk_rope_head_dim");
+    l->n_head = c->n_head;
+    c->head_dim = l->nope + l->rope;
+    int most = c->head_dim > l->nope + l->v ? c->head_dim : l->nope + l->v;
+    if ((int64_t)c->n_head * most > FFN_MAX)
+        return err_set(e, ERR_INPUT, "%d heads of %d values exceed %d", c->n_head, most, FFN_MAX);
+    return ERR_NONE;
+}
+
 static err_code read_head_dim(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     c->head_dim = f->head_dim;
@@ -199,11 +224,13 @@ static err_code read_shape(const cJSON *j, const model_family *f, model_config *
     err_code rc = config_dimension(j, "num_hidden_layers", MODEL_LAYERS_MAX, &c->n_layer, e);
     if (!rc) rc = config_dimension(j, "hidden_size", DIM_MAX, &c->dim, e);
     if (!rc) rc = config_dimension(j, "num_attention_heads", HEADS_MAX, &c->n_head, e);
-    if (!rc) rc = config_dimension(j, "intermediate_size", FFN_MAX, &c->ffn_dim, e);
+    const char *ffn = f->ffn_field ? f->ffn_field : "intermediate_size";
+    if (!rc) rc = config_dimension(j, ffn, FFN_MAX, &c->ffn_dim, e);
     if (!rc) rc = config_dimension(j, "vocab_size", VOCAB_MAX, &c->n_vocab, e);
     if (!rc) rc = config_dimension(j, "max_position_embeddings", POS_MAX, &c->max_pos, e);
     if (!rc) rc = read_kv_heads(j, f, c, e);
-    return rc ? rc : read_head_dim(j, f, c, e);
+    if (!rc) rc = read_latent(j, f, c, e);
+    return rc || c->latent.rank ? rc : read_head_dim(j, f, c, e);
 }
 
 /* ------------------------------------------------------------------------- layers -- */
@@ -215,8 +242,10 @@ static void set_window(model_config *c, int layer, bool on)
 }
 
 /* layer_types names each layer; *given: it is there. */
-static err_code read_layer_types(const cJSON *j, model_config *c, bool *given, err *e)
+static err_code read_layer_types(const cJSON *j, const model_family *f, model_config *c,
+                                 bool *given, err *e)
 {
+    const char *some = f->reads & READS_CHUNKS ? "chunked_attention" : "sliding_attention";
     *given = config_is_set(j, "layer_types");
     if (!*given) return ERR_NONE;
     const cJSON *list = json_get(j, "layer_types"), *item;
@@ -226,7 +255,7 @@ static err_code read_layer_types(const cJSON *j, model_config *c, bool *given, e
     cJSON_ArrayForEach(item, list)
     {
         bool full = cJSON_IsString(item) && strcmp(item->valuestring, "full_attention") == 0;
-        bool slides = cJSON_IsString(item) && strcmp(item->valuestring, "sliding_attention") == 0;
+        bool slides = cJSON_IsString(item) && strcmp(item->valuestring, some) == 0;
         if (!full && !slides) return config_refuse(e, j, "layer_types");
         set_window(c, layer++, slides);
     }
@@ -258,17 +287,16 @@ static err_code read_window(const cJSON *j, const model_family *f, model_config 
 {
     int64_t window = f->window;
     bool given = false, any = false;
-    if (json_get(j, "sliding_window") && !config_is_set(j, "sliding_window")) window = 0;
-    err_code rc = f->no_window || (f->reads & READS_NO_ROPE)
-                      ? ERR_NONE
-                      : json_int(j, "sliding_window", 1, POS_MAX, &window, NULL, e);
+    const char *field = f->reads & READS_CHUNKS ? "attention_chunk_size" : "sliding_window";
+    if (json_get(j, field) && !config_is_set(j, field)) window = 0;
+    err_code rc = f->no_window ? ERR_NONE : json_int(j, field, 1, POS_MAX, &window, NULL, e);
     if (!rc && window > 0) rc = default_layers(j, f, c, e);
-    if (!rc) rc = read_layer_types(j, c, &given, e);
+    if (!rc) rc = read_layer_types(j, f, c, &given, e);
     if (rc) return rc;
     for (int i = 0; i < c->n_layer; i++) any |= c->layer[i] & LAYER_WINDOW;
     if (any && window == 0)
-        return err_set(e, ERR_INPUT,
-                       "\"layer_types\" ask for a \"sliding_window\" that is not given");
+        return err_set(e, ERR_INPUT, "\"layer_types\" ask for a \"%s\" that is not given", field);
+    c->chunked = f->reads & READS_CHUNKS;
     c->window = any ? (int)window : 0;
     return ERR_NONE;
 }
@@ -286,6 +314,8 @@ static err_code read_no_rope(const cJSON *j, const model_family *f, model_config
     if (!rc) rc = json_int(j, "no_rope_layer_interval", 1, INT32_MAX, &every, NULL, e);
     if (rc) return rc;
     const cJSON *list = config_is_set(j, "no_rope_layers") ? json_get(j, "no_rope_layers") : NULL;
+    bool chunks = f->reads & READS_CHUNKS; /* where an empty list means none, too */
+    if (list && chunks && cJSON_IsArray(list) && !list->child) list = NULL;
     if (list && (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != c->n_layer))
         return err_set(e, ERR_INPUT,
                        "\"no_rope_layers\" must have a number for each of the %d "
@@ -299,6 +329,13 @@ static err_code read_no_rope(const cJSON *j, const model_family *f, model_config
         if (item) turns = item->valuedouble != 0;
         if (!turns) c->layer[i] |= LAYER_NO_ROPE;
     }
+    bool any = false;
+    for (int i = 0; i < c->n_layer; i++) {
+        bool full = chunks && c->layer[i] & LAYER_NO_ROPE && !config_is_set(j, "layer_types");
+        if (full) set_window(c, i, false);
+        any |= c->layer[i] & LAYER_WINDOW;
+    }
+    if (!any) c->window = 0;
     return ERR_NONE;
 }
 
@@ -327,16 +364,76 @@ static err_code read_dense_layers(const cJSON *j, model_config *c, err *e)
     return ERR_NONE;
 }
 
+/* Groups of experts, and the factor of all weights. */
+static err_code read_groups(const cJSON *j, const family_experts *fx, expert_route *x, err *e)
+{
+    const char *method = fx->route.n_group ? fx->topk_method : "greedy", *scoring = fx->scoring;
+    err_code rc = json_str(j, "topk_method", &method, NULL, e);
+    if (!rc) rc = json_str(j, "scoring_func", &scoring, NULL, e);
+    if (!rc) rc = config_real(j, "routed_scaling_factor", 1e-6, 1e6, &x->scale, e);
+    if (rc) return rc;
+    bool groups = strcmp(method, fx->topk_method) == 0;
+    if (!groups && (fx->route.n_group || strcmp(method, "greedy") != 0))
+        return config_refuse(e, j, "topk_method");
+    if (strcmp(scoring, fx->scoring) != 0) return config_refuse(e, j, "scoring_func");
+    bool norm = false; /* transformers does not look at it where the weights are never normed */
+    if (!fx->reads_norm) rc = config_flag(j, "norm_topk_prob", &norm, e);
+    if (!rc && norm) rc = config_refuse(e, j, "norm_topk_prob");
+    if (rc || !groups) return rc;
+    rc = config_dimension(j, "n_group", EXPERTS_MAX, &x->n_group, e);
+    if (!rc) rc = config_dimension(j, "topk_group", EXPERTS_MAX, &x->top_group, e);
+    if (rc) return rc;
+    int each = x->n / x->n_group;
+    if (x->n % x->n_group != 0 || each < x->group_best)
+        return err_set(e, ERR_INPUT, "\"n_group\": %d groups of %d experts", x->n_group, x->n);
+    if (x->top_group > x->n_group || x->top_k > x->top_group * each)
+        return err_set(e, ERR_INPUT, "\"topk_group\": %d of %d groups, for %d experts of a row",
+                       x->top_group, x->n_group, x->top_k);
+    return ERR_NONE;
+}
+
+/* The first layers that have one MLP; and experts in every layer behind them. */
+static err_code read_first_dense(const cJSON *j, const family_experts *fx, model_config *c, err *e)
+{
+    int64_t dense = fx->n_first_dense, every = 1;
+    err_code rc = json_int(j, fx->first_dense, 0, INT32_MAX, &dense, NULL, e);
+    if (!rc) rc = json_int(j, "moe_layer_freq", 1, INT32_MAX, &every, NULL, e);
+    if (!rc && every != 1) rc = config_refuse(e, j, "moe_layer_freq");
+    for (int i = 0; i < c->n_layer && i < dense; i++) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;
+    return rc;
+}
+
+/* Which layers have experts: a list, or each so-manieth. */
+static err_code read_moe_layers(const cJSON *j, model_config *c, err *e)
+{
+    int64_t every = 1;
+    err_code rc = json_int(j, "interleave_moe_layer_step", 1, INT32_MAX, &every, NULL, e);
+    const cJSON *list = json_get(j, "moe_layers"), *item;
+    bool given = list && !cJSON_IsNull(list);
+    if (rc) return rc;
+    if (given && !cJSON_IsArray(list)) return config_refuse(e, j, "moe_layers");
+    for (int i = 0; i < c->n_layer; i++)
+        if (given || (i + 1) % every != 0) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;
+    cJSON_ArrayForEach(item, list)
+    {
+        double at = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(at >= 0 && at < c->n_layer) || floor(at) != at)
+            return err_set(e, ERR_INPUT, "\"moe_layers\" must hold layers below %d", c->n_layer);
+        c->layer[(int)at] |= LAYER_EXPERTS;
+    }
+    return ERR_NONE;
+}
+
 /* How many experts there are has two names; where both are given they agree. */
-static err_code read_expert_count(const cJSON *j, experts_config *x, err *e)
+static err_code read_expert_count(const cJSON *j, const char *field, expert_route *x, err *e)
 {
     int first = x->n;
-    err_code rc = config_dimension(j, "num_experts", EXPERTS_MAX, &x->n, e);
-    if (!rc && config_is_set(j, "num_experts")) first = x->n;
+    if (!field) field = "num_experts";
+    err_code rc = config_dimension(j, field, EXPERTS_MAX, &x->n, e);
+    if (!rc && config_is_set(j, field)) first = x->n;
     if (!rc) rc = config_dimension(j, "num_local_experts", EXPERTS_MAX, &x->n, e);
     if (rc) return rc;
-    if (config_is_set(j, "num_experts") && x->n != first)
-        return config_refuse(e, j, "num_local_experts");
+    if (config_is_set(j, field) && x->n != first) return config_refuse(e, j, "num_local_experts");
     rc = config_dimension(j, "num_experts_per_tok", EXPERTS_MAX, &x->top_k, e);
     if (!rc && x->top_k > x->n)
         rc = err_set(e, ERR_INPUT, "\"num_experts_per_tok\": %d of %d experts", x->top_k, x->n);
@@ -349,19 +446,27 @@ static err_code read_experts(const cJSON *j, const model_family *f, model_config
     experts_config *x = &c->experts;
     bool slides = false;
     if (!fx) return ERR_NONE;
-    *x = (experts_config){.n = fx->n,
-                          .top_k = fx->top_k,
+    *x = (experts_config){.route = fx->route,
                           .ffn_dim = fx->ffn_dim,
                           .shared_dim = fx->shared_dim,
-                          .softmax_last = fx->softmax_last,
-                          .normed = fx->normed};
+                          .biased = fx->biased,
+                          .alternate = fx->alternate};
+    if (x->route.scale == 0) x->route.scale = 1;
     for (int i = 0; i < c->n_layer; i++) c->layer[i] |= LAYER_EXPERTS;
-    err_code rc = read_expert_count(j, x, e);
+    err_code rc = read_expert_count(j, fx->n_field, &x->route, e);
     if (!fx->ffn_field) x->ffn_dim = c->ffn_dim;
     if (!rc && fx->ffn_field) rc = config_dimension(j, fx->ffn_field, FFN_MAX, &x->ffn_dim, e);
-    if (!rc && fx->shared)
+    if (!rc && fx->shared_dim)
         rc = config_dimension(j, "shared_expert_intermediate_size", FFN_MAX, &x->shared_dim, e);
-    if (!rc && fx->reads_norm) rc = config_flag(j, "norm_topk_prob", &x->normed, e);
+    int n_shared = fx->n_shared;
+    if (!rc && n_shared) rc = config_dimension(j, "n_shared_experts", EXPERTS_MAX, &n_shared, e);
+    if (!rc && n_shared && x->ffn_dim > FFN_MAX / n_shared)
+        rc = err_set(e, ERR_INPUT, "\"n_shared_experts\": %d of %d values", n_shared, x->ffn_dim);
+    if (!rc && n_shared) x->shared_dim = n_shared * x->ffn_dim;
+    if (!rc && fx->reads_groups) rc = read_groups(j, fx, &x->route, e);
+    if (!rc && fx->reads_layers) rc = read_moe_layers(j, c, e);
+    if (!rc && fx->first_dense) rc = read_first_dense(j, fx, c, e);
+    if (!rc && fx->reads_norm) rc = config_flag(j, "norm_topk_prob", &x->route.normed, e);
     if (!rc && fx->some_dense) rc = read_dense_layers(j, c, e);
     if (!rc && f->no_window) rc = config_flag(j, "use_sliding_window", &slides, e);
     if (!rc && slides) rc = config_refuse(e, j, "use_sliding_window");
@@ -396,6 +501,7 @@ static err_code read_activation(const cJSON *j, const model_family *f, model_con
         c->act = ACT_GELU_TANH;
     else
         return config_refuse(e, j, f->act_field);
+    c->experts.act = f->experts && f->experts->clamped ? ACT_SWIGLU_CLAMPED : c->act;
     return ERR_NONE;
 }
 
@@ -407,7 +513,7 @@ static err_code check_unsupported(const cJSON *j, const model_family *f, const m
         const char *field;
         unsigned reads;
     } fields[] = {{"compression_config", 0},
-                  {"attention_chunk_size", 0},
+                  {"attention_chunk_size", READS_CHUNKS},
                   {"attn_logit_softcapping", READS_SCORE_CAP},
                   {"final_logit_softcapping", READS_LOGIT_CAP},
                   {"num_experts", READS_EXPERTS},
@@ -419,22 +525,33 @@ static err_code check_unsupported(const cJSON *j, const model_family *f, const m
                   {"logits_scaling", READS_MULTIPLIERS},
                   {"logit_scale", READS_LOGIT_SCALE},
                   {"no_rope_layers", READS_NO_ROPE},
+                  {"swiglu_limit", READS_SWIGLU_LIMIT},
                   {"attention_sinks", 0}};
     unsigned reads = f->reads | (f->experts ? READS_EXPERTS : 0U);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if (config_is_set(j, fields[i].field) && !(reads & fields[i].reads))
             return config_refuse(e, j, fields[i].field);
+    float limit = 7;
+    err_code rc = config_real(j, "swiglu_limit", 0, 1e6, &limit, e);
+    if (!rc && limit != 7) rc = config_refuse(e, j, "swiglu_limit");
+    if (rc) return rc;
     /* In such a model transformers leaves out the cap that the text part's own class applies. */
     if (c->wrapped && config_is_set(j, "final_logit_softcapping"))
         return config_refuse(e, j, "final_logit_softcapping");
     bool causal = true, both_ways = false;
-    err_code rc = config_flag(j, "is_causal", &causal, e);
+    rc = config_flag(j, "is_causal", &causal, e);
     if (!rc) rc = config_flag(j, "use_bidirectional_attention", &both_ways, e);
     if (rc) return rc;
     if (!causal) return config_refuse(e, j, "is_causal"); /* an embedder that looks both ways */
     if (both_ways) return config_refuse(e, j, "use_bidirectional_attention");
     quant q;
-    return quant_read(j, &q, e);
+    rc = quant_read(j, &q, e);
+    bool experts = f->experts && f->experts->alternate; /* whose files alone are known so */
+    if (!rc && q.method == QUANT_MXFP4 && !experts)
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "\"quantization_config\": \"quant_method\": \"mxfp4\" is supported for "
+                     "GPT-OSS alone");
+    return rc;
 }
 
 /* Null takes a cap away. */
@@ -470,7 +587,40 @@ static err_code read_multipliers(const cJSON *j, const model_family *f, model_co
         rc = config_real(j, "query_pre_attn_scalar", 1e-3, 1e6, &query, e);
         c->score_scale = (float)(1.0 / sqrt((double)query));
     }
+    if (c->latent.rank) c->score_scale *= c->rope.mscale_all * c->rope.mscale_all;
     if (f->scaled_embedding) c->embed_scale = (float)sqrt((double)c->dim);
+    return rc;
+}
+
+/* Queries and keys without weights in their norm, and queries that grow where no position turns
+ * them (Nakanishi 2025).  attn_temperature_tuning has been a number, too. */
+static err_code read_llama4(const cJSON *j, model_config *c, err *e)
+{
+    const cJSON *v = json_get(j, "attn_temperature_tuning");
+    bool tuned = !v || !cJSON_IsNumber(v) || v->valuedouble != 0;
+    c->qk_unit = true;
+    c->q_scale = 0.1F;
+    c->q_floor = 8192;
+    err_code rc = config_flag(j, "use_qk_norm", &c->qk_unit, e);
+    if (!rc && !cJSON_IsNumber(v)) rc = config_flag(j, "attn_temperature_tuning", &tuned, e);
+    if (!rc) rc = config_real(j, "attn_scale", 0, 1e3, &c->q_scale, e);
+    if (!rc) rc = config_real(j, "floor_scale", 1, 1e9, &c->q_floor, e);
+    if (!tuned) c->q_scale = 0;
+    /* The norm stands behind the rotation there and before it here: the same, but for a factor. */
+    if (!rc && c->qk_unit && c->rope.attention_factor != 1)
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "\"use_qk_norm\" beside a rotation with a factor is not supported");
+    return rc;
+}
+
+/* transformers, too, leaves these layers out. */
+static err_code read_spare_layers(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    int64_t n = 0;
+    err_code rc = f->reads & READS_SPARE_LAYERS
+                      ? json_int(j, "num_nextn_predict_layers", 0, MODEL_LAYERS_MAX, &n, NULL, e)
+                      : ERR_NONE;
+    c->spare_layers = (int)n;
     return rc;
 }
 
@@ -478,16 +628,22 @@ static err_code read_flags(const cJSON *j, const model_family *f, model_config *
 {
     c->tied = f->tied;
     c->norm_eps = f->eps;
-    c->qk_norm = f->norm[NORM_Q] && !f->qk_norm_whole;
+    c->qk_norm = f->norm[NORM_Q] && !f->qk_norm_whole && !f->latent.rank;
     c->qk_norm_whole = f->qk_norm_whole;
     c->layer_norm = f->layer_norm;
     c->parallel = f->parallel;
+    c->sinks = f->sinks;
+    c->mlp_names = f->mlp_names;
     c->ungated = f->up != NULL;
     c->rope_pairs = f->rope_pairs;
     /* Only the norms before attention and before the MLP are an adapter's to bring. */
     c->fixed_norms = f->one_plus || f->layer_norm || f->parallel || f->norm[NORM_ATTN_OUT];
     err_code rc = config_flag(j, "tie_word_embeddings", &c->tied, e);
+    if (!rc && f->reads & READS_INTERLEAVE)
+        rc = config_flag(j, "rope_interleave", &c->rope_pairs, e);
     if (!rc) rc = config_real(j, f->eps_field, 0.0, 1.0, &c->norm_eps, e);
+    if (!rc && f->reads & READS_LLAMA4) rc = read_llama4(j, c, e);
+    if (!rc) rc = read_spare_layers(j, f, c, e);
     if (!rc) rc = read_biases(j, f, c, e);
     if (!rc) rc = read_activation(j, f, c, e);
     if (!rc) rc = read_multipliers(j, f, c, e);
@@ -695,10 +851,27 @@ err_code model_config_read(const char *dir, model_config *out, err *e)
     return ERR_NONE;
 }
 
+/* Of attention over latents. */
+static void latent_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
+{
+    const latent_shape *l = &c->latent;
+    *d_out = *d_in = c->dim;
+    if (p == PROJ_Q_A) *d_out = c->q_rank;
+    if (p == PROJ_Q) *d_out = l->n_head * c->head_dim, *d_in = c->q_rank ? c->q_rank : c->dim;
+    if (p == PROJ_K) *d_out = l->rank + l->rope;
+    if (p == PROJ_V) *d_out = l->n_head * (l->nope + l->v), *d_in = l->rank;
+    if (p == PROJ_O) *d_in = l->n_head * l->v;
+}
+
 static void proj_shape(const model_config *c, int ffn_dim, proj p, int *d_out, int *d_in)
 {
+    if (c->latent.rank && p <= PROJ_O) {
+        latent_proj_shape(c, p, d_out, d_in);
+        return;
+    }
     int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
     switch (p) {
+    case PROJ_Q_A: *d_out = *d_in = 0; return;
     case PROJ_Q: *d_out = q, *d_in = c->dim; return;
     case PROJ_K:
     case PROJ_V: *d_out = kv, *d_in = c->dim; return;
@@ -730,6 +903,7 @@ void model_expert_shape(const model_config *c, proj p, int *d_out, int *d_in)
 bool model_has_proj(const model_config *c, int layer, proj p)
 {
     if (p == PROJ_GATE && c->ungated) return false;
+    if (p == PROJ_Q_A) return c->q_rank > 0;
     return p < PROJ_GATE || !(c->layer[layer] & LAYER_EXPERTS) || c->experts.shared_dim > 0;
 }
 
@@ -737,5 +911,7 @@ bool model_proj_has_bias(const model_config *c, proj p)
 {
     if (p == PROJ_GATE && c->ungated) return false;
     if (p == PROJ_O) return c->o_bias;
+    if (p == PROJ_Q_A) return c->q_rank > 0 && c->qkv_bias;
+    if (c->latent.rank && (p == PROJ_Q || p == PROJ_V)) return false;
     return p < PROJ_O ? c->qkv_bias : c->mlp_bias;
 }

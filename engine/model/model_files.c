@@ -456,14 +456,38 @@ err_code model_files_find_slice(model_files *f, const char *name, const stored_s
     *out = (stored){.slices = at->n_slice, .src = {.rows = at->whole, .cols = cols}};
     if (f->is_gguf) return find_gguf_slice(f, name, at, out, e);
     snprintf(out->name, sizeof(out->name), "%s%.110s", f->root, name + strlen("model."));
+    bool found = false;
+    err_code rc = ERR_NONE;
+    if (f->quant.method == QUANT_MXFP4) rc = quant_find_slice(f, at, rows, out, &found, e);
+    if (rc || found) return rc;
+    if (at->across) out->src.rows = cols, out->src.cols = at->whole; /* as the file has them */
+    rc = find_plain(f, out, e);
+    if (rc) return rc;
+    size_t size = dtype_bytes(out->plain), each = (size_t)at->whole * (size_t)cols;
+    size_t row = at->across ? 1 : (size_t)cols;
+    const uint8_t *from = (const uint8_t *)out->values;
+    from += ((size_t)at->slice * each + (size_t)at->row0 * row) * size;
+    out->values = from;
+    out->part[0] = (stored_part){from, (uint64_t)rows * (uint64_t)cols * size};
+    out->src.rows = rows;
+    out->src.cols = cols;
+    if (!at->across && at->step == 1) return ERR_NONE;
+    out->row_apart = row * (size_t)at->step;
+    out->col_apart = at->across ? (size_t)at->whole : 1;
+    return ERR_NONE;
+}
+
+err_code model_files_find_columns(model_files *f, const char *name, int rows, int whole, int first,
+                                  int apart, int cols, stored *out, err *e)
+{
+    *out = (stored){.src = {.rows = rows, .cols = whole}};
+    snprintf(out->name, sizeof(out->name), "%s%.110s", f->root, name + strlen("model."));
     err_code rc = find_plain(f, out, e);
     if (rc) return rc;
-    size_t row = (size_t)cols * dtype_bytes(out->plain);
-    size_t first = (size_t)at->slice * (size_t)at->whole + (size_t)at->row0;
-    const uint8_t *from = (const uint8_t *)out->values + first * row;
-    out->values = from;
-    out->part[0] = (stored_part){from, (uint64_t)rows * row};
-    out->src.rows = rows;
+    out->values = (const uint8_t *)out->values + (size_t)first * dtype_bytes(out->plain);
+    out->src.cols = cols;
+    out->row_apart = (size_t)whole;
+    out->col_apart = (size_t)apart;
     return ERR_NONE;
 }
 
@@ -513,7 +537,11 @@ static err_code check_tensor(const model_files *f, const st_tensor *t, const sto
         "model.vision_model.", "vision_model."};
     static const char *const more[] = {".input_scale", ".weight_shape", ".input_zero_point",
                                        ".k_scale",     ".v_scale",      ".q_scale"};
+    int layer;
     if (ends_in(t->name, ".rotary_emb.inv_freq")) return ERR_NONE;
+    if (sscanf(t->name, "model.layers.%6d.", &layer) == 1 && layer >= f->cfg.n_layer &&
+        layer - f->cfg.n_layer < f->cfg.spare_layers)
+        return ERR_NONE;
     for (size_t i = 0; f->cfg.wrapped && i < sizeof(seen) / sizeof(seen[0]); i++)
         if (strncmp(t->name, seen[i], strlen(seen[i])) == 0) return ERR_NONE;
     for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)

@@ -31,14 +31,16 @@ err_code model_files_find(model_files *f, const char *module, const char *suffix
 err_code model_files_find_rows(model_files *f, const char *module, int whole, int row0, int rows,
                                int cols, stored *out, err *e);
 
-/* Rows [row0, row0 + rows) of the slice-th of n_slice matrices of `whole` rows, all in one tensor
- * of three dimensions, whose whole name this is.  ERR_UNSUPPORTED also where a folder has it
- * quantised. */
-typedef struct stored_slice {
-    int slice, n_slice, whole, row0;
-} stored_slice;
+/* Rows row0, row0 + step, ... of the slice-th of n_slice matrices of `whole` rows, all in one
+ * tensor of three dimensions, whose whole name this is; `across`: of `whole` columns, which are the
+ * rows.  Of a folder in MXFP4 it may lie in two, NAME_blocks and NAME_scales.  ERR_UNSUPPORTED also
+ * where a folder has it quantised otherwise. */
 err_code model_files_find_slice(model_files *f, const char *name, const stored_slice *at, int rows,
                                 int cols, stored *out, err *e);
+/* Columns first, first + apart, ... of the matrix NAME of `whole` columns, a vector for each row:
+ * the biases of all experts of a layer. */
+err_code model_files_find_columns(model_files *f, const char *name, int rows, int whole, int first,
+                                  int apart, int cols, stored *out, err *e);
 /* Whether all experts of a layer always lie in tensors of three dimensions here: a GGUF. */
 bool model_files_stacks(const model_files *f);
 

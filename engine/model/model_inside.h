@@ -27,8 +27,11 @@ typedef struct model_layer {
     float *bias[PROJ_COUNT];  /* backend memory, or NULL */
     float *norm[LAYER_NORMS]; /* the same; of q and k [head_dim], or of all heads */
     float *norm_bias[LAYER_NORMS];
+    float *sinks;                 /* [n_head], or NULL */
     weight *router, *shared_gate; /* F32; of a layer with experts, or NULL */
     weight **expert;              /* [3][experts]: their PROJ_GATE, PROJ_UP, PROJ_DOWN; or NULL */
+    float *router_bias, *choice_bias;      /* [experts], or NULL */
+    float *expert_bias[LORA_EXPERT_PROJS]; /* [experts][d_out], or NULL */
 } model_layer;
 
 struct model {
@@ -63,6 +66,8 @@ struct model {
 
     /* scratch of one step, backend memory; logits of be_host_alloc() */
     float *x, *h, *q, *k, *v, *attn, *gate, *up;
+    float *ones; /* [head_dim], where queries and keys are normed without weights, or NULL */
+    float *q_a, *latent, *latent_in, *keys; /* of attention over latents, or NULL */
     float *scores, *shared, *mixed; /* of experts: a row's, of the shared one, their sum; or NULL */
     float *logits;
     size_t logits_bytes;

@@ -45,8 +45,9 @@ typedef struct wanted {
     float **device;  /* vector as f32 in backend memory; all NULL: the embedding table */
     float plus;      /* added to a vector's values */
     int row0, whole; /* a matrix that is these rows of a fused one of `whole` rows; 0: is its own */
-    int slice, n_slice; /* of one of three dimensions, in its slice-th of n_slice; 0: of two */
-    bool exact;         /* F32 in memory, whatever the others are: routers */
+    stored_slice at; /* of one of three dimensions; n_slice 0: of two */
+    int n_vector;    /* vectors of `rows`, one for each expert; 0: one */
+    bool exact;      /* F32 in memory, whatever the others are: routers */
     stored s;
     weight_source source; /* a matrix as it will be packed */
     weight_source plain;  /* what that is quantised from */
@@ -67,10 +68,20 @@ typedef struct loader {
 /* -------------------------------------------------------------------- what must be there -- */
 
 static const char *const proj_names[PROJ_COUNT] = {
-    [PROJ_Q] = "self_attn.q_proj", [PROJ_K] = "self_attn.k_proj", [PROJ_V] = "self_attn.v_proj",
-    [PROJ_O] = "self_attn.o_proj", [PROJ_GATE] = "mlp.gate_proj", [PROJ_UP] = "mlp.up_proj",
-    [PROJ_DOWN] = "mlp.down_proj",
+    [PROJ_Q_A] = "self_attn.q_a_proj", [PROJ_Q] = "self_attn.q_proj", [PROJ_K] = "self_attn.k_proj",
+    [PROJ_V] = "self_attn.v_proj",     [PROJ_O] = "self_attn.o_proj", [PROJ_GATE] = "mlp.gate_proj",
+    [PROJ_UP] = "mlp.up_proj",         [PROJ_DOWN] = "mlp.down_proj",
 };
+
+/* Of attention over latents; NULL: as above. */
+static const char *latent_name(const model_config *c, proj p)
+{
+    if (!c->latent.rank) return NULL;
+    return p == PROJ_Q && c->q_rank ? "self_attn.q_b_proj"
+           : p == PROJ_K            ? "self_attn.kv_a_proj_with_mqa"
+           : p == PROJ_V            ? "self_attn.kv_b_proj"
+                                    : NULL;
+}
 
 /* layer < 0: `name` is the whole name. */
 static wanted *want(loader *l, int layer, const char *name, const char *suffix, int rows, int cols)
@@ -113,9 +124,13 @@ static void want_matrix(loader *l, const model_family *f, int i, proj p)
     const char *name = p == PROJ_UP && f->up       ? f->up
                        : p == PROJ_DOWN && f->down ? f->down
                                                    : proj_names[p];
+    if (latent_name(&l->m->cfg, p)) name = latent_name(&l->m->cfg, p);
     char shared[64];
     if (p >= PROJ_GATE && l->m->cfg.layer[i] & LAYER_EXPERTS) {
         snprintf(shared, sizeof(shared), "%s%s", f->experts->shared, strchr(name, '.'));
+        name = shared;
+    } else if (p >= PROJ_GATE && f->mlp_names == MLP_FEED_FORWARD) {
+        snprintf(shared, sizeof(shared), "feed_forward%s", strchr(name, '.'));
         name = shared;
     }
     wanted *w = want(l, i, fused ? fused : name, "weight", d_out, d_in);
@@ -126,8 +141,11 @@ static void want_matrix(loader *l, const model_family *f, int i, proj p)
         want(l, i, name, "bias", d_out, 0)->device = &l->m->layer[i].bias[p];
 }
 
+/* 0: there is none. */
 static int norm_values(const model_config *c, layer_norm which)
 {
+    if (c->latent.rank && which == NORM_Q) return c->q_rank;
+    if (c->latent.rank && which == NORM_K) return c->latent.rank;
     if (which == NORM_Q) return c->qk_norm_whole ? c->n_head * c->head_dim : c->head_dim;
     if (which == NORM_K) return c->qk_norm_whole ? c->n_kv_head * c->head_dim : c->head_dim;
     return c->dim;
@@ -151,6 +169,16 @@ static bool experts_stacked(const loader *l, const family_experts *x, int i)
     return x->all_down && model_files_look(l->files, name) != NULL;
 }
 
+/* Where a projection's rows stand in a matrix that may hold both gate and up. */
+static stored_slice part_of_both(const family_experts *x, bool both, proj p, int d_out)
+{
+    int row0 = both && p == PROJ_UP ? x->alternate ? 1 : d_out : 0;
+    return (stored_slice){.whole = both ? 2 * d_out : d_out,
+                          .row0 = row0,
+                          .step = both && x->alternate ? 2 : 1,
+                          .across = x->across};
+}
+
 /* Expert n's part of a tensor that all experts share. */
 static wanted *want_slice(loader *l, const family_experts *x, int i, proj p, int n)
 {
@@ -164,11 +192,23 @@ static wanted *want_slice(loader *l, const family_experts *x, int i, proj p, int
                        : both                       ? x->all_gate_up
                                                     : x->all_down;
     wanted *w = want(l, i, name, "", d_out, d_in);
-    w->slice = n;
-    w->n_slice = c->n;
-    w->whole = both ? 2 * d_out : d_out;
-    w->row0 = p == PROJ_UP && both ? d_out : 0;
+    w->at = part_of_both(x, both, p, d_out);
+    w->at.slice = n;
+    w->at.n_slice = c->route.n;
     return w;
+}
+
+/* Those of all experts, in one tensor for gate and up and one for down. */
+static void want_expert_bias(loader *l, const family_experts *x, int i, proj p)
+{
+    char name[64];
+    int d_out, d_in;
+    model_expert_shape(&l->m->cfg, p, &d_out, &d_in);
+    snprintf(name, sizeof(name), "%s_bias", p == PROJ_DOWN ? x->all_down : x->all_gate_up);
+    wanted *w = want(l, i, name, "", d_out, 0);
+    w->at = part_of_both(x, p != PROJ_DOWN, p, d_out);
+    w->n_vector = l->m->cfg.experts.route.n;
+    w->device = &l->m->layer[i].expert_bias[p - PROJ_GATE];
 }
 
 static wanted *want_expert(loader *l, const family_experts *x, int i, proj p, int n)
@@ -190,13 +230,16 @@ static void want_exact(loader *l, int i, const char *name, int rows, weight **to
 
 static err_code want_experts(loader *l, const family_experts *x, int i, err *e)
 {
-    int n = l->m->cfg.experts.n;
+    int n = l->m->cfg.experts.route.n;
     model_layer *layer = &l->m->layer[i];
     bool stacked = experts_stacked(l, x, i);
     layer->expert = calloc(3 * (size_t)n, sizeof(weight *));
     if (!layer->expert) return err_set(e, ERR_NOMEM, "no memory to load the model");
     want_exact(l, i, x->router, n, &layer->router);
-    if (x->shared) want_exact(l, i, x->shared_gate, 1, &layer->shared_gate);
+    if (x->shared_gate) want_exact(l, i, x->shared_gate, 1, &layer->shared_gate);
+    if (x->choice_bias) want(l, i, x->router, x->choice_bias, n, 0)->device = &layer->choice_bias;
+    if (x->biased) want(l, i, x->router, "bias", n, 0)->device = &layer->router_bias;
+    for (int p = PROJ_GATE; x->biased && p <= PROJ_DOWN; p++) want_expert_bias(l, x, i, (proj)p);
     for (int k = 0; k < n; k++)
         for (int p = PROJ_GATE; p <= PROJ_DOWN; p++) {
             wanted *w =
@@ -209,8 +252,10 @@ static err_code want_experts(loader *l, const family_experts *x, int i, err *e)
 static void want_layer(loader *l, const model_family *f, int i)
 {
     for (int p = 0; p < PROJ_COUNT; p++) want_matrix(l, f, i, (proj)p);
+    if (f->sinks)
+        want(l, i, "self_attn", "sinks", l->m->cfg.n_head, 0)->device = &l->m->layer[i].sinks;
     for (int n = 0; n < LAYER_NORMS; n++)
-        if (f->norm[n])
+        if (f->norm[n] && norm_values(&l->m->cfg, (layer_norm)n) > 0)
             want_norm(l, f, i, f->norm[n], norm_values(&l->m->cfg, (layer_norm)n),
                       &l->m->layer[i].norm[n], &l->m->layer[i].norm_bias[n]);
 }
@@ -222,7 +267,7 @@ static err_code want_all(loader *l, err *e)
     const model_config *c = &l->m->cfg;
     const model_family *f = family_find(c->family);
     assert(f);
-    size_t each = 2 * PROJ_COUNT + 2 * LAYER_NORMS + 2 + 3 * (size_t)c->experts.n;
+    size_t each = 2 * PROJ_COUNT + 2 * LAYER_NORMS + 8 + 3 * (size_t)c->experts.route.n;
     l->cap_want = (size_t)c->n_layer * each + 4;
     l->want = calloc(l->cap_want, sizeof(*l->want));
     l->m->layer = calloc((size_t)c->n_layer, sizeof(*l->m->layer));
@@ -319,24 +364,25 @@ static err_code find_heads(loader *l, err *e)
                    (unsigned long long)t->shape[0], POOLING_LABELS_MAX);
 }
 
+static err_code find_wanted(const loader *l, wanted *w, err *e)
+{
+    if (w->n_vector)
+        return model_files_find_columns(l->files, w->module, w->n_vector, w->at.whole, w->at.row0,
+                                        w->at.step, w->rows, &w->s, e);
+    if (w->at.n_slice)
+        return model_files_find_slice(l->files, w->module, &w->at, w->rows, w->cols, &w->s, e);
+    return w->whole ? model_files_find_rows(l->files, w->module, w->whole, w->row0, w->rows,
+                                            w->cols, &w->s, e)
+                    : model_files_find(l->files, w->module, w->suffix, w->rows, w->cols, &w->s, e);
+}
+
 /* Opens the files and finds all that is wanted. */
 static err_code plan(loader *l, const char *path, err *e)
 {
     err_code rc = model_files_open(&l->files, path, &l->m->cfg, e);
     if (!rc) rc = find_heads(l, e);
     if (!rc) rc = want_all(l, e);
-    for (size_t i = 0; i < l->n_want && !rc; i++) {
-        wanted *w = &l->want[i];
-        if (w->n_slice) {
-            stored_slice at = {w->slice, w->n_slice, w->whole, w->row0};
-            rc = model_files_find_slice(l->files, w->module, &at, w->rows, w->cols, &w->s, e);
-            continue;
-        }
-        rc = w->whole
-                 ? model_files_find_rows(l->files, w->module, w->whole, w->row0, w->rows, w->cols,
-                                         &w->s, e)
-                 : model_files_find(l->files, w->module, w->suffix, w->rows, w->cols, &w->s, e);
-    }
+    for (size_t i = 0; i < l->n_want && !rc; i++) rc = find_wanted(l, &l->want[i], e);
     float *freqs = rc ? NULL : malloc((size_t)l->m->cfg.head_dim / 2 * sizeof(*freqs));
     bool found = false;
     if (!rc && !freqs) rc = err_set(e, ERR_NOMEM, "no memory to load the model");
@@ -479,9 +525,9 @@ static err_code load_matrix(loader *l, const wanted *w, size_t i, err *e)
 
 static err_code load_vector(model *m, const wanted *w, err *e)
 {
-    size_t n = (size_t)w->rows, bytes = n * sizeof(float);
+    size_t n = (size_t)w->s.src.rows * (size_t)w->s.src.cols, bytes = n * sizeof(float);
     float *v = host_alloc(2 * bytes);
-    if (!v || !stored_values(&w->s, 0, 1, DT_F32, v + n)) {
+    if (!v || !stored_values(&w->s, 0, w->s.src.rows, DT_F32, v + n)) {
         free(v);
         return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->s.name);
     }
@@ -698,7 +744,11 @@ err_code model_weights_load(model *m, const char *path, err *e)
 
 static void experts_clear(model *m, model_layer *l)
 {
-    for (int k = 0; l->expert && k < 3 * m->cfg.experts.n; k++)
+    float *vectors[] = {l->router_bias, l->choice_bias, l->expert_bias[0], l->expert_bias[1],
+                        l->expert_bias[2]};
+    for (size_t k = 0; k < sizeof(vectors) / sizeof(vectors[0]); k++)
+        if (vectors[k]) be_free(m->be, vectors[k]);
+    for (int k = 0; l->expert && k < 3 * m->cfg.experts.route.n; k++)
         if (l->expert[k]) be_weight_destroy(m->be, l->expert[k]);
     if (l->router) be_weight_destroy(m->be, l->router);
     if (l->shared_gate) be_weight_destroy(m->be, l->shared_gate);
@@ -718,6 +768,7 @@ void model_weights_clear(model *m)
             if (l->norm[k]) be_free(m->be, l->norm[k]);
             if (l->norm_bias[k]) be_free(m->be, l->norm_bias[k]);
         }
+        if (l->sinks) be_free(m->be, l->sinks);
         experts_clear(m, l);
     }
     free(m->layer);

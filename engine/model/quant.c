@@ -142,6 +142,15 @@ static err_code read_bitsandbytes(const cJSON *j, quant *q, err *e)
     return ERR_NONE;
 }
 
+/* The names of the tensors tell which they are. */
+static err_code read_nothing(const cJSON *j, quant *q, err *e)
+{
+    (void)j;
+    (void)q;
+    (void)e;
+    return ERR_NONE;
+}
+
 err_code quant_read(const cJSON *config, quant *out, err *e)
 {
     static const struct {
@@ -152,7 +161,8 @@ err_code quant_read(const cJSON *config, quant *out, err *e)
                    {"awq", QUANT_AWQ, read_awq},
                    {"fp8", QUANT_FP8, read_fp8},
                    {"compressed-tensors", QUANT_COMPRESSED, read_compressed},
-                   {"bitsandbytes", QUANT_BITS, read_bitsandbytes}};
+                   {"bitsandbytes", QUANT_BITS, read_bitsandbytes},
+                   {"mxfp4", QUANT_MXFP4, read_nothing}};
     const cJSON *j = json_get(config, "quantization_config");
     *out = (quant){.method = QUANT_NONE};
     if (!j || cJSON_IsNull(j)) return ERR_NONE;
@@ -166,6 +176,6 @@ err_code quant_read(const cJSON *config, quant *out, err *e)
         return err_set(e, ERR_INPUT, "\"quantization_config\" has no \"quant_method\"");
     return err_set(e, ERR_UNSUPPORTED,
                    "\"quantization_config\": \"quant_method\": \"%.60s\" is not supported (gptq, "
-                   "awq, fp8, compressed-tensors, bitsandbytes are)",
+                   "awq, fp8, compressed-tensors, bitsandbytes, mxfp4 are)",
                    name);
 }

@@ -21,6 +21,7 @@ typedef enum {
     QUANT_FP8,
     QUANT_COMPRESSED, /* compressed-tensors: packed integers, int8 or FP8 */
     QUANT_BITS,       /* bitsandbytes: NF4 */
+    QUANT_MXFP4,      /* experts alone */
 } quant_method;
 
 typedef struct quant {
@@ -41,5 +42,10 @@ typedef struct model_files model_files;
  * form of `q`: *found.  Else it is a plain one. */
 err_code quant_find(model_files *f, const quant *q, const char *module, stored *s, bool *found,
                     err *e);
+
+/* The same of one matrix among a layer's experts, whose tensor's name `s` has; src is of its whole
+ * rows, of which `rows` are taken.  MXFP4 alone. */
+err_code quant_find_slice(model_files *f, const stored_slice *at, int rows, stored *s, bool *found,
+                          err *e);
 
 #endif

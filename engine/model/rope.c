@@ -64,6 +64,7 @@ static err_code read_yarn(const cJSON *r, rope_config *out, err *e)
     out->attention_factor =
         (float)(both ? mscale(factor, (double)scale) / mscale(factor, (double)all)
                      : mscale(factor, 1));
+    out->mscale_all = all > 0 ? (float)mscale(factor, (double)all) : 1;
     out->truncate = truncate;
     if (out->theta <= 1) return err_set(e, ERR_INPUT, "\"rope_theta\" must be above 1");
     return config_real(r, "attention_factor", 1e-3, 1e3, &out->attention_factor, e);
@@ -118,7 +119,7 @@ static err_code read_partial(const cJSON *r, const model_family *f, const model_
     err_code rc = config_real(r, "partial_rotary_factor", 0.0, 1.0, partial, e);
     if (!rc && *partial != 1 && !f->partial) rc = config_refuse(e, r, "partial_rotary_factor");
     if (rc) return rc;
-    out->dim = (int)((double)c->head_dim * (double)*partial);
+    out->dim = c->latent.rank ? c->latent.rope : (int)((double)c->head_dim * (double)*partial);
     if (!rc && (out->dim < 2 || out->dim % 2 != 0))
         rc = err_set(e, ERR_UNSUPPORTED,
                      "\"partial_rotary_factor\": %g of a head of %d values is not supported",
@@ -214,13 +215,16 @@ static err_code read_objects(const cJSON *j, const model_family *f, model_config
 err_code rope_config_read(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     float partial = f->partial > 0 ? f->partial : 1.0F;
-    c->rope = (rope_config){.theta = f->theta, .factor = 1, .attention_factor = 1};
+    c->rope = (rope_config){.theta = f->theta, .factor = 1, .attention_factor = 1, .mscale_all = 1};
     err_code rc = config_real(j, "rope_theta", 1.0, 1e12, &c->rope.theta, e);
     if (!rc) rc = read_partial(j, f, c, &partial, &c->rope, e);
     if (rc) return rc;
     c->local_rope = c->rope;
     if (f->local_theta > 0) c->local_rope.theta = f->local_theta;
     rc = config_real(j, "rope_local_base_freq", 1.0, 1e12, &c->local_rope.theta, e);
+    if (!rc && f->rope_required && !config_is_set(j, "rope_scaling") &&
+        !config_is_set(j, "rope_parameters"))
+        rc = err_set(e, ERR_INPUT, "\"rope_scaling\" or \"rope_parameters\" is missing");
     if (!rc) rc = read_objects(j, f, c, partial, e);
     if (!f->rope_per_kind) c->local_rope = c->rope;
     return rc;
@@ -232,7 +236,8 @@ bool rope_config_same(const rope_config *a, const rope_config *b)
                 a->factor == b->factor && a->original_pos == b->original_pos &&
                 a->low_freq == b->low_freq && a->high_freq == b->high_freq &&
                 a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
-                a->truncate == b->truncate && a->attention_factor == b->attention_factor;
+                a->truncate == b->truncate && a->attention_factor == b->attention_factor &&
+                a->mscale_all == b->mscale_all;
     for (int i = 0; i < MODEL_ROPE_MAX && same; i++)
         same = a->short_factor[i] == b->short_factor[i] && a->long_factor[i] == b->long_factor[i];
     return same;

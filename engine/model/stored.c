@@ -17,15 +17,17 @@ size_t stored_bytes(const stored *s)
 
 bool stored_in_place(const stored *s)
 {
-    return s->values && !s->turned && (uintptr_t)s->values % dtype_bytes(s->plain) == 0;
+    return s->values && !s->turned && s->col_apart == 0 &&
+           (uintptr_t)s->values % dtype_bytes(s->plain) == 0;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static void read_plain(const stored *s, int row, float *out)
 {
-    size_t cols = (size_t)s->src.cols, first = (size_t)stored_row(s, row) * cols;
-    for (size_t i = 0; i < cols; i++) out[i] = float_at(s->values, s->plain, first + i);
+    size_t cols = (size_t)s->src.cols, apart = s->col_apart ? s->col_apart : 1;
+    size_t first = (size_t)stored_row(s, row) * (s->col_apart ? s->row_apart : cols);
+    for (size_t i = 0; i < cols; i++) out[i] = float_at(s->values, s->plain, first + i * apart);
 }
 
 size_t stored_room(const stored *s)

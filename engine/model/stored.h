@@ -27,6 +27,12 @@ typedef struct stored_part {
 
 typedef struct stored stored;
 
+/* One matrix among those of a tensor of three dimensions: engine/model/model_files.h. */
+typedef struct stored_slice {
+    int slice, n_slice, whole, row0, step;
+    bool across;
+} stored_slice;
+
 struct stored {
     char name[STORED_NAME_MAX + 1]; /* in the file, for messages */
     char format[STORED_FORMAT_MAX]; /* "Q4_K", "GPTQ 4 bits", "BF16" */
@@ -44,6 +50,7 @@ struct stored {
     dtype scale_type;               /* of scales that are plain values */
     int *order;                     /* owned: src.order, made from an index of groups */
     const void *values;             /* plain values, row-major, any alignment; else NULL */
+    size_t row_apart, col_apart;    /* values stand so many apart; 0: row-major, nothing between */
 };
 
 /* The file's row of row `row`: llama.cpp's files have the two halves of each of a Llama's heads as

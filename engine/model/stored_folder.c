@@ -8,6 +8,8 @@
  *     FP8     weight [N][K], weight_scale or weight_scale_inv: one, one a row, or one a block
  *     NF4     weight [N * K / 2], scales in weight.absmax, which may be codes themselves;
  *             bitsandbytes
+ *     MXFP4   NAME_blocks [E][N][K / 32][16], NAME_scales [E][N][K / 32] of E experts; the OCP's
+ *             Microscaling Formats, 1.0
  *
  * N rows, K columns, G groups of columns; 4-bit codes eight in a word (8-bit ones: four).  Every
  * tensor's type and shape are checked against rows and columns of the configuration first.
@@ -526,6 +528,84 @@ static err_code find_nf4(const finding *x)
     for (size_t i = 0; i < 16; i++) s->map[i] = float_at(s->part[MAP].data, DT_F32, i);
     take_floats(s, s->group, 4, s->map, read_nf4);
     return rc;
+}
+
+/* ---- MXFP4 ----------------------------------------------------------------------------------- */
+
+/* Twice the values of four bits: a sign, two bits of exponent, one of fraction. */
+static const int8_t twice_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* Half of the power of two that a byte stands for; 255 is no number. */
+static float half_e8m0(uint8_t b)
+{
+    return b == 255 ? NAN : ldexpf(1, b - 128);
+}
+
+/* Of two columns the first is the lower half of a byte. */
+static void read_mxfp4(const weight_source *src, int row, const weight_row *to)
+{
+    const stored *s = src->impl;
+    size_t groups = (size_t)src->cols / 32, at = (size_t)row * s->row_apart;
+    const uint8_t *q = s->part[CODES].data + at * groups * 16;
+    for (size_t i = 0; i < groups * 16; i++) {
+        to->codes[2 * i] = (int8_t)(q[i] & 15);
+        to->codes[2 * i + 1] = (int8_t)(q[i] >> 4);
+    }
+    for (size_t g = 0; g < groups; g++)
+        to->scales[g] = half_e8m0(s->part[SCALES].data[at * groups + g]);
+}
+
+/* A part of so many bytes for each of a tensor's rows, from the slice's first row on. */
+static err_code take_slice(model_files *f, const stored_slice *at, const char *suffix, int groups,
+                           int each, int rows, stored *s, stored_part *part, err *e)
+{
+    char name[STORED_NAME_MAX + 16];
+    const st_tensor *t;
+    snprintf(name, sizeof(name), "%s%s", s->name, suffix);
+    err_code rc = model_files_take(f, name, &t, e);
+    if (rc) return rc;
+    int ndim = each > 1 ? 4 : 3;
+    bool fits = t->dtype == ST_U8 && t->ndim == ndim && t->shape[0] == (uint64_t)at->n_slice &&
+                t->shape[1] == (uint64_t)at->whole && t->shape[2] == (uint64_t)groups &&
+                (ndim == 3 || t->shape[3] == (uint64_t)each);
+    if (!fits)
+        return err_set(e, ERR_INPUT, "tensor '%s' is not U8 [%d, %d, %d%s]", name, at->n_slice,
+                       at->whole, groups, each > 1 ? ", 16" : "");
+    size_t row = (size_t)groups * (size_t)each;
+    size_t first = (size_t)at->slice * (size_t)at->whole + (size_t)at->row0;
+    *part = (stored_part){(const uint8_t *)t->data + first * row, (uint64_t)rows * row};
+    return ERR_NONE;
+}
+
+err_code quant_find_slice(model_files *f, const stored_slice *at, int rows, stored *s, bool *found,
+                          err *e)
+{
+    char name[STORED_NAME_MAX + 16];
+    weight_source *src = &s->src;
+    snprintf(name, sizeof(name), "%s_blocks", s->name);
+    *found = model_files_look(f, name) != NULL;
+    if (!*found) return ERR_NONE;
+    if (src->cols % 32 != 0)
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s': %d columns are no blocks of 32", name,
+                       src->cols);
+    int groups = src->cols / 32;
+    err_code rc = take_slice(f, at, "_blocks", groups, 16, rows, s, &s->part[CODES], e);
+    if (!rc) rc = take_slice(f, at, "_scales", groups, 1, rows, s, &s->part[SCALES], e);
+    if (rc) return rc;
+    snprintf(s->format, sizeof(s->format), "MXFP4");
+    s->slices = 0;
+    s->row_apart = (size_t)at->step;
+    s->plain = s->scale_type = DT_BF16;
+    src->rows = rows;
+    src->type = DT_BF16;
+    src->group = src->span = 32;
+    src->bits = 4;
+    src->scale_type = DT_BF16;
+    src->form = SCALES_OWN;
+    memcpy(src->table, twice_e2m1, sizeof(src->table));
+    src->read_row = read_mxfp4;
+    src->impl = s;
+    return ERR_NONE;
 }
 
 /* ---- which ----------------------------------------------------------------------------------- */

@@ -432,7 +432,7 @@ static void take_config(sched *sc, const sched_config *cfg)
     sc->max_context = most < limit ? (int)most : limit;
     const experts_config *x = &model_get_config(sc->m)->experts;
     cost_init(&sc->cost);
-    cost_experts(&sc->cost, x->n, x->top_k);
+    cost_experts(&sc->cost, x->route.n, x->route.top_k);
     for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i][0] = sc->surprise[i][1] = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;

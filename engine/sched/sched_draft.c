@@ -81,7 +81,7 @@ err_code sched_draft_create(sched *sc, err *e)
     if (!dr->wish || !dr->part || !dr->token) return err_set(e, ERR_NOMEM, "no memory for drafts");
     const experts_config *x = &model_get_config(dr->m)->experts;
     cost_init(&dr->cost);
-    cost_experts(&dr->cost, x->n, x->top_k);
+    cost_experts(&dr->cost, x->route.n, x->route.top_k);
     dr->lag = c->max_rows / 2 < LAG ? (c->max_rows + 1) / 2 : LAG;
     /* Those who run have no more pages than there are. */
     draft_config dc = {.max_texts = c->max_seqs,

@@ -60,11 +60,11 @@ static void describe_experts(const model_config *c, char *out, size_t size)
     int n = 0;
     out[0] = 0;
     for (int i = 0; i < c->n_layer; i++) n += c->layer[i] & LAYER_EXPERTS ? 0 : 1;
-    if (x->n == 0) return;
+    if (x->route.n == 0) return;
     if (n > 0) snprintf(dense, sizeof(dense), " (%d layers have none)", n);
     if (x->shared_dim > 0) snprintf(shared, sizeof(shared), ", one of %d for all", x->shared_dim);
-    snprintf(out, size, ", %d experts of %d%s, %d for each token%s", x->n, x->ffn_dim, dense,
-             x->top_k, shared);
+    snprintf(out, size, ", %d experts of %d%s, %d for each token%s", x->route.n, x->ffn_dim, dense,
+             x->route.top_k, shared);
 }
 
 int verb_check(const arguments *a)

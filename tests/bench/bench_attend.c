@@ -65,7 +65,7 @@ static double turn(side *s, int context)
     step_seq seq = {.row0 = 0, .n_rows = 1, .pos0 = pos, .page = s->page, .n_page = s->n_pages};
     step st = {.n_rows = 1, .pos = &pos, .n_seq = 1, .seq = &seq};
     int64_t from = clock_now_us();
-    for (int layer = 0; layer < LAYERS; layer++) be_attend(s->be, s->kv, out, q, &st, layer);
+    for (int layer = 0; layer < LAYERS; layer++) be_attend(s->be, s->kv, out, q, NULL, &st, layer);
     if (be_sync(s->be, NULL)) die("attention failed");
     return (double)(clock_now_us() - from) / 1e6;
 }

@@ -59,7 +59,7 @@ static float *noise(size_t n)
 static bool shape_of(const model_config *c, int i, int *d_out, int *d_in)
 {
     int expert = i - c->n_layer * PROJ_COUNT;
-    int layer = expert < 0 ? i / PROJ_COUNT : expert / LORA_EXPERT_PROJS / c->experts.n;
+    int layer = expert < 0 ? i / PROJ_COUNT : expert / LORA_EXPERT_PROJS / c->experts.route.n;
     if (expert < 0) {
         model_layer_shape(c, layer, (proj)(i % PROJ_COUNT), d_out, d_in);
         return model_has_proj(c, layer, (proj)(i % PROJ_COUNT));
@@ -71,7 +71,7 @@ static bool shape_of(const model_config *c, int i, int *d_out, int *d_in)
 static void make_adapters(void)
 {
     const model_config *c = model_get_config(m);
-    int n_mat = c->n_layer * (PROJ_COUNT + c->experts.n * LORA_EXPERT_PROJS);
+    int n_mat = c->n_layer * (PROJ_COUNT + c->experts.route.n * LORA_EXPERT_PROJS);
     err e;
     for (int a = 0; a < STREAMS; a++) {
         lora_mat *mat = calloc((size_t)n_mat, sizeof(*mat));
@@ -98,8 +98,8 @@ static void make_adapters(void)
         }
         views[a] = (lora_view){
             .adapter_id = (uint64_t)a + 1, .n_layer = c->n_layer, .rank_max = RANK, .mat = mat};
-        views[a].n_expert = c->experts.n;
-        if (c->experts.n > 0) views[a].expert = mat + c->n_layer * PROJ_COUNT;
+        views[a].n_expert = c->experts.route.n;
+        if (c->experts.route.n > 0) views[a].expert = mat + c->n_layer * PROJ_COUNT;
     }
 }
 
@@ -205,7 +205,7 @@ static double linear_flop(int rows)
         model_layer_shape(c, layer, (proj)p, &d_out, &d_in);
         if (model_has_proj(c, layer, (proj)p)) sum += (double)d_out * d_in;
         if (mixed) model_expert_shape(c, (proj)p, &d_out, &d_in);
-        if (mixed) sum += (double)c->experts.top_k * d_out * d_in;
+        if (mixed) sum += (double)c->experts.route.top_k * d_out * d_in;
     }
     return 2 * sum * rows;
 }

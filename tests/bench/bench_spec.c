@@ -273,6 +273,7 @@ static void make_adapters(void)
             int d_out, d_in;
             err e;
             model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            if (d_in == 0) continue; /* none in this model */
             if (d_out > 16384 || d_in > 16384) die("the model is too large");
             void *pa = be_alloc(be, be_lora_a_bytes(be, c->type, RANK, d_in));
             void *pb = be_alloc(be, be_lora_b_bytes(be, c->type, RANK, d_out));

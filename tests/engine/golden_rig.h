@@ -37,8 +37,9 @@ typedef struct adapter {
 } adapter;
 
 static const char *const modules[PROJ_COUNT] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj",
+    [PROJ_Q] = "self_attn.q_proj", [PROJ_K] = "self_attn.k_proj", [PROJ_V] = "self_attn.v_proj",
+    [PROJ_O] = "self_attn.o_proj", [PROJ_GATE] = "mlp.gate_proj", [PROJ_UP] = "mlp.up_proj",
+    [PROJ_DOWN] = "mlp.down_proj",
 };
 
 /* PEFT: a key of a pattern matches the end of a module's name, at a dot. */
@@ -118,7 +119,7 @@ static inline void adapter_load(adapter *ad, backend *be, const model_config *c,
     ad->view = (lora_view){.adapter_id = (uint64_t)id + 1, .n_layer = c->n_layer, .mat = ad->mat};
     int found = 0;
     for (int l = 0; l < c->n_layer; l++) {
-        for (int p = 0; p < PROJ_COUNT; p++) {
+        for (int p = PROJ_Q; p < PROJ_COUNT; p++) {
             char module[96];
             snprintf(module, sizeof(module), "model.layers.%d.%s", l, modules[p]);
             lora_mat *m = &ad->mat[l * PROJ_COUNT + p];

@@ -24,7 +24,7 @@ typedef struct plain_weight {
 
 typedef struct plain_kv {
     kv_pool head;
-    float *k, *v; /* [n_layer][n_pages][page_tokens][n_kv_head * head_dim] */
+    float *k, *v; /* [n_layer][n_pages][page_tokens][n_kv_head * head_dim, or the values'] */
 } plain_kv;
 
 static err_code plain_open(backend *be, const backend_config *cfg, err *e)
@@ -179,15 +179,21 @@ static err_code plain_lora_gain(backend *be, const weight *w, const lora_pair *p
     return ERR_NONE;
 }
 
-static size_t plain_page_floats(const attn_shape *s)
+static size_t plain_page_floats(const attn_shape *s, int d)
 {
-    return (size_t)PLAIN_PAGE_TOKENS * (size_t)s->n_kv_head * (size_t)s->head_dim;
+    return (size_t)PLAIN_PAGE_TOKENS * (size_t)s->n_kv_head * (size_t)d;
+}
+
+/* Keys and values of a page. */
+static size_t plain_page_both(const attn_shape *s)
+{
+    return plain_page_floats(s, s->head_dim) + plain_page_floats(s, attn_v_dim(s));
 }
 
 static size_t plain_kv_page_bytes(const backend *be, const attn_shape *shape)
 {
     (void)be;
-    return 2 * plain_page_floats(shape) * (size_t)shape->n_layer * sizeof(float);
+    return plain_page_both(shape) * (size_t)shape->n_layer * sizeof(float);
 }
 
 static err_code plain_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages,
@@ -197,10 +203,13 @@ static err_code plain_kv_create(backend *be, kv_pool **out, const attn_shape *sh
     (void)e;
     plain_kv *kv = calloc(1, sizeof(*kv));
     kv->head = (kv_pool){*shape, n_pages, PLAIN_PAGE_TOKENS};
-    size_t n = plain_page_floats(shape) * (size_t)shape->n_layer * (size_t)n_pages;
-    kv->k = malloc(n * sizeof(float));
-    kv->v = malloc(n * sizeof(float));
-    for (size_t i = 0; i < n; i++) kv->k[i] = kv->v[i] = NAN; /* what nobody wrote is not read */
+    size_t pages = (size_t)shape->n_layer * (size_t)n_pages;
+    size_t n_k = pages * plain_page_floats(shape, shape->head_dim);
+    size_t n_v = pages * plain_page_floats(shape, attn_v_dim(shape));
+    kv->k = malloc(n_k * sizeof(float));
+    kv->v = malloc(n_v * sizeof(float));
+    for (size_t i = 0; i < n_k; i++) kv->k[i] = NAN; /* what nobody wrote is not read */
+    for (size_t i = 0; i < n_v; i++) kv->v[i] = NAN;
     *out = &kv->head;
     return ERR_NONE;
 }
@@ -219,12 +228,13 @@ static void plain_kv_save(backend *be, const kv_pool *pool, int page, void *host
 {
     (void)be;
     const plain_kv *kv = (const plain_kv *)pool;
-    size_t n = plain_page_floats(&pool->shape);
+    size_t n = plain_page_floats(&pool->shape, pool->shape.head_dim);
+    size_t n_v = plain_page_floats(&pool->shape, attn_v_dim(&pool->shape));
     float *to = host;
-    for (int l = 0; l < pool->shape.n_layer; l++, to += 2 * n) {
-        size_t at = ((size_t)l * (size_t)pool->n_pages + (size_t)page) * n;
-        memcpy(to, kv->k + at, n * 4);
-        memcpy(to + n, kv->v + at, n * 4);
+    for (int l = 0; l < pool->shape.n_layer; l++, to += n + n_v) {
+        size_t at = (size_t)l * (size_t)pool->n_pages + (size_t)page;
+        memcpy(to, kv->k + at * n, n * 4);
+        memcpy(to + n, kv->v + at * n_v, n_v * 4);
     }
 }
 
@@ -232,22 +242,22 @@ static void plain_kv_load(backend *be, kv_pool *pool, int page, const void *host
 {
     (void)be;
     plain_kv *kv = (plain_kv *)pool;
-    size_t n = plain_page_floats(&pool->shape);
+    size_t n = plain_page_floats(&pool->shape, pool->shape.head_dim);
+    size_t n_v = plain_page_floats(&pool->shape, attn_v_dim(&pool->shape));
     const float *from = host;
-    for (int l = 0; l < pool->shape.n_layer; l++, from += 2 * n) {
-        size_t at = ((size_t)l * (size_t)pool->n_pages + (size_t)page) * n;
-        memcpy(kv->k + at, from, n * 4);
-        memcpy(kv->v + at, from + n, n * 4);
+    for (int l = 0; l < pool->shape.n_layer; l++, from += n + n_v) {
+        size_t at = (size_t)l * (size_t)pool->n_pages + (size_t)page;
+        memcpy(kv->k + at * n, from, n * 4);
+        memcpy(kv->v + at * n_v, from + n, n_v * 4);
     }
 }
 
-/* Offset of one position's heads in kv->k and kv->v. */
-static size_t plain_kv_at(const kv_pool *pool, const step_seq *q, int layer, int pos)
+/* Offset of one position's heads of d values, in kv->k or kv->v. */
+static size_t plain_kv_at(const kv_pool *pool, const step_seq *q, int layer, int pos, int d)
 {
     size_t page = (size_t)layer * (size_t)pool->n_pages + (size_t)q->page[pos / PLAIN_PAGE_TOKENS];
-    return page * plain_page_floats(&pool->shape) + (size_t)(pos % PLAIN_PAGE_TOKENS) *
-                                                        (size_t)pool->shape.n_kv_head *
-                                                        (size_t)pool->shape.head_dim;
+    return page * plain_page_floats(&pool->shape, d) +
+           (size_t)(pos % PLAIN_PAGE_TOKENS) * (size_t)pool->shape.n_kv_head * (size_t)d;
 }
 
 static const lora_view *plain_view_of(const step *s, int row)
@@ -389,7 +399,7 @@ static void plain_rope_head(float *x, const float *norm, float eps, const rope_t
     int half = t->rope_dim / 2;
     const float *c = t->cos + (size_t)pos * (size_t)half, *s = t->sin + (size_t)pos * (size_t)half;
     for (int i = 0; i < half; i++) {
-        int at = t->pairs ? 2 * i : i, other = t->pairs ? 2 * i + 1 : i + half;
+        int at = t->first + (t->pairs ? 2 * i : i), other = t->pairs ? at + 1 : at + half;
         float a = x[at], b = x[other];
         x[at] = a * c[i] - b * s[i];
         x[other] = b * c[i] + a * s[i];
@@ -405,6 +415,7 @@ static void plain_rope_append(backend *be, kv_pool *pool, float *q, float *k, co
     const attn_shape *a = &pool->shape;
     size_t q_dim = (size_t)a->n_head * (size_t)a->head_dim;
     size_t kv_dim = (size_t)a->n_kv_head * (size_t)a->head_dim;
+    size_t v_dim = (size_t)a->n_kv_head * (size_t)attn_v_dim(a);
     for (int n = 0; n < s->n_seq; n++) {
         const step_seq *sq = &s->seq[n];
         for (int i = 0; i < sq->n_rows; i++) {
@@ -414,83 +425,146 @@ static void plain_rope_append(backend *be, kv_pool *pool, float *q, float *k, co
                 plain_rope_head(q + row * q_dim + (size_t)h * (size_t)a->head_dim, q_norm, eps,
                                 rope, pos, a->head_dim);
             }
+            double grown = log1p(floor((pos + 1) / (double)rope->q_floor));
+            for (size_t at = 0; at < q_dim && rope->q_scale > 0; at++)
+                q[row * q_dim + at] *= (float)(1 + (double)rope->q_scale * grown);
             for (int h = 0; h < a->n_kv_head; h++) {
                 plain_rope_head(k + row * kv_dim + (size_t)h * (size_t)a->head_dim, k_norm, eps,
                                 rope, pos, a->head_dim);
             }
-            size_t at = plain_kv_at(pool, sq, layer, pos);
-            memcpy(kv->k + at, k + row * kv_dim, kv_dim * sizeof(float));
-            memcpy(kv->v + at, v + row * kv_dim, kv_dim * sizeof(float));
+            memcpy(kv->k + plain_kv_at(pool, sq, layer, pos, a->head_dim), k + row * kv_dim,
+                   kv_dim * sizeof(float));
+            memcpy(kv->v + plain_kv_at(pool, sq, layer, pos, attn_v_dim(a)), v + row * v_dim,
+                   v_dim * sizeof(float));
         }
     }
 }
 
-static void plain_attend_head(const plain_kv *kv, float *out, const float *q, const step_seq *sq,
-                              int layer, int pos, int h)
+static void plain_attend_head(const plain_kv *kv, float *out, const float *q, const float *sinks,
+                              const step_seq *sq, int layer, int pos, int h)
 {
     const attn_shape *a = &kv->head.shape;
-    size_t off = (size_t)(h / (a->n_head / a->n_kv_head)) * (size_t)a->head_dim;
+    int kv_head = h / (a->n_head / a->n_kv_head), v_dim = attn_v_dim(a);
     int window = attn_window(a, layer);
     int from = window && pos >= window ? pos - window + 1 : 0;
+    if (window && a->chunked) from = pos / window * window;
     double *score = malloc((size_t)(pos - from + 1) * sizeof(*score)), max = -INFINITY, sum = 0;
     for (int p = from; p <= pos; p++) {
-        const float *k = kv->k + plain_kv_at(&kv->head, sq, layer, p) + off;
+        const float *k = kv->k + plain_kv_at(&kv->head, sq, layer, p, a->head_dim);
+        k += kv_head * a->head_dim;
         double v = (double)plain_dot(q, k, a->head_dim) * (double)a->scale, cap = (double)a->cap;
         score[p - from] = cap > 0 ? cap * tanh(v / cap) : v;
         max = fmax(max, score[p - from]);
     }
-    for (int i = 0; i < a->head_dim; i++) out[i] = 0;
+    for (int i = 0; i < v_dim; i++) out[i] = 0;
     for (int p = from; p <= pos; p++) sum += exp(score[p - from] - max);
+    if (sinks) sum += exp((double)sinks[h] - max);
     for (int p = from; p <= pos; p++) {
-        const float *v = kv->v + plain_kv_at(&kv->head, sq, layer, p) + off;
+        const float *v = kv->v + plain_kv_at(&kv->head, sq, layer, p, v_dim) + kv_head * v_dim;
         float w = (float)(exp(score[p - from] - max) / sum);
-        for (int i = 0; i < a->head_dim; i++) out[i] += w * v[i];
+        for (int i = 0; i < v_dim; i++) out[i] += w * v[i];
     }
     free(score);
 }
 
 static void plain_attend(backend *be, const kv_pool *pool, float *out, const float *q,
-                         const step *s, int layer)
+                         const float *sinks, const step *s, int layer)
 {
     (void)be;
     const attn_shape *a = &pool->shape;
     for (int n = 0; n < s->n_seq; n++) {
         const step_seq *sq = &s->seq[n];
         for (int i = 0; i < sq->n_rows * a->n_head; i++) {
-            size_t at = ((size_t)sq->row0 * (size_t)a->n_head + (size_t)i) * (size_t)a->head_dim;
-            plain_attend_head((const plain_kv *)pool, out + at, q + at, sq, layer,
+            size_t at = (size_t)sq->row0 * (size_t)a->n_head + (size_t)i;
+            plain_attend_head((const plain_kv *)pool, out + at * (size_t)attn_v_dim(a),
+                              q + at * (size_t)a->head_dim, sinks, sq, layer,
                               sq->pos0 + i / a->n_head, i % a->n_head);
         }
+    }
+}
+
+static void plain_latent_norm(backend *be, float *out, const float *x, const float *w, float eps,
+                              const latent_shape *sh, int n_rows)
+{
+    (void)be;
+    for (int i = 0; i < n_rows; i++)
+        plain_norm_row(out + i * sh->rank, x + i * (sh->rank + sh->rope), w, eps, sh->rank);
+}
+
+static void plain_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                                const latent_shape *sh, int n_rows)
+{
+    (void)be;
+    for (int i = 0; i < n_rows * sh->n_head; i++) {
+        const float *shared = x + i / sh->n_head * (sh->rank + sh->rope) + sh->rank;
+        for (int c = 0; c < sh->nope; c++) *k++ = *kv++;
+        for (int c = 0; c < sh->rope; c++) *k++ = shared[c];
+        for (int c = 0; c < sh->v; c++) *v++ = *kv++;
     }
 }
 
 static double plain_act(activation act, double x)
 {
     if (act == ACT_SILU) return x / (1 + exp(-x));
+    if (act == ACT_SWIGLU_CLAMPED) return fmin(x, 7) / (1 + exp(-1.702 * fmin(x, 7)));
     return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
 static void plain_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
     (void)be;
-    for (size_t i = 0; i < n; i++)
-        gate[i] = (float)(plain_act(act, (double)gate[i]) * (up ? (double)up[i] : 1));
+    for (size_t i = 0; i < n; i++) {
+        double by = up ? (double)up[i] : 1;
+        if (act == ACT_SWIGLU_CLAMPED) by = fmax(-7, fmin(by, 7)) + 1;
+        gate[i] = (float)(plain_act(act, (double)gate[i]) * by);
+    }
+}
+
+/* The sum of the highest of n. */
+static double plain_group(const double *key, int n, int best)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        int higher = 0;
+        for (int o = 0; o < n; o++) higher += key[o] > key[i];
+        sum += higher < best ? key[i] : 0;
+    }
+    return sum;
 }
 
 /* The weight of each expert for one row; 0: it does not take it. */
 static void plain_route(const expert_set *set, const float *scores, double *by)
 {
-    double p[EXPERTS_MAX], max = -INFINITY, all = 0, sum = 0;
-    for (int e = 0; e < set->n; e++) max = fmax(max, (double)scores[e]);
-    for (int e = 0; e < set->n; e++) all += p[e] = exp((double)scores[e] - max);
-    for (int e = 0; e < set->n; e++) by[e] = 0;
-    for (int i = 0; i < set->top_k; i++) {
+    const expert_route *r = &set->route;
+    double p[EXPERTS_MAX], key[EXPERTS_MAX], max = -INFINITY, all = 0, sum = 0;
+    int each = r->n_group ? r->n / r->n_group : r->n;
+    bool shut[EXPERTS_MAX] = {false};
+    for (int e = 0; e < r->n; e++) max = fmax(max, (double)scores[e]);
+    for (int e = 0; e < r->n; e++) all += p[e] = exp((double)scores[e] - max);
+    for (int e = 0; e < r->n; e++) {
+        if (r->sigmoid) p[e] = 1 / (1 + exp(-(double)scores[e]));
+        if (!r->sigmoid && !r->softmax_last) p[e] /= all;
+        key[e] = (r->softmax_last ? (double)scores[e] : p[e]) +
+                 (set->choice_bias ? (double)set->choice_bias[e] : 0);
+        by[e] = 0;
+    }
+    /* A group is shut where top_group others are higher. */
+    for (int g = 0; g < r->n_group; g++) {
+        int higher = 0;
+        for (int o = 0; o < r->n_group; o++)
+            higher += plain_group(key + o * each, each, r->group_best) >
+                      plain_group(key + g * each, each, r->group_best);
+        for (int i = 0; i < each; i++) shut[g * each + i] = higher >= r->top_group;
+    }
+    for (int i = 0; i < r->top_k; i++) {
         int best = -1;
-        for (int e = 0; e < set->n; e++)
-            if (by[e] == 0 && (best < 0 || scores[e] > scores[best])) best = e;
+        for (int e = 0; e < r->n; e++)
+            if (!shut[e] && (best < 0 || key[e] > key[best])) best = e;
+        shut[best] = true;
         sum += by[best] = p[best];
     }
-    for (int e = 0; e < set->n; e++) by[e] /= set->normed || set->softmax_last ? sum : all;
+    bool normed = r->normed || (r->softmax_last && !r->sigmoid);
+    for (int e = 0; e < r->n; e++) by[e] *= (double)r->scale / (normed ? sum : 1);
 }
 
 static const lora_mat *plain_expert_lora(const lora_view *view, int layer, int e, int p)
@@ -506,20 +580,27 @@ static void plain_experts(backend *be, float *out, const float *x, const expert_
     (void)be;
     int dim = set->down[0]->rows, ffn = set->gate[0]->rows;
     double by[EXPERTS_MAX];
-    float *gate = malloc((size_t)(2 * ffn + dim) * sizeof(float)), *up = gate + ffn, *y = up + ffn;
-    for (int i = 0; i < s->n_rows; i++, x += dim, out += dim, scores += set->n) {
+    const float *bias[] = {set->gate_bias, set->up_bias, set->down_bias};
+    float *gate = malloc((size_t)(2 * ffn + 2 * dim) * sizeof(float)), *up = gate + ffn;
+    float *y = up + ffn, *in = y + dim;
+    for (int i = 0; i < s->n_rows; i++, x += dim, out += dim, scores += set->route.n) {
         const lora_view *view = plain_view_of(s, i);
         plain_route(set, scores, by);
         double part = shared ? 1 / (1 + exp(-(double)shared[i])) : 0;
-        for (int k = 0; k < dim; k++) out[k] = shared ? (float)(part * (double)out[k]) : 0;
-        for (int e = 0; e < set->n; e++) {
+        for (int k = 0; k < dim && (shared || !set->onto); k++)
+            out[k] = shared ? (float)(part * (double)out[k]) : 0;
+        for (int e = 0; e < set->route.n; e++) {
+            double after = set->route.scale_in ? 1 : by[e];
             if (by[e] == 0) continue;
-            linear_out g = {.w = set->gate[e]}, u = {.w = set->up[e]}, d = {.w = set->down[e]};
-            plain_linear_row(&g, gate, x, plain_expert_lora(view, layer, e, PROJ_GATE));
-            plain_linear_row(&u, up, x, plain_expert_lora(view, layer, e, PROJ_UP));
+            linear_out g = {.w = set->gate[e], .bias = bias[0] ? bias[0] + e * ffn : NULL};
+            linear_out u = {.w = set->up[e], .bias = bias[1] ? bias[1] + e * ffn : NULL};
+            linear_out d = {.w = set->down[e], .bias = bias[2] ? bias[2] + e * dim : NULL};
+            for (int k = 0; k < dim; k++) in[k] = set->route.scale_in ? (float)by[e] * x[k] : x[k];
+            plain_linear_row(&g, gate, in, plain_expert_lora(view, layer, e, PROJ_GATE));
+            plain_linear_row(&u, up, in, plain_expert_lora(view, layer, e, PROJ_UP));
             plain_gate(be, set->act, gate, up, (size_t)ffn);
             plain_linear_row(&d, y, gate, plain_expert_lora(view, layer, e, PROJ_DOWN));
-            for (int k = 0; k < dim; k++) out[k] += (float)by[e] * y[k];
+            for (int k = 0; k < dim; k++) out[k] += (float)after * y[k];
         }
     }
     free(gate);
@@ -620,6 +701,8 @@ static const backend_ops backend_plain = {
     .embed = plain_embed,
     .rms_norm = plain_rms_norm,
     .linear = plain_linear,
+    .latent_norm = plain_latent_norm,
+    .latent_spread = plain_latent_spread,
     .rope_append = plain_rope_append,
     .attend = plain_attend,
     .gate = plain_gate,

@@ -72,6 +72,7 @@ static void make_adapters(adapters *ad, backend *be, const model_config *c)
             if (a % 3 == 1 && i % PROJ_COUNT != PROJ_Q && i % PROJ_COUNT != PROJ_V) continue;
             int d_out, d_in, r = ranks[a];
             model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            if (d_in == 0) continue; /* none in this model */
             float *av = noise((size_t)r * d_in, 0.3F), *bv = noise((size_t)r * d_out, 0.3F);
             void *pa = be_alloc(be, be_lora_a_bytes(be, c->type, r, d_in));
             void *pb = be_alloc(be, be_lora_b_bytes(be, c->type, r, d_out));

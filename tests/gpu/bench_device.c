@@ -354,6 +354,7 @@ static size_t lora_bytes(void)
     for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
         int d_out, d_in;
         model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+        if (d_in == 0) continue; /* none in this model */
         bytes += be_lora_a_bytes(be, c->type, sh->rank, d_in);
         bytes += be_lora_b_bytes(be, c->type, sh->rank, d_out);
     }
@@ -371,7 +372,7 @@ static void make_adapters(int n)
     for (int v = n_view, first = v > 0 ? v : 1; v < n; v++) {
         char *at = be_alloc(be, bytes);
         if (!at) break;
-        if (v > 0 && v == first && be_download(be, host, mats[0][0].a, bytes))
+        if (v > 0 && v == first && be_download(be, host, mats[0][PROJ_Q].a, bytes))
             wrong("an adapter does not come back");
         if (v > 0 && be_upload(be, at, host, bytes)) wrong("an adapter does not arrive");
         mats[v] = calloc((size_t)c->n_layer * PROJ_COUNT, sizeof(**mats));
@@ -379,6 +380,7 @@ static void make_adapters(int n)
         for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
             int d_out, d_in;
             model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            if (d_in == 0) continue; /* none in this model */
             char *b = at + be_lora_a_bytes(be, c->type, sh->rank, d_in);
             if (v == 0 &&
                 be_lora_pack(be, c->type, at, b, noise_for((size_t)sh->rank * (size_t)d_in * 2),
@@ -668,7 +670,7 @@ static void fig_attention(void)
     build(0, sh->attn_batch, 1, sh->attn_len, BARE);
     for (int i = -2; i < sh->runs; i++) {
         int64_t from = clock_now_us();
-        for (int l = 0; l < sh->n_layer; l++) be_attend(be, kv, out, q, &st.s[0], l);
+        for (int l = 0; l < sh->n_layer; l++) be_attend(be, kv, out, q, NULL, &st.s[0], l);
         if (be_sync(be, &e)) die("attention", &e);
         if (i >= 0) t[i] = seconds(from);
     }

@@ -74,6 +74,25 @@ def qwen_vl(config, text, **vision):
         video_token_id=151, vision_start_token_id=152, vision_end_token_id=153)
 
 
+def gpt_oss(**more):
+    return shape(**{**dict(hidden_size=64, intermediate_size=48, head_dim=16, num_local_experts=5, num_experts_per_tok=2,
+                           sliding_window=12, rope_parameters=dict(YARN, truncate=False)), **more})
+
+
+def llama4(**more):
+    return shape(**{**dict(num_hidden_layers=4, head_dim=8, intermediate_size=28, intermediate_size_mlp=56,
+                           num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layer_interval=3,
+                           attention_chunk_size=12, floor_scale=5, attn_scale=0.4,
+                           rope_parameters={"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+                                            "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                            "original_max_position_embeddings": 16}), **more})
+
+
+def latent(**more):
+    return shape(**{**dict(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=24, qk_nope_head_dim=12,
+                           qk_rope_head_dim=8, v_head_dim=16, moe_intermediate_size=24, hidden_size=40), **more})
+
+
 # name: configuration, and fields of config.json as older files have them
 MODELS = {
     "gemma2": tf.Gemma2Config(**shape(
@@ -138,6 +157,16 @@ MODELS = {
     "glm4": tf.Glm4Config(**shape(head_dim=16, partial_rotary_factor=0.5, num_attention_heads=5,
                                   num_key_value_heads=1, hidden_size=40)),
     "starcoder2": tf.Starcoder2Config(**shape(sliding_window=12)),
+    "gpt-oss": tf.GptOssConfig(**gpt_oss()),
+    "gpt-oss-odd": tf.GptOssConfig(**gpt_oss(
+        head_dim=64, num_attention_heads=3, num_key_value_heads=1, num_local_experts=3, num_experts_per_tok=1,
+        layer_types=MIXED[:2], num_hidden_layers=2, attention_bias=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    "gpt-oss-mxfp4": tf.GptOssConfig(**gpt_oss(num_hidden_layers=2, intermediate_size=32)),
+    "llama4": tf.Llama4TextConfig(**llama4()),
+    "llama4-128e": tf.Llama4TextConfig(**llama4(
+        num_hidden_layers=2, moe_layers=[0], no_rope_layers=[1, 0], use_qk_norm=False, attn_temperature_tuning=False,
+        num_local_experts=3, head_dim=24, num_attention_heads=3, num_key_value_heads=1)),
 }
 
 # Layers without experts, an expert beside all of them, weights of the chosen ones normed or not.
@@ -156,23 +185,44 @@ EXPERTS = {
     "granitemoe": lambda: tf.GraniteMoeConfig(**shape(
         num_local_experts=6, num_experts_per_tok=3, embedding_multiplier=6.0,
         residual_multiplier=0.4, attention_multiplier=0.5, logits_scaling=3.0)),
+    "deepseek-v2": lambda: tf.DeepseekV2Config(**latent(
+        n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, topk_method="group_limited_greedy",
+        routed_scaling_factor=1.7, n_shared_experts=2, q_lora_rank=20, first_k_dense_replace=1)),
+    "deepseek-v2-lite": lambda: tf.DeepseekV2Config(**latent(
+        n_routed_experts=6, num_experts_per_tok=2, topk_method="greedy", q_lora_rank=None, n_shared_experts=1,
+        first_k_dense_replace=1, num_hidden_layers=2, qk_nope_head_dim=24, v_head_dim=40)),
+    "deepseek-v3": lambda: tf.DeepseekV3Config(**latent(
+        n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, routed_scaling_factor=2.5, n_shared_experts=1,
+        q_lora_rank=20, first_k_dense_replace=1, attention_bias=True,
+        rope_scaling=dict({k: v for k, v in YARN.items() if k != "rope_theta"}, mscale=1.0, mscale_all_dim=0.7))),
+    "deepseek-v3-halves": lambda: tf.DeepseekV3Config(**latent(
+        n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=1, q_lora_rank=None,
+        first_k_dense_replace=0, num_hidden_layers=2, rope_interleave=False, norm_topk_prob=False, v_head_dim=12)),
 }
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LATENT = ["q_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 FUSED = {"phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
          "phi3-short": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
          "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
          "glm4": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
          "mixtral": ["q_proj", "k_proj", "v_proj", "o_proj", "w1", "w2", "w3"],
-         "granitemoe": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+         "granitemoe": ["q_proj", "k_proj", "v_proj", "o_proj"],
+         "deepseek-v2": LATENT, "deepseek-v2-lite": LATENT, "deepseek-v3": LATENT, "deepseek-v3-halves": LATENT,
+         "gpt-oss": ["q_proj", "k_proj", "v_proj", "o_proj"],
+         "gpt-oss-odd": ["q_proj", "k_proj", "v_proj", "o_proj"],
+         "gpt-oss-mxfp4": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 
 
+TWO_QUERIES, ONE_QUERY = ["q_proj"], ["q_a_proj", "q_b_proj"]
+ABSENT = {"deepseek-v2": TWO_QUERIES, "deepseek-v3": TWO_QUERIES, "deepseek-v2-lite": ONE_QUERY,
+          "deepseek-v3-halves": ONE_QUERY}
 # LoRA on a table that is multiplied, on a tied one, and on an output layer that is.
 EMBED = ["gemma3", "granite", "cohere2"]
 
 
 def targets(name):
-    modules = FUSED.get(name, LINEAR)
+    modules = [m for m in FUSED.get(name, LINEAR) if m not in ABSENT.get(name, [])]
     if "images" in name:
         return r".*language_model.*\.(" + "|".join(modules) + ")"
     return modules
@@ -204,14 +254,22 @@ def randomise(model, gen):
                 p.copy_(0.3 * noise + (0 if is_one_plus(model) else 1))
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
+            elif "sinks" in name:
+                p.copy_(1 + noise)
+            elif model.config.model_type in ("gpt_oss", "llama4_text") and p.dim() == 3:  # some are clamped
+                gain = 4 if "gate_up" in name and model.config.model_type == "gpt_oss" else 1
+                p.copy_(noise * gain / p.shape[1] ** 0.5)
             elif "embed_tokens" in name:
                 p.copy_(noise * (p.shape[1] ** -0.5 if tied else 1.0))
-            elif name.endswith(("mlp.gate.weight", "moe.gate.weight", "router.layer.weight")):
+            elif name.endswith(("mlp.gate.weight", "moe.gate.weight", "router.layer.weight", "router.weight")):
                 p.copy_(noise * 2 / p.shape[-1] ** 0.5)
             elif p.dim() >= 2:
                 p.copy_(noise * (1.5 if "q_proj" in name else 1.0) / p.shape[-1] ** 0.5)
             else:
                 p.copy_(0.1 * noise)
+        for name, b in model.named_buffers():
+            if "e_score_correction_bias" in name:
+                b.copy_(0.3 * torch.rand(b.shape, generator=gen))
 
 
 def to_grid(model):
@@ -226,6 +284,37 @@ def to_grid(model):
             blocks[:, 0] = 127 * step
 
 
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def to_mxfp4(model, gen):
+    """Random experts as MXFP4 has them; what a file holds in place of their weights."""
+    tensors = {}
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() != 3:
+                continue
+            n, cols, rows = p.shape
+            codes = torch.randint(0, 16, (n, rows, cols // 32, 32), generator=gen)
+            powers = torch.randint(-5, -2, (n, rows, cols // 32), generator=gen) + ("gate_up" in name)
+            p.copy_((E2M1[codes] * 2.0 ** powers[..., None]).reshape(n, rows, cols).transpose(1, 2))
+            tensors[name + "_blocks"] = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+            tensors[name + "_scales"] = (powers + 127).to(torch.uint8)
+    return tensors
+
+
+def put_mxfp4(where, tensors):
+    path = os.path.join(where, "model.safetensors")
+    plain = {k: v for k, v in load_file(path).items() if k + "_blocks" not in tensors}
+    save_file({**plain, **tensors}, path, metadata={"format": "pt"})
+    path = os.path.join(where, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2)
+
+
 def make_model(where, config, dtype, gen):
     auto = tf.AutoModelForCausalLM
     if hasattr(config, "vision_config"):
@@ -234,8 +323,9 @@ def make_model(where, config, dtype, gen):
     randomise(model, gen)
     if config.model_type == "olmoe":
         to_grid(model)
+    packed = to_mxfp4(model, gen) if where.endswith("mxfp4") else None
     model.to(dtype).save_pretrained(where)
-    return auto
+    return auto, packed
 
 
 def load(auto, where):
@@ -290,13 +380,15 @@ def make_family(out, name, config):
     shutil.rmtree(where, ignore_errors=True)
     shutil.rmtree(os.path.join(out, "peft", name), ignore_errors=True)
     dtype, margin = (torch.bfloat16, 0.12) if name.endswith("bf16") else (torch.float16, 0.01)
-    auto = make_model(where, config() if callable(config) else config, dtype, gen)
+    auto, packed = make_model(where, config() if callable(config) else config, dtype, gen)
     write_golden(where, load(auto, where), -1, margin, gen)
     for kind, wish in kinds(name).items():
         to = os.path.join(out, "peft", name, kind)
         make_adapter(to, load(auto, where), wish, gen)
         write_golden(to, PeftModel.from_pretrained(load(auto, where), to).eval(), 0,
                      margin, gen)
+    if packed:
+        put_mxfp4(where, packed)
     print(name, flush=True)
 
 
@@ -311,7 +403,17 @@ PARAMETERS = {
                              target_parameters=["layers.1.mlp.experts.down_proj"])},
     "granitemoe": {"both": dict(r=4, lora_alpha=8, target_modules=["o_proj"],
                                 target_parameters=["experts.down_proj", "experts.gate_up_proj"])},
+    "deepseek-v3": {"both": dict(r=3, lora_alpha=6, target_modules=["kv_b_proj"],
+                                 target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])},
+    "llama4": {"both": dict(r=3, lora_alpha=6, target_modules=["k_proj"],
+                            target_parameters=["feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"])},
+    "gpt-oss": {"both": dict(r=3, lora_alpha=6, target_modules=["k_proj"],
+                             target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+                "down": dict(r=4, lora_alpha=8, target_modules=["v_proj"], target_parameters=["down_proj"])},
 }
+
+
+TURNED = ["gpt-oss", "qwen3-moe"]
 
 
 def make_parameters(out, name):
@@ -324,6 +426,52 @@ def make_parameters(out, name):
         model = PeftModel.from_pretrained(load(tf.AutoModelForCausalLM, where), to)
         write_golden(to, model.eval(), 0, 0.01, gen)
     print(name, flush=True)
+
+
+def turn_stacks(out, name):
+    """The adapter `both` as PEFT wrote it before it told inputs from outputs, and as Unsloth writes it: A and B are each
+    other's, transposed expert by expert."""
+    where, to = (os.path.join(out, "peft", name, kind) for kind in ("both", "turned"))
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(where, to)
+    path = os.path.join(to, "adapter_model.safetensors")
+    old = load_file(path)
+    n = load_file(os.path.join(out, "models", name, "model.safetensors"))["model.layers.1.mlp.router.weight"
+                                                                          if "gpt-oss" in name else
+                                                                          "model.layers.1.mlp.gate.weight"].shape[0]
+    new = dict(old)
+    for key in [k for k in old if "experts." in k and "lora_A" in k]:
+        a, b = old[key], old[key.replace("lora_A", "lora_B")]
+        a, b = a.reshape(n, -1, a.shape[1]), b.reshape(b.shape[0], -1, n)
+        new[key] = b.permute(2, 1, 0).reshape(-1, b.shape[0]).contiguous()
+        new[key.replace("lora_A", "lora_B")] = a.permute(2, 1, 0).reshape(a.shape[2], -1).contiguous()
+    save_file(new, path, metadata={"format": "pt"})
+
+
+def list_experts(out, name):
+    """The adapter `both` with a module for each expert's gate and up, and one for its down, as Unsloth's 4-bit GPT-OSS has."""
+    where, to = (os.path.join(out, "peft", name, kind) for kind in ("both", "lists"))
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(where, to)
+    path = os.path.join(to, "adapter_model.safetensors")
+    old = load_file(path)
+    n = load_file(os.path.join(out, "models", name, "model.safetensors"))["model.layers.1.mlp.router.weight"].shape[0]
+    new = {k: v for k, v in old.items() if "experts." not in k}
+    for key in [k for k in old if "experts." in k and "lora_A" in k]:
+        a, b = old[key].reshape(n, -1, old[key].shape[1]), old[key.replace("lora_A", "lora_B")]
+        b = b.reshape(b.shape[0], -1, n)
+        at = key.split("experts.")[0] + "experts." + ("gate_up_projs" if "base_layer" in key else "down_projs")
+        for k in range(n):
+            new[f"{at}.{k}.lora_A.weight"] = a[k].contiguous()
+            new[f"{at}.{k}.lora_B.weight"] = b[:, :, k].contiguous()
+    save_file(new, path, metadata={"format": "pt"})
+    path = os.path.join(to, "adapter_config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["target_parameters"] = None
+    config["target_modules"] = r".*(k_proj|gate_up_projs\.\d+|down_projs\.\d+)"
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
 
 
 def stack_experts(out, name):
@@ -357,6 +505,10 @@ def main():
     for name, config in models.items():
         if name in only and models is PARAMETERS:
             make_parameters(out, name)
+            if name in TURNED:
+                turn_stacks(out, name)
+            if name == "gpt-oss":
+                list_experts(out, name)
         elif name in only:
             make_family(out, name, config)
         if name in only and models is EXPERTS and name == "qwen3-moe":

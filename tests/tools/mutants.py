@@ -792,7 +792,7 @@ _rule("family.parallel", "engine/model/model.c",
       "if (!c->parallel)", "if (c->parallel || in)",
       "adapters.test_golden", "a parallel MLP reads what attention read")
 _rule("family.no-rope", "engine/model/model.c",
-      "if (kind & LAYER_NO_ROPE) t.rope_dim = 0;", "",
+      "        t.rope_dim = 0;\n", "",
       "adapters.test_golden", "layers without positions")
 _rule("family.local-rope", "engine/model/model.c",
       "if (kind & LAYER_WINDOW && m->local_rope.cos) t = m->local_rope.table;", "",
@@ -816,7 +816,7 @@ _rule("experts.first-of-equals", "engine/cpu/experts/experts.c",
       "p[e] > p[best]))", "p[e] >= p[best]))",
       "cpu.test_experts", "of equal scores the expert with the lower number comes first")
 _rule("experts.normed", "engine/cpu/experts/experts.c",
-      "set->normed ? chosen[i] / sum : chosen[i];", "chosen[i];",
+      "(r->normed ? chosen[i] / sum : chosen[i]) *", "chosen[i] *",
       "cpu.test_experts adapters.test_golden", "the chosen experts' weights sum to one where the family says so")
 _rule("experts.segments", "engine/cpu/experts/experts.c",
       "if (n == 0 || out[n - 1].lora != from->lora)", "if (n == 0)",
@@ -831,22 +831,55 @@ _rule("experts.shared-part", "engine/cpu/experts/experts.c",
       "1 / (1 + expf(-j->shared[i]))", "1",
       "cpu.test_experts adapters.test_golden", "the shared expert is multiplied by its gate")
 _rule("experts.softmax-last", "engine/cpu/experts/experts.c",
-      "if (set->softmax_last) softmax(chosen, k);", "",
+      "if (r->softmax_last) to_weights(r, chosen, k);", "",
       "adapters.test_golden", "Granite's weights are a softmax over the chosen scores")
 _rule("experts.slice", "engine/model/model_files.c",
-      "(size_t)at->slice * (size_t)at->whole + (size_t)at->row0;", "(size_t)at->slice * (size_t)at->whole;",
+      "(size_t)at->slice * each + (size_t)at->row0 * row)", "(size_t)at->slice * each)",
       "adapters.test_golden", "ups stand behind gates in a tensor of all experts")
+_rule("experts.sigmoid-groups", "engine/cpu/experts/experts.c",
+      "if (r->n_group > 0) close_groups(r, key);", "",
+      "cpu.test_experts adapters.test_golden", "DeepSeek's rows choose from the highest groups alone")
+_rule("experts.choice-bias", "engine/cpu/experts/experts.c",
+      "chosen[i] = p[out[i].expert];", "chosen[i] = key[out[i].expert];",
+      "cpu.test_experts adapters.test_golden", "what is added for the choice is no part of the weights")
+_rule("experts.scale-in", "engine/cpu/experts/experts.c",
+      "j->kern->bend(j->rows + i * dim, one->weight, 0, dim);", "",
+      "cpu.test_experts adapters.test_golden", "Llama 4's weights multiply what an expert reads")
+_rule("experts.alternate", "engine/model/model_weights.c",
+      ".step = both && x->alternate ? 2 : 1,", ".step = 1,",
+      "adapters.test_golden", "GPT-OSS' gates and ups take turns")
+_rule("experts.mxfp4", "engine/model/stored_folder.c",
+      "to->codes[2 * i + 1] = (int8_t)(q[i] >> 4);", "to->codes[2 * i + 1] = (int8_t)(q[i] & 15);",
+      "adapters.test_golden", "of two columns in MXFP4 the second is the upper half")
+_rule("experts.turned", "adapters/format/layout.c",
+      "s.turned = own == other && !square;", "s.turned = false;",
+      "adapters.test_golden", "A and B of a parameter may be the other way round")
+_rule("family.sinks", "engine/cpu/attend_kernels.h",
+      " + expf(rows[r].sink - part->max[r]));", ");",
+      "adapters.test_golden", "a head's sink takes its share of the softmax")
+_rule("family.chunks", "engine/backend.h",
+      "return s->chunked ? pos - pos % window : pos - window + 1;", "return pos - window + 1;",
+      "adapters.test_golden", "a row sees its own chunk alone")
+_rule("family.temper", "engine/cpu/attend.c",
+      "if (j->rope->q_scale > 0) {", "if (false) {",
+      "adapters.test_golden", "queries without positions grow with them")
+_rule("family.latent-scale", "engine/model/model_config.c",
+      "if (c->latent.rank) c->score_scale *= c->rope.mscale_all * c->rope.mscale_all;", "",
+      "engine.test_model_config adapters.test_golden", "yarn's mscale_all_dim scales DeepSeek's scores")
+_rule("family.latent-turn", "engine/model/model.c",
+      "if (m->cfg.latent.rank) t.first = m->cfg.latent.nope;", "",
+      "adapters.test_golden", "the last values of DeepSeek's heads turn")
 _rule("experts.dense-layers", "engine/model/model_config.c",
       "if ((i + 1) % every != 0) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;", "",
       "engine.test_model_config adapters.test_golden", "layers between those with experts have one MLP")
 _rule("experts.number", "adapters/format/layout.c",
-      "(tn->expert >= base->experts.n ||", "(tn->expert > base->experts.n ||",
+      "(tn->expert >= base->experts.route.n ||", "(tn->expert > base->experts.route.n ||",
       "adapters.test_experts", "an adapter for more experts than there are is refused")
 _rule("experts.parameters-apart", "adapters/format/layout.c",
-      "from + i * apart * size, size);", "from + i * size, size);",
+      "memcpy(to, from + i * col, size);", "memcpy(to, from + i * size, size);",
       "adapters.test_golden", "an expert's B stands among those of the others")
 _rule("experts.parameters-scanned", "adapters/format/validate.c",
-      "end = t->bytes * (uint64_t)t->apart;", "end = t->bytes;",
+      "if (t->n_col > 0) end = adapter_tensor_span(t);", "",
       "adapters.test_experts", "every value of a parameter's B is looked at")
 _rule("experts.inner-parameter", "adapters/format/layout.c",
       "tn->module == MODULE_STACK && down ? PROJ_DOWN", "tn->module != MODULE_STACK && down ? PROJ_DOWN",

@@ -29,6 +29,7 @@ typedef struct experts_job {
     const expert_set *set;
     const row_kernels *kern;
     const step *s;
+    const expert_route *route;
     int n_rows, dim, ffn, layer;
     const float *x, *scores, *shared;
     float *out;
@@ -77,17 +78,49 @@ static void sort_by_expert(choice *c, int k)
     }
 }
 
+/* Nobody chooses from a group that is not among the highest. */
+static void close_groups(const expert_route *r, float *p)
+{
+    choice best[EXPERTS_MAX];
+    float high[EXPERTS_MAX];
+    bool open[EXPERTS_MAX] = {false};
+    int each = r->n / r->n_group;
+    for (int g = 0; g < r->n_group; g++) {
+        pick(p + (size_t)g * (size_t)each, each, r->group_best, best);
+        high[g] = 0;
+        for (int i = 0; i < r->group_best; i++) high[g] += best[i].weight;
+    }
+    pick(high, r->n_group, r->top_group, best);
+    for (int i = 0; i < r->top_group; i++) open[best[i].expert] = true;
+    for (int i = 0; i < r->n; i++)
+        if (!open[i / each]) p[i] = -INFINITY;
+}
+
+static void to_weights(const expert_route *r, float *p, int n)
+{
+    if (!r->sigmoid) {
+        softmax(p, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) p[i] = 1 / (1 + expf(-p[i]));
+}
+
 static void route_row(const expert_set *set, const float *scores, choice *out)
 {
-    float p[EXPERTS_MAX], chosen[EXPERTS_MAX] = {0}, sum = 0;
-    int k = set->top_k;
-    memcpy(p, scores, (size_t)set->n * sizeof(*p));
-    if (!set->softmax_last) softmax(p, set->n);
-    pick(p, set->n, k, out);
-    for (int i = 0; i < k; i++) chosen[i] = out[i].weight;
-    if (set->softmax_last) softmax(chosen, k);
+    const expert_route *r = &set->route;
+    float p[EXPERTS_MAX], key[EXPERTS_MAX], chosen[EXPERTS_MAX] = {0}, sum = 0;
+    int n = r->n, k = r->top_k;
+    memcpy(p, scores, (size_t)n * sizeof(*p));
+    if (!r->softmax_last) to_weights(r, p, n);
+    for (int i = 0; i < n; i++) key[i] = set->choice_bias ? p[i] + set->choice_bias[i] : p[i];
+    if (r->n_group > 0) close_groups(r, key);
+    pick(key, n, k, out);
+    for (int i = 0; i < k; i++) chosen[i] = p[out[i].expert];
+    if (r->softmax_last) to_weights(r, chosen, k);
     for (int i = 0; i < k; i++) sum += chosen[i];
-    for (int i = 0; i < k; i++) out[i].weight = set->normed ? chosen[i] / sum : chosen[i];
+    sum += 1e-20F; /* no score was above nothing */
+    for (int i = 0; i < k; i++)
+        out[i].weight = (r->normed ? chosen[i] / sum : chosen[i]) * r->scale;
     sort_by_expert(out, k);
 }
 
@@ -95,16 +128,15 @@ static void route_thread(void *arg, int thread)
 {
     (void)thread;
     experts_job *j = arg;
-    size_t from, to, k = (size_t)j->set->top_k;
+    size_t from, to, k = (size_t)j->route->top_k, n = (size_t)j->route->n;
     while (pool_next_piece(&j->next, (size_t)j->n_rows, SOME_ROWS, &from, &to))
-        for (size_t i = from; i < to; i++)
-            route_row(j->set, j->scores + i * (size_t)j->set->n, j->choice + i * k);
+        for (size_t i = from; i < to; i++) route_row(j->set, j->scores + i * n, j->choice + i * k);
 }
 
 /* Slots by expert, and within an expert in the order of the rows. */
 static void sort_rows(experts_job *j)
 {
-    int n = j->set->n, k = j->set->top_k, at = 0;
+    int n = j->route->n, k = j->route->top_k, at = 0;
     memset(j->first, 0, (size_t)(n + 1) * sizeof(*j->first));
     for (int i = 0; i < j->n_slot; i++) j->first[j->choice[i].expert]++;
     for (int e = 0; e <= n; e++) {
@@ -129,25 +161,31 @@ static void gather_thread(void *arg, int thread)
     experts_job *j = arg;
     size_t from, to, dim = (size_t)j->dim;
     while (pool_next_piece(&j->next, (size_t)j->n_slot, SOME_ROWS, &from, &to))
-        for (size_t i = from; i < to; i++)
+        for (size_t i = from; i < to; i++) {
             memcpy(j->rows + i * dim, j->x + (size_t)j->row[i] * dim, dim * sizeof(float));
+            if (!j->route->scale_in) continue;
+            const choice *one = j->choice + (size_t)j->row[i] * (size_t)j->route->top_k;
+            while (one->slot != (int)i) one++;
+            j->kern->bend(j->rows + i * dim, one->weight, 0, dim);
+        }
 }
 
 static void combine_thread(void *arg, int thread)
 {
     (void)thread;
     experts_job *j = arg;
-    size_t from, to, dim = (size_t)j->dim, k = (size_t)j->set->top_k;
+    size_t from, to, dim = (size_t)j->dim, k = (size_t)j->route->top_k;
     while (pool_next_piece(&j->next, (size_t)j->n_rows, SOME_ROWS, &from, &to))
         for (size_t i = from; i < to; i++) {
             float *out = j->out + i * dim;
             if (j->shared)
                 j->kern->bend(out, 1 / (1 + expf(-j->shared[i])), 0, dim);
-            else
+            else if (!j->set->onto)
                 memset(out, 0, dim * sizeof(*out));
             for (size_t c = 0; c < k; c++) {
                 const choice *one = &j->choice[i * k + c];
-                j->kern->add(out, j->rows + (size_t)one->slot * dim, one->weight, dim);
+                float by = j->route->scale_in ? 1 : one->weight;
+                j->kern->add(out, j->rows + (size_t)one->slot * dim, by, dim);
             }
         }
 }
@@ -183,7 +221,7 @@ static void make_groups(experts_job *j)
 {
     step_seg *seg = j->seg;
     j->n_group = 0;
-    for (int e = 0; e < j->set->n; e++) {
+    for (int e = 0; e < j->route->n; e++) {
         int first = j->first[e], end = j->first[e + 1];
         if (first == end) continue;
         linear_group *g = &j->group[j->n_group++];
@@ -195,6 +233,12 @@ static void make_groups(experts_job *j)
     }
 }
 
+/* One expert's of a vector for each. */
+static const float *bias_of(const float *all, int expert, int n)
+{
+    return all ? all + (size_t)expert * (size_t)n : NULL;
+}
+
 /* From the gathered rows into `hidden`: gates, then ups. */
 static void aim_up(experts_job *j)
 {
@@ -204,9 +248,14 @@ static void aim_up(experts_job *j)
         linear_group *g = &j->group[i];
         size_t slot = (size_t)j->first[g->expert];
         linear_out *o = &j->outs[2 * i];
-        o[0] = (linear_out){
-            .y = j->hidden + slot * ffn, .w = j->set->gate[g->expert], .lora_proj = PROJ_GATE};
-        o[1] = (linear_out){.y = up + slot * ffn, .w = j->set->up[g->expert], .lora_proj = PROJ_UP};
+        o[0] = (linear_out){.y = j->hidden + slot * ffn,
+                            .w = j->set->gate[g->expert],
+                            .bias = bias_of(j->set->gate_bias, g->expert, j->ffn),
+                            .lora_proj = PROJ_GATE};
+        o[1] = (linear_out){.y = up + slot * ffn,
+                            .w = j->set->up[g->expert],
+                            .bias = bias_of(j->set->up_bias, g->expert, j->ffn),
+                            .lora_proj = PROJ_UP};
         g->x = j->rows + slot * (size_t)j->dim;
         g->outs = o;
         g->n_out = 2;
@@ -222,6 +271,7 @@ static void aim_down(experts_job *j)
         linear_out *o = &j->outs[2 * i];
         *o = (linear_out){.y = j->rows + slot * (size_t)j->dim,
                           .w = j->set->down[g->expert],
+                          .bias = bias_of(j->set->down_bias, g->expert, j->dim),
                           .lora_proj = PROJ_DOWN};
         g->x = j->hidden + slot * (size_t)j->ffn;
         g->outs = o;
@@ -282,7 +332,7 @@ void cpu_experts_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES])
 
 static bool take_scratch(backend *be, experts_job *j)
 {
-    int n = j->set->n, k = j->set->top_k;
+    int n = j->route->n, k = j->route->top_k;
     size_t slots = (size_t)j->n_slot;
     char *routes = cpu_scratch(be, SCRATCH_ROUTES, place_routes(NULL, NULL, j->n_rows, n, k));
     j->rows = cpu_scratch(be, SCRATCH_EXPERT, slots * (size_t)j->dim * sizeof(float));
@@ -296,6 +346,7 @@ void cpu_experts(backend *be, float *out, const float *x, const expert_set *set,
                  const float *scores, const float *shared, const step *s, int layer)
 {
     experts_job j = {.set = set,
+                     .route = &set->route,
                      .kern = rows_kernels_of(cpu_of(be)->isa),
                      .s = s,
                      .n_rows = s->n_rows,
@@ -306,10 +357,10 @@ void cpu_experts(backend *be, float *out, const float *x, const expert_set *set,
                      .scores = scores,
                      .shared = shared,
                      .out = out,
-                     .n_slot = s->n_rows * set->top_k};
+                     .n_slot = s->n_rows * set->route.top_k};
     size_t slots = (size_t)j.n_slot, values = slots * (size_t)j.dim;
     if (!take_scratch(be, &j)) return;
-    run(be, &j, (size_t)j.n_rows * (size_t)set->n * 8, route_thread);
+    run(be, &j, (size_t)j.n_rows * (size_t)set->route.n * 8, route_thread);
     sort_rows(&j);
     make_groups(&j);
     run(be, &j, values, gather_thread);

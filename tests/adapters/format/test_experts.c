@@ -30,7 +30,7 @@ static const model_config base = {
     .ffn_dim = DENSE,
     .n_vocab = 100,
     .layer = {LAYER_EXPERTS, 0, LAYER_EXPERTS},
-    .experts = {.n = 2, .top_k = 1, .ffn_dim = FFN, .shared_dim = SHARED},
+    .experts = {.route = {.n = 2, .top_k = 1}, .ffn_dim = FFN, .shared_dim = SHARED},
 };
 
 static err e;
@@ -193,7 +193,7 @@ START_TEST(test_parameters)
     ck_assert_uint_eq(up->a.bytes, 4 * RANK * DIM);
     ck_assert_uint_eq(up->b.offset, 4 * (FFN * 8 + 1));
     ck_assert_uint_eq(up->b.bytes, 4 * FFN * RANK);
-    ck_assert_int_eq(up->b.apart, 2);
+    ck_assert(up->b.n_col == RANK && up->b.col_apart == 2 && up->b.row_apart == 2 * RANK);
     ck_assert_uint_eq(up->b.offset + adapter_tensor_span(&up->b), 4 * 2 * FFN * 8);
     ck_assert_int_eq(layout_check(&al, &base, base.n_vocab, &e), ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "layers.2.mlp.experts.0.gate_proj") != NULL, "%s", e.msg);

@@ -36,6 +36,7 @@ typedef struct rig {
     lora_mat mat[ADAPTERS][MATS];
     lora_view view[ADAPTERS];
     expert_set set;
+    bool alone; /* no shared MLP with a gate */
 } rig;
 
 static float x[ROWS * DIM], scores[ROWS * N], shared[ROWS], start[ROWS * DIM];
@@ -97,8 +98,10 @@ static void rig_open(rig *r, const backend_ops *ops, int isa, dtype type, int bi
     fill(scores, ROWS * N, 3);
     fill(shared, ROWS, 2);
     fill(start, ROWS * DIM, 1);
-    r->set = (expert_set){
-        .n = N, .top_k = TOP_K, .normed = true, .gate = r->w, .up = r->w + N, .down = r->w + 2 * N};
+    r->set = (expert_set){.route = {.n = N, .top_k = TOP_K, .normed = true, .scale = 1},
+                          .gate = r->w,
+                          .up = r->w + N,
+                          .down = r->w + 2 * N};
 }
 
 static void rig_close(rig *r)
@@ -125,8 +128,9 @@ static void run(rig *r, int from, int to, bool base, float *out)
     }
     step s = {.n_rows = to - from, .n_seg = n, .seg = seg};
     memcpy(out, start + (size_t)from * DIM, (size_t)(to - from) * DIM * sizeof(float));
-    be_experts(r->be, out, x + (size_t)from * DIM, &r->set, scores + (size_t)from * N,
-               shared + from, &s, 0);
+    be_experts(r->be, out, x + (size_t)from * DIM, &r->set,
+               scores + (size_t)from * (size_t)r->set.route.n, r->alone ? NULL : shared + from, &s,
+               0);
     ck_assert_int_eq(be_sync(r->be, NULL), ERR_NONE);
 }
 
@@ -176,13 +180,91 @@ START_TEST(meets_the_oracle_and_itself)
 }
 END_TEST
 
+/* Ways to choose, to weigh and to bend, each of which changes the answer. */
+static const struct {
+    expert_route route;
+    bool choice, biased, onto;
+    activation act;
+} ways[] = {
+    {{.n = N, .top_k = 2, .scale = 1}, false, false, false, ACT_SILU},
+    {{.n = N, .top_k = 2, .softmax_last = true, .scale = 1},
+     false,
+     true,
+     false,
+     ACT_SWIGLU_CLAMPED},
+    {{.n = 10, .top_k = 3, .n_group = 5, .top_group = 2, .group_best = 1, .scale = 1.5F},
+     false,
+     false,
+     true,
+     ACT_SILU},
+    {{.n = 10,
+      .top_k = 3,
+      .sigmoid = true,
+      .normed = true,
+      .n_group = 5,
+      .top_group = 2,
+      .group_best = 2,
+      .scale = 2.5F},
+     true,
+     false,
+     true,
+     ACT_SILU},
+    {{.n = N, .top_k = 2, .sigmoid = true, .softmax_last = true, .scale = 1, .scale_in = true},
+     false,
+     false,
+     true,
+     ACT_GELU_TANH},
+};
+enum { WAYS = sizeof ways / sizeof(*ways) };
+
+static void run_way(const backend_ops *ops, int isa, int way, float *out)
+{
+    static float bias[2 * N * FFN + N * DIM], choice[N];
+    rig r;
+    rig_open(&r, ops, isa, DT_F32, 0);
+    fill(bias, sizeof bias / sizeof(*bias), 3);
+    fill(choice, N, 0.5F);
+    r.alone = true;
+    r.set.route = ways[way].route;
+    r.set.act = ways[way].act;
+    r.set.onto = ways[way].onto;
+    if (ways[way].choice) r.set.choice_bias = choice;
+    if (ways[way].biased) {
+        r.set.gate_bias = bias;
+        r.set.up_bias = bias + N * FFN;
+        r.set.down_bias = bias + 2 * N * FFN;
+    }
+    run(&r, 0, ROWS, false, out);
+    if (ops == &backend_cpu) check_company(&r, out, false);
+    rig_close(&r);
+}
+
+START_TEST(every_way_meets_the_oracle)
+{
+    static float got[ROWS * DIM], want[ROWS * DIM], other[ROWS * DIM];
+    run_way(&backend_plain, -1, _i, want);
+    run_way(&backend_plain, -1, (_i + 1) % WAYS, other);
+    for (int isa = 0; isa <= (int)cpu_isa_detect(); isa++) {
+        double worst = 0, most = 0, apart = 0;
+        run_way(&backend_cpu, isa, _i, got);
+        for (int i = 0; i < ROWS * DIM; i++) {
+            worst = fmax(worst, fabs((double)(got[i] - want[i])));
+            apart = fmax(apart, fabs((double)(other[i] - want[i])));
+            most = fmax(most, fabs((double)want[i]));
+        }
+        ck_assert_msg(worst <= 1e-5 * most, "isa %d: off by %g of %g", isa, worst, most);
+        ck_assert_double_gt(apart, 0.01 * most);
+    }
+}
+END_TEST
+
 /* Of equal scores the first; NaN harms its own row alone. */
 START_TEST(ties_and_what_is_no_number)
 {
     static float got[ROWS * DIM], want[ROWS * DIM];
     rig r;
     rig_open(&r, &backend_cpu, ISA_PORTABLE, DT_F32, 0);
-    r.set.softmax_last = true;
+    r.set.route.softmax_last = true;
     run(&r, 0, ROWS, false, got);
     for (int e = 0; e < N; e++) scores[3 * N + e] = e < 4 ? 1 : -5;
     run(&r, 0, ROWS, false, got);
@@ -240,6 +322,7 @@ int main(void)
     Suite *s = suite_create("experts");
     TCase *tc = tcase_create("all");
     tcase_add_loop_test(tc, meets_the_oracle_and_itself, 0, (ISA_AMX + 1) * FORMS);
+    tcase_add_loop_test(tc, every_way_meets_the_oracle, 0, WAYS);
     tcase_add_test(tc, ties_and_what_is_no_number);
     tcase_add_loop_test(tc, steps_stay_within_what_was_reserved, 0, (ISA_AMX + 1) * FORMS);
     suite_add_tcase(s, tc);

@@ -565,7 +565,7 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
         for (int layer = 0; layer < 2; layer++) {
             be_rope_append(be, kv, q, k, v, NULL, NULL, 1e-6F, &rope, &st, layer);
         }
-        be_attend(be, kv, o, q, &st, 1);
+        be_attend(be, kv, o, q, NULL, &st, 1);
         ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
         at = 0;
         for (int s = 0; s < SEQS; s++) {
@@ -687,7 +687,7 @@ static double weight_of_second(backend *be, const rope_table *rope, float q[], f
     memcpy(ks, k, sizeof(ks));
     v[1][0] = 1;
     be_rope_append(be, kv, qs[0], ks[0], v[0], NULL, NULL, 1e-6F, rope, &st, 0);
-    be_attend(be, kv, out[0], qs[0], &st, 0);
+    be_attend(be, kv, out[0], qs[0], NULL, &st, 0);
     ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
     be_kv_destroy(be, kv);
     return (double)out[1][0];

@@ -3,6 +3,7 @@
  * Each case is a patch on a small good configuration: members replace those of the same name, the
  * string "-" removes one.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,11 @@
 
 #define MOE_OF(type, rest) "{\"model_type\":\"" type "\",\"architectures\":\"-\"," rest "}"
 #define MOE(rest)          MOE_OF("qwen3_moe", rest)
+#define OSS(rest)          MOE_OF("gpt_oss", "\"rope_scaling\":{\"rope_type\":\"default\"}," rest)
+#define LATENT(type, rest) MOE_OF(type, "\"num_key_value_heads\":4," rest)
+#define V2(rest)           LATENT("deepseek_v2", "\"num_experts_per_tok\":2," rest)
+#define V3(rest)           LATENT("deepseek_v3", rest)
+#define LLAMA4(rest)       MOE_OF("llama4_text", rest)
 
 static const char llama[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,"
@@ -174,8 +180,43 @@ static const verdict refused[] = {
     {MOE("\"mlp_only_layers\":[0.5]"), ERR_INPUT, "mlp_only_layers"},
     {MOE("\"use_sliding_window\":true"), ERR_UNSUPPORTED, "use_sliding_window"},
     {MOE_OF("olmoe", "\"clip_qkv\":8"), ERR_UNSUPPORTED, "clip_qkv"},
-    {MOE_OF("deepseek_v3", "\"n_routed_experts\":8"), ERR_UNSUPPORTED, "deepseek_v3"},
-    {MOE_OF("llama4_text", "\"num_local_experts\":8"), ERR_UNSUPPORTED, "llama4_text"},
+    {MOE_OF("gpt_oss", "\"num_local_experts\":8"), ERR_INPUT, "rope_scaling"},
+    {OSS("\"swiglu_limit\":5"), ERR_UNSUPPORTED, "\"swiglu_limit\": 5"},
+    {OSS("\"num_local_experts\":3"), ERR_INPUT, "4 of 3 experts"},
+    {"{\"swiglu_limit\":7.0}", ERR_UNSUPPORTED, "swiglu_limit"},
+    {MOE_OF("deepseek_v3", "\"q_lora_rank\":8"), ERR_UNSUPPORTED, "num_key_value_heads"},
+    {V3("\"kv_lora_rank\":0"), ERR_INPUT, "kv_lora_rank"},
+    {V3("\"q_lora_rank\":-1"), ERR_INPUT, "q_lora_rank"},
+    {V3("\"qk_rope_head_dim\":7"), ERR_UNSUPPORTED, "qk_rope_head_dim"},
+    {V3("\"qk_nope_head_dim\":2000"), ERR_INPUT, "qk_nope_head_dim"},
+    {V3("\"v_head_dim\":0"), ERR_INPUT, "v_head_dim"},
+    {V3("\"topk_method\":\"greedy\""), ERR_UNSUPPORTED, "topk_method"},
+    {V3("\"scoring_func\":\"softmax\""), ERR_UNSUPPORTED, "scoring_func"},
+    {V3("\"n_group\":7"), ERR_INPUT, "7 groups of 256"},
+    {V3("\"n_group\":256"), ERR_INPUT, "n_group"},
+    {V3("\"topk_group\":9"), ERR_INPUT, "9 of 8 groups"},
+    {V3("\"n_routed_experts\":16,\"topk_group\":3"), ERR_INPUT, "3 of 8 groups, for 8 experts"},
+    {V3("\"routed_scaling_factor\":0"), ERR_INPUT, "routed_scaling_factor"},
+    {V3("\"moe_layer_freq\":2"), ERR_UNSUPPORTED, "moe_layer_freq"},
+    {V3("\"first_k_dense_replace\":-1"), ERR_INPUT, "first_k_dense_replace"},
+    {V3("\"n_shared_experts\":0"), ERR_INPUT, "n_shared_experts"},
+    {V3("\"rope_interleave\":1"), ERR_INPUT, "rope_interleave"},
+    {V3("\"num_nextn_predict_layers\":-1"), ERR_INPUT, "num_nextn_predict_layers"},
+    {LATENT("deepseek_v2", "\"n_group\":1"), ERR_INPUT, "\"num_experts_per_tok\" is missing"},
+    {V2("\"norm_topk_prob\":true"), ERR_UNSUPPORTED, "norm_topk_prob"},
+    {V2("\"topk_method\":\"noaux_tc\""), ERR_UNSUPPORTED, "noaux_tc"},
+    {V2("\"topk_method\":\"group_limited_greedy\""), ERR_INPUT, "\"n_group\" is missing"},
+    {LLAMA4("\"moe_layers\":[2]"), ERR_INPUT, "layers below 2"},
+    {LLAMA4("\"moe_layers\":1"), ERR_UNSUPPORTED, "moe_layers"},
+    {LLAMA4("\"interleave_moe_layer_step\":0"), ERR_INPUT, "interleave_moe_layer_step"},
+    {LLAMA4("\"attention_chunk_size\":0"), ERR_INPUT, "attention_chunk_size"},
+    {LLAMA4("\"layer_types\":[\"sliding_attention\",\"full_attention\"]"), ERR_UNSUPPORTED,
+     "layer_types"},
+    {LLAMA4("\"floor_scale\":0"), ERR_INPUT, "floor_scale"},
+    {LLAMA4("\"use_qk_norm\":1"), ERR_INPUT, "use_qk_norm"},
+    {LLAMA4("\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}"), ERR_UNSUPPORTED,
+     "use_qk_norm"},
+    {LLAMA4("\"no_rope_layers\":[1]"), ERR_INPUT, "no_rope_layers"},
     {"{\"is_causal\":false}", ERR_UNSUPPORTED, "is_causal"},
     {"{\"tie_word_embeddings\":\"yes\"}", ERR_INPUT, "tie_word_embeddings"},
     {"{\"attention_bias\":1}", ERR_INPUT, "attention_bias"},
@@ -344,8 +385,8 @@ START_TEST(reads_experts)
                                             "\"mlp_only_layers\":[3],\"moe_intermediate_size\":24,"
                                             "\"shared_expert_intermediate_size\":40");
     ck_assert_msg(read_patched(qwen2, &c, &e) == ERR_NONE, "%s", e.msg);
-    ck_assert(c.experts.n == 60 && c.experts.top_k == 4 && c.experts.ffn_dim == 24);
-    ck_assert(!c.experts.normed && !c.experts.softmax_last && c.qkv_bias && !c.o_bias);
+    ck_assert(c.experts.route.n == 60 && c.experts.route.top_k == 4 && c.experts.ffn_dim == 24);
+    ck_assert(!c.experts.route.normed && !c.experts.route.softmax_last && c.qkv_bias && !c.o_bias);
     for (int i = 0; i < 4; i++) ck_assert_int_eq(!!(c.layer[i] & LAYER_EXPERTS), i == 1);
     model_layer_shape(&c, 0, PROJ_UP, &d_out, &d_in);
     ck_assert(d_out == 128 && d_in == 64);
@@ -355,15 +396,59 @@ START_TEST(reads_experts)
     ck_assert(d_out == 64 && d_in == 24);
 
     ck_assert_msg(read_patched(MOE("\"norm_topk_prob\":true"), &c, &e) == ERR_NONE, "%s", e.msg);
-    ck_assert(c.experts.n == 128 && c.experts.top_k == 8 && c.experts.normed && c.qk_norm);
+    ck_assert(c.experts.route.n == 128 && c.experts.route.top_k == 8 && c.experts.route.normed &&
+              c.qk_norm);
     ck_assert(!model_has_proj(&c, 1, PROJ_GATE) && model_has_proj(&c, 1, PROJ_O));
     ck_assert_msg(read_patched(MOE_OF("mixtral", "\"num_local_experts\":3"), &c, &e) == ERR_NONE,
                   "%s", e.msg);
-    ck_assert(c.experts.n == 3 && c.experts.top_k == 2 && c.experts.normed);
+    ck_assert(c.experts.route.n == 3 && c.experts.route.top_k == 2 && c.experts.route.normed);
     ck_assert(c.experts.ffn_dim == 128 && c.window == 0);
     const char *granite = MOE_OF("granitemoe", "\"residual_multiplier\":0.5");
     ck_assert_msg(read_patched(granite, &c, &e) == ERR_NONE, "%s", e.msg);
-    ck_assert(c.experts.softmax_last && c.residual_scale == 0.5F);
+    ck_assert(c.experts.route.softmax_last && c.residual_scale == 0.5F);
+}
+END_TEST
+
+/* What the published files say, and what follows of it. */
+START_TEST(reads_newer_mixtures)
+{
+    model_config c;
+    err e = {0};
+    int d_out, d_in;
+    ck_assert_msg(read_patched(OSS("\"swiglu_limit\":7.0"), &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(c.sinks && c.experts.biased && c.experts.act == ACT_SWIGLU_CLAMPED && c.o_bias);
+    ck_assert(c.layer[0] & LAYER_WINDOW && !(c.layer[1] & LAYER_WINDOW) && c.window == 128);
+
+    const char *v3 = V3("\"qk_nope_head_dim\":12,\"qk_rope_head_dim\":4,\"v_head_dim\":10,"
+                        "\"kv_lora_rank\":20,\"q_lora_rank\":null,\"first_k_dense_replace\":1,"
+                        "\"num_nextn_predict_layers\":1,\"topk_method\":\"noaux_tc\","
+                        "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                        "\"mscale\":1.0,\"mscale_all_dim\":1.0}");
+    ck_assert_msg(read_patched(v3, &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(c.head_dim == 16 && c.rope.dim == 4 && c.q_rank == 0 && c.rope_pairs);
+    ck_assert(c.experts.shared_dim == 2048 && c.spare_layers == 1 &&
+              !model_has_proj(&c, 0, PROJ_Q_A));
+    ck_assert(!(c.layer[0] & LAYER_EXPERTS) && c.layer[1] & LAYER_EXPERTS);
+    float m = 0.1F * logf(4) + 1;
+    ck_assert_float_eq_tol(c.score_scale, m * m / 4, 1e-6F);
+    ck_assert_float_eq(c.rope.attention_factor, 1);
+    model_proj_shape(&c, PROJ_V, &d_out, &d_in);
+    ck_assert(d_out == 4 * 22 && d_in == 20);
+    model_proj_shape(&c, PROJ_O, &d_out, &d_in);
+    ck_assert(d_out == 64 && d_in == 40);
+    ck_assert_msg(read_patched(V2("\"topk_method\":\"greedy\",\"n_group\":1"), &c, &e) == ERR_NONE,
+                  "%s", e.msg);
+    ck_assert(c.experts.route.n_group == 0 && !c.experts.route.sigmoid && c.q_rank == 1536);
+
+    const char *llama4 = LLAMA4("\"no_rope_layers\":[],\"no_rope_layer_interval\":2,"
+                                "\"attn_temperature_tuning\":4,\"attention_chunk_size\":32,"
+                                "\"interleave_moe_layer_step\":2");
+    ck_assert_msg(read_patched(llama4, &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(c.chunked && c.window == 32 && c.layer[0] == LAYER_WINDOW);
+    ck_assert(c.layer[1] == (LAYER_NO_ROPE | LAYER_EXPERTS) && c.qk_unit);
+    ck_assert(c.q_scale == 0.1F && c.ffn_dim == 16384 && c.experts.ffn_dim == 128);
+    ck_assert(read_patched(LLAMA4("\"attn_temperature_tuning\":0"), &c, &e) == ERR_NONE);
+    ck_assert(c.q_scale == 0);
 }
 END_TEST
 
@@ -565,6 +650,7 @@ int main(void)
     tcase_add_test(tc, not_json);
     tcase_add_test(tc, reads_classic_llama);
     tcase_add_test(tc, reads_experts);
+    tcase_add_test(tc, reads_newer_mixtures);
     tcase_add_test(tc, reads_both_rope_notations);
     tcase_add_loop_test(tc, reads_windows, 0, (int)(sizeof(windows) / sizeof(windows[0])));
     tcase_add_test(tc, families_differ);

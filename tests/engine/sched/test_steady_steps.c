@@ -103,6 +103,7 @@ static void make_mats(void)
     for (int i = 0; i < config->n_layer * PROJ_COUNT; i++) {
         int d_out, d_in;
         model_proj_shape(config, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+        if (d_in == 0) continue; /* none in this model */
         float *a = ramp((size_t)RANK * d_in), *b = ramp((size_t)RANK * d_out);
         void *pa = be_alloc(be, be_lora_a_bytes(be, config->type, RANK, d_in));
         void *pb = be_alloc(be, be_lora_b_bytes(be, config->type, RANK, d_out));
