@@ -12,7 +12,8 @@ import numpy as np
 
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-         "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+         "mlp.down_proj": "ffn_down", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+         "mlp.gate": "ffn_gate_inp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 OTHERS = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
           "lm_head.weight": "output.weight"}
 BF16 = gguf.GGMLQuantizationType.BF16
@@ -40,7 +41,7 @@ def turned(bits, heads):
 
 
 def add(writer, name, bits):
-    if bits.ndim == 1:
+    if bits.ndim == 1 or "gate_inp" in name:
         writer.add_tensor(name, as_f32(bits))
     else:
         writer.add_tensor(name, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=BF16)
@@ -75,8 +76,18 @@ def add_words(writer, where):
     writer.add_add_bos_token(False)
 
 
+def add_experts(w, cfg):
+    w.add_expert_count(cfg["num_experts"])
+    w.add_expert_used_count(cfg["num_experts_per_tok"])
+    w.add_expert_feed_forward_length(cfg["moe_intermediate_size"])
+    w.add_key_length(cfg["head_dim"])
+    w.add_value_length(cfg["head_dim"])
+
+
 def write_base(where, cfg, path):
-    w = gguf.GGUFWriter(None, "llama")
+    mixed = "num_experts" in cfg  # a Qwen3-MoE, whose rows of q and k stay in their order
+    stacks = {}
+    w = gguf.GGUFWriter(None, "qwen3moe" if mixed else "llama")
     w.add_name(where.name)
     w.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     w.add_context_length(cfg["max_position_embeddings"])
@@ -89,14 +100,22 @@ def write_base(where, cfg, path):
     w.add_rope_freq_base(cfg["rope_theta"])
     w.add_rope_dimension_count(cfg["hidden_size"] // cfg["num_attention_heads"])
     w.add_vocab_size(cfg["vocab_size"])
+    if mixed:
+        add_experts(w, cfg)
     add_words(w, where)
     for part in sorted(where.glob("*.safetensors")):
         for name, bits in tensors(part):
             if name in OTHERS:
                 add(w, OTHERS[name], bits)
                 continue
+            if ".experts." in name:
+                _, _, layer, _, _, expert, part, _ = name.split(".")
+                stacks.setdefault(f"blk.{layer}.{NAMES['mlp.' + part]}_exps.weight", {})[int(expert)] = bits
+                continue
             to, heads = layer_name(name.removesuffix(".weight"), "model.layers.")
-            add(w, to + ".weight", turned(bits, cfg[heads]) if heads else bits)
+            add(w, to + ".weight", turned(bits, cfg[heads]) if heads and not mixed else bits)
+    for name, experts in stacks.items():
+        add(w, name, np.stack([experts[i] for i in range(cfg["num_experts"])]))
     finish(w, path)
 
 

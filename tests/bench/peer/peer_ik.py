@@ -1,4 +1,4 @@
-"""peer_ik.py -- the engine beside ik_llama.cpp's llama-bench, in turns: peer_ik.py FORMAT
+"""peer_ik.py -- the engine beside ik_llama.cpp's llama-bench, in turns: peer_ik.py FORMAT | moe
 
 The same GGUF (1.1B, random weights, made by llama-quantize beside llama-bench), one thread each.  A figure is processor time
 of a token, so that other work on the machine weighs little: of the engine as bench_engine tells it, of the peer as the
@@ -19,6 +19,8 @@ PROMPTS = 128, 384
 
 def quantised(bench, form):
     """The file, made once."""
+    if form == "moe":  # as it is, in BF16
+        return prepared("moe") / "gguf/base.gguf"
     where = prepared("1.1B") / "gguf"
     path = where / f"{form}.gguf"
     if not path.exists():
