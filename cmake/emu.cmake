@@ -52,10 +52,12 @@ add_emu_test(test_rows tests/emu/test_rows.cu)
 add_emu_test(test_attend tests/emu/test_attend.cu)
 add_emu_test(test_sample tests/emu/test_sample.cu)
 add_emu_test(test_sgmv tests/emu/test_sgmv.cu)
+add_emu_test(test_gemm tests/emu/test_gemm.cu)
 
-# What nvcc made of the kernels: tensor cores, registers, no local memory.
+# What nvcc made of the kernels: tensor cores, registers, no local memory; no heavier than the budget.
 if(LORAD_CUDA)
-    add_test(NAME gpu.sass COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/sass.py
-        --cuobjdump ${LORAD_CUOBJDUMP} ${LORAD_CUDA_OBJECTS})
-    set_tests_properties(gpu.sass PROPERTIES LABELS unit SKIP_RETURN_CODE 77)
+    add_test(NAME gpu.sass COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/sass.py ${LORAD_CUDA_OBJECTS})
+    add_test(NAME gpu.predict COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/predict.py
+        --trace $<TARGET_FILE:emu.bench_device> ${LORAD_CUDA_OBJECTS})
+    set_tests_properties(gpu.sass gpu.predict PROPERTIES LABELS "unit;predict")
 endif()

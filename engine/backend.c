@@ -63,6 +63,13 @@ bool be_lost(const backend *be)
     return be->ops->lost && be->ops->lost(be);
 }
 
+be_remedy be_remedy_of(backend *be)
+{
+    be_remedy r = be->ops->remedy ? be->ops->remedy(be) : BE_HEALS_REOPENED;
+    if (r == BE_HEALS_ITSELF) be->failed = (err){0};
+    return r;
+}
+
 /* caps stay as they are: other threads read them. */
 err_code be_reopen(backend *be, err *e)
 {
@@ -391,6 +398,16 @@ void be_kv_load(backend *be, kv_pool *kv, int page, const void *host)
 void be_kv_copied(backend *be)
 {
     if (!broken(be) && be->ops->kv_copied) be->ops->kv_copied(be);
+}
+
+bool be_pin(backend *be, void *p, size_t bytes)
+{
+    return be->ops->pin && be->ops->pin(be, p, bytes);
+}
+
+void be_unpin(backend *be, void *p)
+{
+    be->ops->unpin(be, p);
 }
 
 /* ------------------------------------------------------------------ operations -- */

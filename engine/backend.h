@@ -67,6 +67,7 @@ typedef struct backend_caps {
     int lora_cols;     /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
     bool token_rows;   /* lora_rows, and lora_view.n_vocab other than the base's, are served */
     unsigned kv_types; /* that attention takes: bit 1 << dtype */
+    bool f16_kv;       /* F16 models keep keys and values in F16 where nothing else is asked */
     unsigned extras;   /* what it computes beyond a Llama's operations: EXTRA_... */
     bool quantised;    /* be_weight_create() takes quantised sources */
 } backend_caps;
@@ -190,6 +191,14 @@ void be_close(backend *be);
 /* True from the first failure on that only be_reopen() heals; also of
  * calls by loaders.  Any thread. */
 bool be_lost(const backend *be);
+/* What heals the failure that be_sync() has reported, by what the device's maker promises. */
+typedef enum {
+    BE_HEALS_REOPENED, /* be_reopen() */
+    BE_HEALS_ITSELF,   /* the step failed and nothing else: the failure is forgotten by this call */
+    BE_HEALS_NEVER,    /* not in this process: another one has to take its place */
+} be_remedy;
+
+be_remedy be_remedy_of(backend *be);
 /* Closes the device and opens it again with the same configuration.  All that was made of this
  * backend was destroyed or forgotten before, and no other thread is in one of its calls.  On
  * failure the backend can be reopened again or closed, nothing else. */
@@ -318,6 +327,10 @@ void be_kv_destroy(backend *be, kv_pool *kv);
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void be_kv_copied(backend *be);
+/* Host memory for such copies, of the caller's, that the device may reach by itself: several times
+ * as fast.  False: it may not, and copies are as slow as they are; then it is not unpinned. */
+bool be_pin(backend *be, void *p, size_t bytes);
+void be_unpin(backend *be, void *p);
 
 /* ---- the model's operations: enqueue and return ---------------------------------- */
 

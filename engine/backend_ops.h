@@ -27,7 +27,10 @@ struct backend_ops {
 
     err_code (*open)(backend *be, const backend_config *cfg, err *e); /* sets caps and impl */
     void (*close)(backend *be);
-    bool (*lost)(const backend *be); /* NULL: never */
+    /* Bytes of a device's memory, before it is opened; 0: it cannot be.  NULL: the host's. */
+    size_t (*memory)(int device);
+    bool (*lost)(const backend *be);  /* NULL: never */
+    be_remedy (*remedy)(backend *be); /* NULL: BE_HEALS_REOPENED */
     void *(*alloc)(backend *be, size_t bytes);
     void (*free)(backend *be, void *p);
     void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */
@@ -79,6 +82,9 @@ struct backend_ops {
     void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);
     void (*kv_load)(backend *be, kv_pool *kv, int page, const void *host);
     void (*kv_copied)(backend *be); /* NULL: they are when kv_save and kv_load return */
+    /* Both or none: host memory from and to which copies are fast from now on; false: it is not. */
+    bool (*pin)(backend *be, void *p, size_t bytes);
+    void (*unpin)(backend *be, void *p);
 
     /* Both or none: around the operations of a step; see be_step_begin(). */
     bool (*step_begin)(backend *be, const step *s);

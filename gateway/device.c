@@ -5,7 +5,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/backend_ops.h"
+
 enum { GIB_SHIFT = 30, MIB = 1 << 20 };
+
+/* Prompts want many rows at once where there is room for what each row takes beside the weights. */
+void device_sizes(config *c)
+{
+    static const struct {
+        size_t bytes;
+        int rows, seqs;
+    } by[] = {{(size_t)75 << GIB_SHIFT, 8192, 256}, {(size_t)20 << GIB_SHIFT, 2048, 256}};
+    size_t bytes = 0;
+    int rows = 512, seqs = 64;
+#ifdef LORAD_CUDA
+    bool ask = (c->engine_max_rows == 0 || c->engine_max_seqs == 0) &&
+               strcmp(c->engine_backend, "cpu") != 0;
+    if (ask) bytes = backend_cuda.memory((int)c->engine_device);
+#endif
+    for (size_t i = sizeof(by) / sizeof(by[0]); i-- > 0;) {
+        if (bytes < by[i].bytes) continue;
+        rows = by[i].rows;
+        seqs = by[i].seqs;
+    }
+    if (c->engine_max_rows == 0)
+        c->engine_max_rows = c->engine_max_seqs > rows ? c->engine_max_seqs : rows;
+    if (c->engine_max_seqs == 0)
+        c->engine_max_seqs = c->engine_max_rows < seqs ? c->engine_max_rows : seqs;
+}
 
 static backend_config describe(const config *c, double fraction)
 {

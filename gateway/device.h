@@ -9,6 +9,9 @@
 #include "engine/backend.h"
 #include "gateway/config/config.h"
 
+/* Resolves engine.max_rows and engine.max_seqs = 0 by the device that is asked for. */
+void device_sizes(config *c);
+
 /* Opens the backend of engine.backend.  With auto, a machine without a usable device is served by
  * the CPU; a device that is there and fails (no memory left, say) is an error.  `why` says in one
  * sentence why it is not CUDA. */

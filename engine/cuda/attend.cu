@@ -4,7 +4,7 @@
  * splits): a warp owns 16 packed rows, its keys come in tiles of 64, and tile_scores(),
  * tile_soften() and tile_values() are all the arithmetic (online softmax: Milakov and Gimelshein;
  * FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products
- * are bf16 on tensor cores with f32 sums; scores and weights stay f32 until the second product.
+ * are bf16 or f16 (the pages' type) on tensor cores with f32 sums; scores and weights stay f32 until the second product.
  * What could be contracted differently in two copies of the code is written with explicit
  * roundings, so that both kernels give the same bits.
  *
@@ -95,19 +95,54 @@ __device__ static float inverse(float sum)
     return sum > 0 || sum != sum ? cu_div(1.0F, sum) : 0;
 }
 
+/* Row r of an item whose partials begin with `partial`. */
+__device__ static size_t partial_at(const cu_attend_args *a, int partial, int kv_head, int r)
+{
+    int unit = cu_attend_unit(a->n_head / a->kv.n_kv_head);
+    return ((size_t)(partial + r / unit) * a->kv.n_kv_head + kv_head) * unit + r % unit;
+}
+
 __device__ static float *partial_row(const cu_attend_args *a, int partial, int kv_head, int r)
 {
-    size_t at = ((size_t)partial * a->kv.n_kv_head + kv_head) * CU_SMALL_ROWS + r;
-    return a->partial_out + at * a->kv.head_dim;
+    return a->partial_out + partial_at(a, partial, kv_head, r) * a->kv.head_dim;
 }
 
 __device__ static float *partial_state(const cu_attend_args *a, int partial, int kv_head, int r)
 {
-    return a->partial_state +
-           (((size_t)partial * a->kv.n_kv_head + kv_head) * CU_SMALL_ROWS + r) * 2;
+    return a->partial_state + partial_at(a, partial, kv_head, r) * 2;
 }
 
 /* ------------------------------------------------------------------ tensor cores: one tile -- */
+
+template <bool BF16>
+__device__ static __forceinline__ void mma(float *d, const uint32_t *a, const uint32_t *b)
+{
+    if (BF16)
+        cu_mma_bf16_k16(d, a, b);
+    else
+        cu_mma_f16_k16(d, a, b);
+}
+
+template <bool BF16>
+__device__ static __forceinline__ uint32_t pair_of(float lo, float hi)
+{
+    return BF16 ? cu_bf16x2_of(lo, hi) : cu_f16x2_of(lo, hi);
+}
+
+/* TILE rows whose positions are all there, in two pages: what a thread copies stands at constant
+ * distances, in memory and in the tile. */
+template <int HD, int THREADS>
+__device__ static __forceinline__ void load_whole(char *smem, const char *src0, const char *src1)
+{
+    const int CHUNKS = HD / 8, STRIDE = HD * 2 + 16, STEP = THREADS / CHUNKS; /* rows */
+    int r = (int)threadIdx.x / CHUNKS, at = (int)threadIdx.x % CHUNKS * 16;
+    char *to = smem + r * STRIDE + at;
+    src0 += r * (HD * 2) + at;
+    src1 += r * (HD * 2) + at;
+    CU_UNROLL
+    for (int j = 0; j < TILE; j += STEP)
+        cu_cp_async16(to + j * STRIDE, (j < PAGE ? src0 : src1) + j % PAGE * (HD * 2));
+}
 
 /* Copies TILE rows of K or V to shared memory, zeros for positions outside [lo, len). */
 template <int HD, int THREADS>
@@ -119,6 +154,10 @@ __device__ static __forceinline__ void load_tile(char *smem, const cu_kv *kv, co
     size_t p0 = pos < len ? (size_t)page[pos / PAGE] : 0;
     size_t p1 = pos + PAGE < len ? (size_t)page[pos / PAGE + 1] : 0;
     const char *src0 = base + p0 * kv->stride, *src1 = base + p1 * kv->stride;
+    if (THREADS % CHUNKS == 0 && pos >= lo && pos + TILE <= len) {
+        load_whole<HD, THREADS>(smem, src0, src1);
+        return;
+    }
     CU_UNROLL_BY(4) /* more costs registers that the sums need */
     for (int i = (int)threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
         int r = i / CHUNKS, chunk = i % CHUNKS;
@@ -129,7 +168,7 @@ __device__ static __forceinline__ void load_tile(char *smem, const cu_kv *kv, co
 }
 
 /* scores[8 keys][..] = Q K^T: fragments of m16n8k16, d ascending. */
-template <int HD>
+template <int HD, bool BF16>
 __device__ static __forceinline__ void tile_scores(float (*s)[4], const uint32_t (*q)[4],
                                                    const char *k)
 {
@@ -143,14 +182,14 @@ __device__ static __forceinline__ void tile_scores(float (*s)[4], const uint32_t
         for (int kk = 0; kk < HD / 16; kk++) {
             uint32_t b[4];
             cu_ldmatrix_x4(b, at + j * 16 * STRIDE + kk * 32);
-            cu_mma_bf16_k16(s[2 * j], q[kk], b);
-            cu_mma_bf16_k16(s[2 * j + 1], q[kk], b + 2);
+            mma<BF16>(s[2 * j], q[kk], b);
+            mma<BF16>(s[2 * j + 1], q[kk], b + 2);
         }
     }
 }
 
 /* o += P V, keys ascending. */
-template <int HD>
+template <int HD, bool BF16>
 __device__ static __forceinline__ void tile_values(float (*o)[4], const float (*p)[4],
                                                    const char *v)
 {
@@ -160,14 +199,14 @@ __device__ static __forceinline__ void tile_values(float (*o)[4], const float (*
     CU_UNROLL
     for (int kk = 0; kk < TILE / 16; kk++) {
         const float *x = p[2 * kk], *y = p[2 * kk + 1];
-        uint32_t a[4] = {cu_bf16x2_of(x[0], x[1]), cu_bf16x2_of(x[2], x[3]),
-                         cu_bf16x2_of(y[0], y[1]), cu_bf16x2_of(y[2], y[3])};
+        uint32_t a[4] = {pair_of<BF16>(x[0], x[1]), pair_of<BF16>(x[2], x[3]),
+                         pair_of<BF16>(y[0], y[1]), pair_of<BF16>(y[2], y[3])};
         CU_UNROLL
         for (int n = 0; n < HD / 16; n++) {
             uint32_t b[4];
             cu_ldmatrix_x4_trans(b, at + kk * 16 * STRIDE + n * 32);
-            cu_mma_bf16_k16(o[2 * n], a, b);
-            cu_mma_bf16_k16(o[2 * n + 1], a, b + 2);
+            mma<BF16>(o[2 * n], a, b);
+            mma<BF16>(o[2 * n + 1], a, b + 2);
         }
     }
 }
@@ -264,8 +303,8 @@ __device__ static lane_rows rows_of(const cu_attend_args *a, const work *w)
     return lr;
 }
 
-/* Q of the warp's 16 rows as A fragments, rounded to bf16. */
-template <int HD>
+/* Q of the warp's 16 rows as A fragments, rounded to the type of the pages. */
+template <int HD, bool BF16>
 __device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_args *a,
                                               const lane_rows *lr)
 {
@@ -280,8 +319,8 @@ __device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_
                 cu_load_f32x2(x, src + kk * 16);
                 cu_load_f32x2(y, src + kk * 16 + 8);
             }
-            q[kk][r] = cu_bf16x2_of(x[0], x[1]);
-            q[kk][2 + r] = cu_bf16x2_of(y[0], y[1]);
+            q[kk][r] = pair_of<BF16>(x[0], x[1]);
+            q[kk][2 + r] = pair_of<BF16>(y[0], y[1]);
         }
     }
 }
@@ -415,7 +454,7 @@ __device__ static __forceinline__ bool sees_whole(const lane_rows *lr, int pos)
 }
 
 /* WARPS * 16 packed rows of one kv head per item; the blocks of the grid take items in turn. */
-template <int HD, int WARPS>
+template <int HD, bool BF16, int WARPS>
 __device__ static __forceinline__ void
 run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, char *smem)
 {
@@ -439,7 +478,7 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
         cu_cp_async_commit();
 
         uint32_t q[HD / 16][4];
-        load_q<HD>(q, &a, &lr);
+        load_q<HD, BF16>(q, &a, &lr);
         float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
         bool fresh = true, first = true;
         for (int t = w.tile0; t < w.tile1; t++) {
@@ -460,7 +499,7 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
             bool busy = !cu_all(sees_none(&lr, pos));
             float s[N_KEY_BLOCKS][4];
             if (busy) {
-                tile_scores<HD>(s, q, smem + buf * TILE_BYTES);
+                tile_scores<HD, BF16>(s, q, smem + buf * TILE_BYTES);
                 if (a.cap > 0) tile_cap(s, a.cap);
                 if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
                 tile_soften<HD>(s, o, m, l, c);
@@ -474,7 +513,7 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
              * tile that is filled next. */
             CU_CP_ASYNC_WAIT(2);
             sync_item<WARPS>();
-            if (busy) tile_values<HD>(o, s, smem + (2 + buf) * TILE_BYTES);
+            if (busy) tile_values<HD, BF16>(o, s, smem + (2 + buf) * TILE_BYTES);
 
             bool last = t + 1 == w.tile1;
             if (last || (t + 1) % SPLIT_TILES == 0) {
@@ -486,25 +525,27 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
     }
 }
 
-template <int HD>
+template <int HD, bool BF16>
 __global__ __launch_bounds__(WARP) void small_kernel(cu_attend_args a)
 {
     CU_SHARED(char, tiles);
-    run_items<HD, 1>(a, a.small, a.counts->n_small, tiles);
+    run_items<HD, BF16, 1>(a, a.small, a.counts->n_small, tiles);
 }
 
-template <int HD>
+template <int HD, bool BF16>
 __global__ __launch_bounds__(LARGE_WARPS *WARP, 1) void large_kernel(cu_attend_args a)
 {
     CU_SHARED(char, tiles);
-    run_items<HD, LARGE_WARPS>(a, a.large, a.counts->n_large, tiles);
+    run_items<HD, BF16, LARGE_WARPS>(a, a.large, a.counts->n_large, tiles);
 }
 
 /* --------------------------------------------------------------------- any size, any type -- */
 
 __device__ static float kv_value(const char *p, int type, int i)
 {
-    return type == DT_F32 ? ((const float *)p)[i] : cu_f32_of_bf16(((const uint16_t *)p)[i]);
+    if (type == DT_F32) return ((const float *)p)[i];
+    uint16_t h = ((const uint16_t *)p)[i];
+    return type == DT_BF16 ? cu_f32_of_bf16(h) : cu_f32_of_f16(h);
 }
 
 /* One page of keys for one packed row: a lane has a key for the scores, then dims lane,
@@ -636,14 +677,16 @@ __global__ __launch_bounds__(MERGE_WARPS *WARP) void merge_kernel(cu_attend_args
         cu_attend_merge mg = a.merge[i / a.kv.n_kv_head];
         cu_attend_seq sq = a.seq[mg.seq];
         int kv_head = i % a.kv.n_kv_head;
+        int units = cu_attend_units(sq.n_rows * group - mg.first, group); /* of a split */
         for (int r = warp; r < CU_SMALL_ROWS && mg.first + r < sq.n_rows * group;
              r += MERGE_WARPS) {
             float all[LANE_DIMS], all_m = -INFINITY, all_l = 0;
             for (int j = 0; j < LANE_DIMS; j++) all[j] = 0;
-            for (int s = 0; s < mg.n_partial; s++) {
-                const float *o = partial_row(&a, mg.partial0 + s, kv_head, r);
+            for (int s = 0; s < mg.n_split; s++) {
+                const int at = mg.partial0 + s * units;
+                const float *o = partial_row(&a, at, kv_head, r);
                 float state[2], f0, f1;
-                cu_load_f32x2(state, partial_state(&a, mg.partial0 + s, kv_head, r));
+                cu_load_f32x2(state, partial_state(&a, at, kv_head, r));
                 if (state[0] == -INFINITY && all_m == -INFINITY) continue; /* may be nothing */
                 all_m = merge_weights(all_m, state[0], c, &f0, &f1);
                 all_l = cu_fma(state[1], f1, cu_mul(all_l, f0));
@@ -669,7 +712,7 @@ __global__ __launch_bounds__(MERGE_WARPS *WARP) void merge_kernel(cu_attend_args
 static bool has_tensor_path(const cu_attend_args *a)
 {
     int d = a->kv.head_dim;
-    return a->kv.type == DT_BF16 && (d == 64 || d == 80 || d == 96 || d == 128);
+    return a->kv.type != DT_F32 && (d == 64 || d == 80 || d == 96 || d == 128);
 }
 
 static size_t tile_bytes(int head_dim)
@@ -677,16 +720,24 @@ static size_t tile_bytes(int head_dim)
     return (size_t)4 * TILE * ((size_t)head_dim * 2 + 16);
 }
 
-extern "C" size_t cu_attend_partial_bytes(int n_kv_head, int head_dim)
+extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim)
 {
-    return (size_t)n_kv_head * CU_SMALL_ROWS * ((size_t)head_dim + 2) * sizeof(float);
+    size_t rows = (size_t)n_kv_head * (size_t)cu_attend_unit(n_head / n_kv_head);
+    return rows * ((size_t)head_dim + 2) * sizeof(float);
+}
+
+template <int HD, bool BF16>
+static cudaError_t setup_type(void)
+{
+    cudaError_t rc = CU_ALLOW_SHARED((small_kernel<HD, BF16>), tile_bytes(HD));
+    return rc != cudaSuccess ? rc : CU_ALLOW_SHARED((large_kernel<HD, BF16>), tile_bytes(HD));
 }
 
 template <int HD>
 static cudaError_t setup_size(void)
 {
-    cudaError_t rc = CU_ALLOW_SHARED(small_kernel<HD>, tile_bytes(HD));
-    return rc != cudaSuccess ? rc : CU_ALLOW_SHARED(large_kernel<HD>, tile_bytes(HD));
+    cudaError_t rc = setup_type<HD, true>();
+    return rc != cudaSuccess ? rc : setup_type<HD, false>();
 }
 
 extern "C" cudaError_t cu_attend_setup(void)
@@ -709,17 +760,26 @@ extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per
     args->grid_merge = n_sm * 8;
 }
 
+template <int HD, bool BF16>
+static void launch_type(cudaStream_t stream, const cu_attend_args *a)
+{
+    if (a->grid_small > 0) {
+        CU_LAUNCH((small_kernel<HD, BF16>), dim3((unsigned)a->grid_small), dim3(WARP),
+                  tile_bytes(HD), stream, *a);
+    }
+    if (a->grid_large > 0) {
+        CU_LAUNCH((large_kernel<HD, BF16>), dim3((unsigned)a->grid_large), dim3(LARGE_WARPS * WARP),
+                  tile_bytes(HD), stream, *a);
+    }
+}
+
 template <int HD>
 static void launch_size(cudaStream_t stream, const cu_attend_args *a)
 {
-    if (a->grid_small > 0) {
-        CU_LAUNCH(small_kernel<HD>, dim3((unsigned)a->grid_small), dim3(WARP), tile_bytes(HD),
-                  stream, *a);
-    }
-    if (a->grid_large > 0) {
-        CU_LAUNCH(large_kernel<HD>, dim3((unsigned)a->grid_large), dim3(LARGE_WARPS * WARP),
-                  tile_bytes(HD), stream, *a);
-    }
+    if (a->kv.type == DT_BF16)
+        launch_type<HD, true>(stream, a);
+    else
+        launch_type<HD, false>(stream, a);
 }
 
 static void launch_plain(cudaStream_t stream, const cu_attend_args *a)

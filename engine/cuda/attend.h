@@ -46,14 +46,14 @@ typedef struct cu_attend_args {
     const cu_attend_item *small, *large;
     const cu_attend_merge *merge;
     const int32_t *page;
-    float *partial_out;   /* [max_partial][n_kv_head][CU_SMALL_ROWS][head_dim] */
-    float *partial_state; /* [max_partial][n_kv_head][CU_SMALL_ROWS][2]: max, sum */
+    float *partial_out;   /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
+    float *partial_state; /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
     int grid_small, grid_large,
         grid_merge; /* blocks; 0: that launch is left out; see cu_attend_grid() */
 } cu_attend_args;
 
 /* Bytes of partial_out + partial_state for one partial. */
-size_t cu_attend_partial_bytes(int n_kv_head, int head_dim);
+size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim);
 
 /* Once after the device is chosen: allows the kernels their shared memory. */
 cudaError_t cu_attend_setup(void);

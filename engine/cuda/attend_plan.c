@@ -62,13 +62,14 @@ static bool plan_tile(planner *pl, const step_seq *sq, int seq, int first)
     int last = first + CU_SMALL_ROWS < packed ? first + CU_SMALL_ROWS - 1 : packed - 1;
     int split0 = first_split(sq->pos0 + first / pl->group, pl->window);
     int split1 = (sq->pos0 + last / pl->group) / CU_SPLIT_TOKENS + 1, n = split1 - split0;
-    if (n == 1 || pl->n_partial + n > p->max_partial) {
+    int units = cu_attend_units(packed - first, pl->group);
+    if (n == 1 || n > (p->max_partial - pl->n_partial) / units) {
         return add_small(pl, (cu_attend_item){seq, first, split0, split1, -1});
     }
     if (p->counts.n_merge == p->max_merge) return false;
     p->merge[p->counts.n_merge++] = (cu_attend_merge){seq, first, pl->n_partial, n};
-    for (int s = split0; s < split1; s++) {
-        if (!add_small(pl, (cu_attend_item){seq, first, s, s + 1, pl->n_partial++})) return false;
+    for (int s = split0; s < split1; s++, pl->n_partial += units) {
+        if (!add_small(pl, (cu_attend_item){seq, first, s, s + 1, pl->n_partial})) return false;
     }
     return true;
 }
@@ -106,15 +107,15 @@ static int weight_of(const cu_attend_plan *p, const cu_attend_item *it)
            CU_TILE_TOKENS;
 }
 
-/* Blocks take items in turn, so short ones go behind whole splits: swaps them there, in place. */
-static void short_last(cu_attend_plan *p)
+/* Moves small items from the `from`-th on with at least so many tiles before the others, in
+ * place; returns how many come before those. */
+static int heavy_first(cu_attend_plan *p, int from, int tiles)
 {
-    const int whole = CU_SPLIT_TOKENS / CU_TILE_TOKENS;
-    int i = 0, j = p->counts.n_small - 1;
+    int i = from, j = p->counts.n_small - 1;
     for (;;) {
-        while (i < j && weight_of(p, &p->small[i]) >= whole) i++;
-        while (i < j && weight_of(p, &p->small[j]) < whole) j--;
-        if (i >= j) return;
+        while (i <= j && weight_of(p, &p->small[i]) >= tiles) i++;
+        while (i < j && weight_of(p, &p->small[j]) < tiles) j--;
+        if (i >= j) return i;
         cu_attend_item t = p->small[i];
         p->small[i] = p->small[j];
         p->small[j] = t;
@@ -138,7 +139,9 @@ bool cu_attend_plan_fill(cu_attend_plan *plan, const step *s, int group, int win
         if (!(is_small(sq, group) ? plan_small(&pl, sq, i) : plan_large(&pl, sq, i))) return false;
     }
     assert(pl.n_partial <= plan->max_partial && plan->n_page <= plan->max_page);
-    short_last(plan);
+    /* Blocks take items in turn: those without room for partials, whole splits, the rest. */
+    const int whole = CU_SPLIT_TOKENS / CU_TILE_TOKENS;
+    (void)heavy_first(plan, heavy_first(plan, 0, whole + 1), whole);
     return true;
 }
 

@@ -35,14 +35,34 @@ typedef struct cu_attend_item {
     int32_t seq;
     int32_t first;          /* packed row */
     int32_t split0, split1; /* [split0, split1) */
-    int32_t partial;        /* where its sums go; -1: it is alone, and writes the result */
+    int32_t
+        partial; /* first of those that its sums go to; -1: it is alone, and writes the result */
 } cu_attend_item;
 
-/* The partial sums [partial0, partial0 + n_partial) of CU_SMALL_ROWS packed
- * rows become their result. */
+/* A partial has the sums of so many packed rows: a decode row takes one for each split, and rows
+ * that are computed together take as many as they fill. */
+#ifdef __CUDACC__
+#    define CU_ATTEND_BOTH static __host__ __device__ __forceinline__
+#else
+#    define CU_ATTEND_BOTH static inline
+#endif
+CU_ATTEND_BOTH int cu_attend_unit(int group)
+{
+    return group < CU_SMALL_ROWS ? group : CU_SMALL_ROWS;
+}
+
+/* Partials of one split of the item that begins with `left` packed rows before the last. */
+CU_ATTEND_BOTH int cu_attend_units(int left, int group)
+{
+    int unit = cu_attend_unit(group), rows = left < CU_SMALL_ROWS ? left : CU_SMALL_ROWS;
+    return (rows + unit - 1) / unit;
+}
+
+/* The sums of an item's n_split splits, from partial0 on, cu_attend_units() of each, become its
+ * result. */
 typedef struct cu_attend_merge {
     int32_t seq, first;
-    int32_t partial0, n_partial;
+    int32_t partial0, n_split;
 } cu_attend_merge;
 
 /* Counts as the kernels read them. */

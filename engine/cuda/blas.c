@@ -1,10 +1,14 @@
-/* blas.c -- plans: candidates of the heuristic, tried on the device for equal bits. */
+/* blas.c -- plans: candidates of the heuristic, tried on the device for equal bits and for time. */
 #include "engine/cuda/blas.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANDIDATES = 8 };
+#include "engine/base/log.h"
+#include "engine/cuda/gemm.h"
+
+enum { CANDIDATES = 8 }; /* of each bucket */
 
 static int lt_type(dtype t)
 {
@@ -24,16 +28,16 @@ static int bucket_of(const blas_plan *p, int rows)
 }
 
 /* Rows of the largest bucket that is tried. */
-static int trial_rows(const blas *b)
+static int trial_rows(int max_rows)
 {
     int i = 0;
-    while (i + 1 < BLAS_BUCKETS && bucket_rows(i) < b->max_rows) i++;
+    while (i + 1 < BLAS_BUCKETS && bucket_rows(i) < max_rows) i++;
     return bucket_rows(i);
 }
 
-size_t blas_trial_bytes(const blas *b, dtype type, int n, int k)
+size_t blas_trial_bytes(int max_rows, dtype type, int n, int k)
 {
-    size_t rows = (size_t)trial_rows(b);
+    size_t rows = (size_t)trial_rows(max_rows);
     size_t x = (rows * (size_t)k * dtype_bytes(type) + 255) / 256 * 256;
     return x + rows * (size_t)n * sizeof(float);
 }
@@ -43,7 +47,7 @@ static err_code lt_fail(lt_status s, const char *what, err *e)
     return err_set(e, ERR_DEVICE, "%s: cuBLAS status %d", what, s);
 }
 
-err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int max_rows, err *e)
+err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, err *e)
 {
     memset(b, 0, sizeof(*b));
     err_code rc = blas_load(&b->api, e);
@@ -58,7 +62,7 @@ err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int max_row
     if (s != LT_SUCCESS) return lt_fail(s, "cublasLtMatmulPreferenceSetAttribute", e);
     b->workspace = workspace;
     b->workspace_bytes = workspace_bytes;
-    b->max_rows = max_rows;
+    b->n_sm = n_sm;
     return ERR_NONE;
 }
 
@@ -96,18 +100,50 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows)
     return s ? s : b->api.layout_set(p->ly, LT_LAYOUT_COLS, &cols, sizeof(cols));
 }
 
+/* Stands where an algorithm of cuBLAS's does: the kernels of gemm.h. */
+static const lt_algo own = {{UINT64_MAX, UINT64_MAX}};
+
+static bool is_own(const lt_algo *algo)
+{
+    return memcmp(algo, &own, sizeof(own)) == 0;
+}
+
 /* Column-major, y^T [n][rows] = (w^T)^T x^T: a row of ours is a column of cuBLAS's. */
 static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, const void *w,
-                          const void *x, float *y, int rows, float beta, cudaStream_t stream)
+                          const void *x, float *y, int rows, blas_sum more, cudaStream_t stream)
 {
-    const float one = 1;
+    const float one = 1, zero = 0;
+    if (is_own(algo)) {
+        gemm_args a = {.type = p->type,
+                       .w = w,
+                       .x = x,
+                       .y = y,
+                       .bias = more.bias,
+                       .res = more.res,
+                       .n = p->n,
+                       .k = p->k,
+                       .rows = rows,
+                       .scratch = b->scratch,
+                       .n_sm = b->n_sm};
+        return cu_gemm(stream, &a) == cudaSuccess ? LT_SUCCESS : LT_FAILED;
+    }
     lt_status s = set_rows(b, p, rows);
     if (s) return s;
-    return b->api.matmul(b->handle, p->desc, &one, w, p->lw, x, p->lx, &beta, y, p->ly, y, p->ly,
+    return b->api.matmul(b->handle, p->desc, &one, w, p->lw, x, p->lx, &zero, y, p->ly, y, p->ly,
                          algo, b->workspace, b->workspace_bytes, stream);
 }
 
 /* ---- trials ------------------------------------------------------------------------------ */
+
+/* What is compared of a result: its first and last rows, of each the first and last columns. */
+enum { LOOK_ROWS = BLAS_ROWS_LEAST, LOOK_COLS = 2048, PROBES = 4, RUNS = 2 };
+
+/* One algorithm, and what it does with each bucket's rows. */
+typedef struct candidate {
+    lt_algo algo;
+    uint64_t bits[BLAS_BUCKETS]; /* of the 16 rows that come again and again; 0: it is no choice */
+    float us[BLAS_BUCKETS];      /* the least time of one run */
+} candidate;
 
 typedef struct trial {
     blas *b;
@@ -115,8 +151,12 @@ typedef struct trial {
     const void *w;
     char *x;
     float *y;
-    float *law, *got; /* host, [2 * BLAS_ROWS_LEAST][n] */
+    int cols;           /* compared of each row */
+    float *right, *got; /* host, [LOOK_ROWS][cols], [2 * LOOK_ROWS][cols] */
+    cudaEvent_t begin, end;
     cudaStream_t stream;
+    candidate *c;
+    int n;
 } trial;
 
 /* Values of either sign over four binades, other ones in each column, the
@@ -124,7 +164,7 @@ typedef struct trial {
 static void fill_x(char *x, dtype type, int rows, int k)
 {
     for (int r = 0; r < rows; r++) {
-        uint32_t seed = 12345U + (uint32_t)(r % BLAS_ROWS_LEAST);
+        uint32_t seed = 12345U + (uint32_t)(r % LOOK_ROWS);
         for (int i = 0; i < k; i++) {
             seed = seed * 1664525U + 1013904223U;
             uint32_t sign = seed & 0x80000000U, exp = 125U + ((seed >> 8) & 3U);
@@ -142,66 +182,188 @@ static void fill_x(char *x, dtype type, int rows, int k)
     }
 }
 
-/* The first and the last rows' results of one algorithm. */
-static err_code results(trial *t, const lt_algo *algo, int rows, float *out, lt_status *s)
+/* Rows [row0, row0 + n) of the result, as far as they are compared. */
+static cudaError_t fetch(const trial *t, float *out, int row0, int n)
 {
-    size_t some = (size_t)BLAS_ROWS_LEAST * (size_t)t->p->n, bytes = some * sizeof(float);
-    *s = multiply(t->b, t->p, algo, t->w, t->x, t->y, rows, 0, t->stream);
-    if (*s) return ERR_NONE; /* this one cannot run: no candidate */
-    const float *last = t->y + (size_t)(rows - BLAS_ROWS_LEAST) * (size_t)t->p->n;
-    cudaError_t ce = cudaMemcpyAsync(out, t->y, bytes, cudaMemcpyDeviceToHost, t->stream);
-    if (!ce) ce = cudaMemcpyAsync(out + some, last, bytes, cudaMemcpyDeviceToHost, t->stream);
-    if (!ce) ce = cudaStreamSynchronize(t->stream);
-    return ce ? ERR_DEVICE : ERR_NONE;
+    size_t row = (size_t)t->p->n * sizeof(float), all = (size_t)t->cols * sizeof(float);
+    size_t half = t->p->n > t->cols ? all / 2 : all;
+    const char *from = (const char *)(t->y + (size_t)row0 * (size_t)t->p->n);
+    cudaError_t ce =
+        cudaMemcpy2DAsync(out, all, from, row, half, (size_t)n, cudaMemcpyDeviceToHost, t->stream);
+    if (ce || half == all) return ce;
+    return cudaMemcpy2DAsync((char *)out + half, all, from + row - half, row, half, (size_t)n,
+                             cudaMemcpyDeviceToHost, t->stream);
 }
 
-static err_code choose(trial *t, int bucket, err *e)
+/* Whether `rows` rows come out as the 16 of t->right do, wherever they stand; `first`: those are
+ * learnt from this result.  ERR_DEVICE: nothing more can be tried. */
+static err_code looks_right(trial *t, const lt_algo *algo, int rows, bool first, bool *right)
+{
+    int n = rows < LOOK_ROWS ? rows : LOOK_ROWS, last = rows - n;
+    size_t cols = (size_t)t->cols, row = cols * sizeof(float);
+    *right = false;
+    if (multiply(t->b, t->p, algo, t->w, t->x, t->y, rows, (blas_sum){0}, t->stream))
+        return ERR_NONE;
+    cudaError_t ce = fetch(t, t->got, 0, n);
+    if (!ce) ce = fetch(t, t->got + (size_t)n * cols, last, n);
+    if (!ce) ce = cudaStreamSynchronize(t->stream);
+    if (ce) return ERR_DEVICE;
+    if (first) memcpy(t->right, t->got, (size_t)n * row);
+    for (int i = 0; i < 2 * n; i++) {
+        int like = i < n ? i : (last + i - n) % LOOK_ROWS;
+        if (memcmp(t->got + (size_t)i * cols, t->right + (size_t)like * cols, row) != 0)
+            return ERR_NONE;
+    }
+    *right = true;
+    return ERR_NONE;
+}
+
+static uint64_t bits_of(const float *v, size_t n)
+{
+    uint64_t h = 14695981039346656037ULL;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &v[i], 4);
+        h = (h ^ u) * 1099511628211ULL;
+        h ^= h >> 29;
+    }
+    return h ? h : 1;
+}
+
+/* One candidate with the rows of one bucket: all of them, and other numbers that go there. */
+static err_code try_one(trial *t, candidate *c, int bucket, err *e)
+{
+    int most = bucket_rows(bucket), least = bucket > 0 ? bucket_rows(bucket - 1) + 1 : 1;
+    const int probe[PROBES] = {most, least, (least + most) / 2 | 1, most - 1};
+    bool right = true;
+    err_code rc = ERR_NONE;
+    for (int i = 0; !rc && right && i < PROBES; i++) {
+        rc = looks_right(t, &c->algo, probe[i], i == 0, &right);
+    }
+    if (rc) return err_set(e, rc, "the device failed while products were tried");
+    if (!right) return ERR_NONE;
+    for (int i = 0; i < RUNS; i++) {
+        float ms = 0;
+        cudaError_t ce = cudaEventRecord(t->begin, t->stream);
+        bool ran =
+            multiply(t->b, t->p, &c->algo, t->w, t->x, t->y, most, (blas_sum){0}, t->stream) == 0;
+        if (!ce) ce = cudaEventRecord(t->end, t->stream);
+        if (!ce) ce = cudaEventSynchronize(t->end);
+        if (!ce) ce = cudaEventElapsedTime(&ms, t->begin, t->end);
+        if (ce) return err_set(e, ERR_DEVICE, "cudaEventElapsedTime: %s", cudaGetErrorString(ce));
+        if (!ran) return ERR_NONE;
+        if (i == 0 || ms * 1000 < c->us[bucket]) c->us[bucket] = ms * 1000;
+    }
+    c->bits[bucket] = bits_of(t->right, (size_t)LOOK_ROWS * (size_t)t->cols);
+    return ERR_NONE;
+}
+
+/* What the heuristic names for a bucket's rows and does not cut K in pieces by itself. */
+static void gather(trial *t, int bucket)
 {
     blas *b = t->b;
     blas_plan *p = t->p;
     lt_heuristic found[CANDIDATES];
-    int n = 0, rows = bucket_rows(bucket);
-    lt_status s = set_rows(b, p, rows);
+    int n = 0;
+    lt_status s = set_rows(b, p, bucket_rows(bucket));
     if (!s) {
         s = b->api.heuristic(b->handle, p->desc, p->lw, p->lx, p->ly, p->ly, b->pref, CANDIDATES,
                              found, &n);
     }
-    if (s && bucket == 0) return lt_fail(s, "cublasLtMatmulAlgoGetHeuristic", e);
-    if (s) n = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; !s && i < n; i++) { /* else our own has to do */
         int32_t split = 0;
         size_t written;
         const lt_algo *algo = &found[i].algo;
+        bool known = false;
         if (found[i].state || found[i].workspace > b->workspace_bytes) continue;
         if (b->api.config_get(algo, LT_CONFIG_SPLITK_NUM, &split, sizeof(split), &written) == 0 &&
             split > 1)
             continue;
-        lt_status ran;
-        err_code rc = results(t, algo, rows, bucket == 0 ? t->law : t->got, &ran);
-        if (rc) return err_set(e, rc, "the device failed while products were tried");
-        size_t some = (size_t)BLAS_ROWS_LEAST * (size_t)p->n * sizeof(float);
-        if (ran) continue;
-        if (bucket > 0 && (memcmp(t->law, t->got, some) != 0 ||
-                           memcmp(t->law, t->got + some / sizeof(float), some) != 0))
-            continue;
-        p->algo[bucket] = *algo;
-        p->n_buckets = bucket + 1;
-        return ERR_NONE;
+        for (int k = 0; k < t->n && !known; k++) {
+            known = memcmp(&t->c[k].algo, algo, sizeof(*algo)) == 0;
+        }
+        if (!known) t->c[t->n++] = (candidate){.algo = *algo};
     }
-    if (bucket == 0) {
-        return err_set(e, ERR_UNSUPPORTED, "cuBLAS has no product for a matrix of %d x %d", p->n,
-                       p->k);
+}
+
+/* The fastest of those that give `bits` (0: any) for a bucket; NULL: none does. */
+static const candidate *fastest(const trial *t, int bucket, uint64_t bits)
+{
+    const candidate *best = NULL;
+    for (int i = 0; i < t->n; i++) {
+        const candidate *c = &t->c[i];
+        if (!c->bits[bucket] || (bits && c->bits[bucket] != bits)) continue;
+        if (!best || c->us[bucket] < best->us[bucket]) best = c;
     }
-    p->algo[bucket] = p->algo[0];
-    p->n_buckets = bucket + 1;
-    p->n_law++;
+    return best;
+}
+
+/* How many times as long as the fastest of each bucket the fastest with these bits takes, on
+ * average; negative: some bucket has none. */
+static double slowdown(const trial *t, int n_buckets, uint64_t bits)
+{
+    double sum = 0;
+    for (int i = 0; i < n_buckets; i++) {
+        const candidate *ours = fastest(t, i, bits), *any = fastest(t, i, 0);
+        if (!ours) return -1;
+        sum += any->us[i] > 0 ? (double)ours->us[i] / (double)any->us[i] : 1;
+    }
+    return sum / n_buckets;
+}
+
+/* The law: bits that some algorithm gives in every bucket, and those that do so fastest over all
+ * of them.  Of near equals the one that the heuristic named first, so that the next start does not
+ * choose otherwise by a measurement's noise. */
+static err_code choose(trial *t, int n_buckets, err *e)
+{
+    static const double near = 1.05;
+    blas_plan *p = t->p;
+    uint64_t law = 0;
+    p->slowdown = 0;
+    for (int i = 0; i < t->n; i++) {
+        double s = t->c[i].bits[0] ? slowdown(t, n_buckets, t->c[i].bits[0]) : -1;
+        if (s < 0 || (law && s * near >= p->slowdown)) continue;
+        law = t->c[i].bits[0];
+        p->slowdown = s;
+    }
+    if (!law) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "cuBLAS has no product for a matrix of %d x %d that gives the same bits for "
+                       "every number of rows",
+                       p->n, p->k);
+    }
+    int n_own = 0;
+    p->n_buckets = n_buckets;
+    for (int i = 0; i < n_buckets; i++) {
+        const candidate *c = fastest(t, i, law);
+        p->algo[i] = c->algo;
+        p->us[i] = c->us[i];
+        log_debug("engine", "products %d x %d, to %d rows: %s, %.1f us, %.2f times the fastest",
+                  p->n, p->k, bucket_rows(i), is_own(&c->algo) ? "ours" : "cuBLAS's",
+                  (double)c->us[i],
+                  (double)(c->us[i] > 0 ? c->us[i] / fastest(t, i, 0)->us[i] : 1));
+        n_own += is_own(&c->algo);
+    }
+    log_info("engine",
+             "products %d x %d: of %d sizes ours in %d; equal bits take %.2f times the fastest",
+             p->n, p->k, n_buckets, n_own, p->slowdown);
     return ERR_NONE;
 }
 
-static err_code plan_make(blas *b, blas_plan *p, const void *w, void *trial_memory,
-                          cudaStream_t stream, err *e)
+static err_code try_all(trial *t, int n_buckets, err *e)
 {
-    int type = lt_type(p->type), rows = trial_rows(b);
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < n_buckets; i++) gather(t, i);
+    if (t->p->type != DT_F32 && t->p->k % 8 == 0) t->c[t->n++] = (candidate){.algo = own};
+    for (int c = 0; !rc && c < t->n; c++) {
+        for (int i = 0; !rc && i < n_buckets; i++) rc = try_one(t, &t->c[c], i, e);
+    }
+    return rc ? rc : choose(t, n_buckets, e);
+}
+
+static err_code describe(blas *b, blas_plan *p, int rows, err *e)
+{
+    int type = lt_type(p->type);
     uint64_t n = (uint64_t)p->n, k = (uint64_t)p->k;
     int32_t transposed = LT_OP_T;
     lt_status s = b->api.desc_create(
@@ -210,36 +372,48 @@ static err_code plan_make(blas *b, blas_plan *p, const void *w, void *trial_memo
     if (!s) s = b->api.layout_create(&p->lw, type, k, n, (int64_t)k);
     if (!s) s = b->api.layout_create(&p->lx, type, k, (uint64_t)rows, (int64_t)k);
     if (!s) s = b->api.layout_create(&p->ly, LT_R_32F, n, (uint64_t)rows, (int64_t)n);
-    if (s) return lt_fail(s, "cublasLtMatrixLayoutCreate", e);
+    return s ? lt_fail(s, "cublasLtMatrixLayoutCreate", e) : ERR_NONE;
+}
 
+static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, void *trial_memory,
+                          cudaStream_t stream, err *e)
+{
+    int rows = trial_rows(max_rows), n_buckets = 1;
+    while (n_buckets < BLAS_BUCKETS && bucket_rows(n_buckets) <= rows) n_buckets++;
     size_t x_bytes = (size_t)rows * (size_t)p->k * dtype_bytes(p->type);
-    size_t some = 2 * (size_t)BLAS_ROWS_LEAST * (size_t)p->n;
+    trial t = {.b = b,
+               .p = p,
+               .w = w,
+               .x = trial_memory,
+               .y = (float *)((char *)trial_memory + (x_bytes + 255) / 256 * 256),
+               .cols = p->n < 2 * LOOK_COLS ? p->n : 2 * LOOK_COLS,
+               .stream = stream};
+    err_code rc = describe(b, p, rows, e);
+    if (rc) return rc;
     char *x = malloc(x_bytes);
-    float *host = malloc(2 * some * sizeof(float));
-    err_code rc = x && host ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory to try products");
-    if (!rc) {
+    t.right = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
+    t.c = calloc(BLAS_BUCKETS * CANDIDATES + 1, sizeof(*t.c));
+    if (!x || !t.right || !t.c) {
+        rc = err_set(e, ERR_NOMEM, "no memory to try products");
+    } else {
+        t.got = t.right + (size_t)LOOK_ROWS * (size_t)t.cols;
         fill_x(x, p->type, rows, p->k);
-        trial t = {.b = b,
-                   .p = p,
-                   .w = w,
-                   .x = trial_memory,
-                   .y = (float *)((char *)trial_memory + (x_bytes + 255) / 256 * 256),
-                   .law = host,
-                   .got = host + some,
-                   .stream = stream};
         cudaError_t ce = cudaMemcpyAsync(t.x, x, x_bytes, cudaMemcpyHostToDevice, stream);
-        if (ce) rc = err_set(e, ERR_DEVICE, "cudaMemcpyAsync: %s", cudaGetErrorString(ce));
-        for (int i = 0; !rc && i < BLAS_BUCKETS && bucket_rows(i) <= rows; i++) {
-            rc = choose(&t, i, e);
-        }
+        if (!ce) ce = cudaEventCreateWithFlags(&t.begin, cudaEventDefault);
+        if (!ce) ce = cudaEventCreateWithFlags(&t.end, cudaEventDefault);
+        if (ce) rc = err_set(e, ERR_DEVICE, "products: %s", cudaGetErrorString(ce));
+        if (!rc) rc = try_all(&t, n_buckets, e);
     }
+    if (t.begin) (void)cudaEventDestroy(t.begin);
+    if (t.end) (void)cudaEventDestroy(t.end);
     free(x);
-    free(host);
+    free(t.right);
+    free(t.c);
     return rc;
 }
 
-err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, const void *w,
-                       void *trial_memory, cudaStream_t stream, err *e)
+err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, int max_rows,
+                       const void *w, void *trial_memory, cudaStream_t stream, err *e)
 {
     *out = blas_plan_find(b, type, n, k);
     if (*out) return ERR_NONE;
@@ -247,7 +421,7 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
         return err_set(e, ERR_LIMIT, "more than %d shapes of matrices", BLAS_SHAPES);
     blas_plan *p = &b->plan[b->n_plan];
     *p = (blas_plan){.type = type, .n = n, .k = k};
-    err_code rc = plan_make(b, p, w, trial_memory, stream, e);
+    err_code rc = plan_make(b, p, max_rows, w, trial_memory, stream, e);
     if (rc) {
         plan_clear(b, p);
         return rc;
@@ -257,10 +431,16 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
     return ERR_NONE;
 }
 
-err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
-                      int accumulate, cudaStream_t stream, err *e)
+bool blas_adds(const blas_plan *p, int rows)
 {
-    lt_status s = multiply(b, p, &p->algo[bucket_of(p, rows)], w, x, y, rows,
-                           accumulate ? 1.0F : 0.0F, stream);
-    return s ? lt_fail(s, "cublasLtMatmul", e) : ERR_NONE;
+    return is_own(&p->algo[bucket_of(p, rows)]);
+}
+
+err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
+                      blas_sum more, cudaStream_t stream, err *e)
+{
+    const lt_algo *algo = &p->algo[bucket_of(p, rows)];
+    assert((!more.bias && !more.res) || is_own(algo));
+    lt_status s = multiply(b, p, algo, w, x, y, rows, more, stream);
+    return s ? lt_fail(s, is_own(algo) ? "cu_gemm" : "cublasLtMatmul", e) : ERR_NONE;
 }

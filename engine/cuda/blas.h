@@ -6,17 +6,19 @@
  * values (the same in 12 and 13).
  *
  * Batch invariance: cuBLASLt promises nothing about bits across numbers of rows.  So its heuristic
- * is only asked for candidates that do not split K over blocks, for each bucket of rows; the
- * candidates are run on the matrix itself, and a bucket takes the fastest named one that gives the
- * bits of the law, which is the algorithm of the smallest bucket.  Where none does, the law's own
- * algorithm serves that bucket.  What is compared is what will run, on this device, with this
- * library: nothing is assumed about its kernels.
+ * is only asked for candidates that do not split K over blocks, for each bucket of rows.  All of
+ * them are run on the matrix itself, in all buckets, with several numbers of rows, and timed.  The
+ * law of a shape is the bits that some candidate gives in every bucket and, over all buckets, in
+ * the least time; a bucket takes the fastest candidate that gives them.  What is compared is what
+ * will run, on this device, with this library: nothing is assumed about its kernels.  Our own
+ * kernels (gemm.h), which have one law by their construction, are one more candidate.
  *
  * Threads: engine thread (and start-up).
  */
 #ifndef ENGINE_CUDA_BLAS_H
 #define ENGINE_CUDA_BLAS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,7 +33,7 @@ extern "C" {
 /* ---- cublasLt.h, as far as it is used ------------------------------------------------------- */
 
 typedef int lt_status;
-enum { LT_SUCCESS = 0 };
+enum { LT_SUCCESS = 0, LT_FAILED = 13 };
 enum { LT_R_32F = 0, LT_R_16F = 2, LT_R_16BF = 14 };
 enum { LT_COMPUTE_32F = 68, LT_COMPUTE_32F_PEDANTIC = 69 };
 enum { LT_DESC_TRANSA = 3 };
@@ -90,8 +92,9 @@ typedef struct blas_plan {
     int n, k; /* d_out, d_in */
     void *desc, *lw, *lx, *ly;
     lt_algo algo[BLAS_BUCKETS]; /* up to 16, 32, 64 ... rows */
+    float us[BLAS_BUCKETS];     /* what each takes with all of its rows */
     int n_buckets;
-    int n_law; /* buckets that had to take the law's own algorithm */
+    double slowdown; /* by the law: times the fastest of each bucket, on average */
 } blas_plan;
 
 typedef struct blas {
@@ -99,26 +102,37 @@ typedef struct blas {
     void *handle, *pref;
     void *workspace; /* device */
     size_t workspace_bytes;
-    int max_rows;
+    int n_sm;
+    void *scratch; /* device, of the largest of gemm_scratch_bytes(), for all shapes; or NULL */
+    size_t scratch_bytes;
     blas_plan plan[BLAS_SHAPES];
     int n_plan;
 } blas;
 
-err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int max_rows, err *e);
+err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, err *e);
 void blas_close(blas *b);
 
 /* The largest scratch that blas_plan_get() needs: rows of x and of y. */
-size_t blas_trial_bytes(const blas *b, dtype type, int n, int k);
+size_t blas_trial_bytes(int max_rows, dtype type, int n, int k);
 
-/* The plan for matrices [n][k] of this type; the first time it is made with `w` and `trial` (device
- * memory of blas_trial_bytes()) on `stream`, and the host waits. */
-err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, const void *w,
-                       void *trial, cudaStream_t stream, err *e);
+/* The plan for products of up to max_rows rows with matrices [n][k] of this type; the first time it
+ * is made with `w` and `trial` (device memory of blas_trial_bytes()) on `stream`, and the host
+ * waits. */
+err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, int max_rows,
+                       const void *w, void *trial, cudaStream_t stream, err *e);
 const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k);
 
-/* y [rows][n] = x [rows][k] w^T (+ y if `accumulate`), f32 sums and f32 y, x of the plan's type. */
+/* What is added to a product: y = (product + bias) + res, [n] and [rows][n]; NULL: nothing. */
+typedef struct blas_sum {
+    const float *bias, *res;
+} blas_sum;
+
+/* Whether products of so many rows can add it. */
+bool blas_adds(const blas_plan *p, int rows);
+/* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
+ * blas_adds(). */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
-                      int accumulate, cudaStream_t stream, err *e);
+                      blas_sum more, cudaStream_t stream, err *e);
 
 #ifdef __cplusplus
 }

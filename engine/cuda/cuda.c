@@ -4,23 +4,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/pool.h"
 
 enum {
     WORKSPACE_BYTES = 32 << 20,
     LEAST_CAPABILITY = 80, /* sm_80: bf16 tensor cores, cp.async */
-    CAPTURE_ERRORS_END = 910,
 };
 
 /* ---- faults ---------------------------------------------------------------------------- */
 
+/* By CUDA's reference (cudaError).  All else fails the call, and with it the step, alone. */
+static be_remedy remedy_of(cudaError_t code)
+{
+    switch ((int)code) {
+    case 226:                  /* cudaErrorContained */
+    case 700:                  /* cudaErrorIllegalAddress */
+    case 702:                  /* cudaErrorLaunchTimeout */
+    case 710:                  /* cudaErrorAssert */
+    case 714:                  /* cudaErrorHardwareStackError */
+    case 715:                  /* cudaErrorIllegalInstruction */
+    case 716:                  /* cudaErrorMisalignedAddress */
+    case 717:                  /* cudaErrorInvalidAddressSpace */
+    case 718:                  /* cudaErrorInvalidPc */
+    case 719:                  /* cudaErrorLaunchFailure */
+    case 721:                  /* cudaErrorTensorMemoryLeak */
+    case 810:                  /* cudaErrorMpsClientTerminated */
+    case 911:                  /* cudaErrorExternalDevice */
+        return BE_HEALS_NEVER; /* "the process must be terminated and relaunched" */
+    case 46:                   /* cudaErrorDevicesUnavailable */
+    case 214:                  /* cudaErrorECCUncorrectable */
+    case 220:                  /* cudaErrorNvlinkUncorrectable */
+    case 709:                  /* cudaErrorContextIsDestroyed */
+    case 999: /* cudaErrorUnknown */ return BE_HEALS_REOPENED; /* of these it says nothing */
+    default: return BE_HEALS_ITSELF;
+    }
+}
+
 bool cuda_sticky(cudaError_t code)
 {
-    bool capture =
-        (int)code >= (int)cudaErrorStreamCaptureUnsupported && (int)code < CAPTURE_ERRORS_END;
-    return !capture && code != cudaErrorMemoryAllocation && code != cudaErrorInvalidValue &&
-           code != cudaErrorNotReady;
+    return remedy_of(code) != BE_HEALS_ITSELF;
 }
 
 static void note(cuda_state *cu, cudaError_t code)
@@ -82,18 +106,29 @@ static bool cuda_lost(const backend *be)
     return atomic_load(&cuda_of(be)->lost) != 0;
 }
 
+/* A failed call leaves the stream as it was: what was enqueued before it is waited for. */
+static be_remedy cuda_remedy(backend *be)
+{
+    cuda_state *cu = cuda_of(be);
+    cu->step.of = NULL;
+    if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->stream));
+    (void)cudaGetLastError();
+    return remedy_of((cudaError_t)atomic_load(&cu->lost));
+}
+
 /* ---- life -------------------------------------------------------------------------------- */
 
 static void cuda_close(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     if (!cu) return;
+    be_remedy remedy = remedy_of((cudaError_t)atomic_load(&cu->lost));
     if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
     cuda_graphs_drop(cu);
     cuda_tables_close(cu);
     cuda_step_close(cu);
     cuda_draw_close(cu);
-    blas_close(&cu->blas);
+    if (remedy != BE_HEALS_NEVER) blas_close(&cu->blas); /* else nobody knows what it would do */
     cuda_memory_close(cu);
     for (int i = 0; i < 2; i++) {
         if (cu->mark[i]) (void)cudaEventDestroy(cu->mark[i]);
@@ -101,7 +136,7 @@ static void cuda_close(backend *be)
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
     if (cu->pool) pool_destroy(cu->pool);
     /* The context goes as well where it is broken, so that the next one begins anew. */
-    if (atomic_load(&cu->lost)) (void)cudaDeviceReset();
+    if (remedy == BE_HEALS_REOPENED) (void)cudaDeviceReset();
     free(cu);
     be->impl = NULL;
 }
@@ -134,6 +169,14 @@ static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp 
     cu->n_sm = p->multiProcessorCount;
     cu->shared_per_sm = p->sharedMemPerMultiprocessor;
     return ERR_NONE;
+}
+
+size_t cuda_device_bytes(int device)
+{
+    struct cudaDeviceProp p;
+    cuda_state cu = {0};
+    err e;
+    return choose_device(&cu, device, &p, &e) ? 0 : p.totalGlobalMem;
 }
 
 static err_code open_arena(cuda_state *cu, double fraction, err *e)
@@ -169,9 +212,10 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
         rc = CU_TRY(cu, cudaEventCreateWithFlags(&cu->mark[i], cudaEventDisableTiming), e);
     }
     if (!rc) rc = CU_TRY(cu, cu_attend_setup(), e);
+    if (!rc) rc = CU_TRY(cu, cu_gemm_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
-    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->max_rows, e);
+    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
     if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
     if (rc) {
@@ -180,7 +224,8 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     }
     be->caps.page_tokens = CU_PAGE_TOKENS;
     be->caps.lora_cols = SGMV_COLS;
-    be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16;
+    be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16 | 1U << DT_F16;
+    be->caps.f16_kv = true;
     be->caps.extras =
         EXTRA_SUMS | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS | EXTRA_LOGITS | EXTRA_ROPE_PAIRS;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
@@ -198,28 +243,27 @@ static size_t cuda_room_op(backend *be)
 static void cuda_host_free(backend *be, void *p, size_t bytes)
 {
     cuda_state *cu = cuda_of(be);
-    (void)bytes;
     if (p == cu->logits.host) {
         cuda_draw_close(cu);
         cuda_give(cu, cu->logits.device);
         cu->logits = (cuda_logits){0};
     }
-    (void)cudaFreeHost(p);
+    (void)munmap(p, bytes);
 }
 
-/* The caller's pinned memory, with room of the same size on the device: logits are made there. */
+/* Logits are made on the device, in room of the same size: the caller's memory, which only
+ * be_logits_fetch() fills, is not pinned. */
 static void *cuda_host_alloc(backend *be, size_t bytes)
 {
     cuda_state *cu = cuda_of(be);
     err e;
-    void *p = NULL;
-    if (CU_TRY(cu, cudaHostAlloc(&p, bytes, cudaHostAllocDefault), &e)) return NULL;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
     float *twin = cu->logits.host ? NULL : cuda_take(cu, bytes, false);
     if (!twin) {
-        (void)cudaFreeHost(p);
+        (void)munmap(p, bytes);
         return NULL;
     }
-    memset(p, 0, bytes);
     cu->logits = (cuda_logits){.host = p, .device = twin, .bytes = bytes};
     if (cuda_draw_open(be, &e)) {
         cuda_host_free(be, p, bytes);
@@ -237,7 +281,9 @@ const backend_ops backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
+    .memory = cuda_device_bytes,
     .lost = cuda_lost,
+    .remedy = cuda_remedy,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .map = cuda_alloc,
@@ -266,6 +312,8 @@ const backend_ops backend_cuda = {
     .kv_save = cuda_kv_save,
     .kv_load = cuda_kv_load,
     .kv_copied = cuda_kv_copied,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
     .step_begin = cuda_step_begin,
     .step_end = cuda_step_end,
     .embed = cuda_embed,

@@ -30,6 +30,7 @@
 #include "engine/base/lock.h"
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
+#include "engine/cuda/gemm.h"
 #include "engine/cuda/kv.h"
 #include "engine/cuda/rows.h"
 #include "engine/cuda/sample.h"
@@ -165,7 +166,7 @@ typedef struct cuda_kv {
     bool own;
 } cuda_kv;
 
-/* Logits: pinned memory of the caller, and where the product puts them. */
+/* Logits: memory of the caller, and where the product puts them. */
 typedef struct cuda_logits {
     float *host, *device;
     size_t bytes;
@@ -239,7 +240,7 @@ static inline cuda_state *cuda_of(const backend *be)
  * -------------------------------------------------------------------------------- Every call of
  * the runtime goes through one of these two.  CU() is for the engine thread: it marks the backend
  * (sticky, be_sync() reports) and is false.  CU_TRY() is for everybody else and says it in *e. */
-bool cuda_sticky(cudaError_t code); /* only a new context heals it */
+bool cuda_sticky(cudaError_t code); /* a new context heals it, or a new process */
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line);
 #define CU(be, call) cuda_ok((be), (call), #call, __FILE__, __LINE__)
 err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e);
@@ -292,6 +293,8 @@ void cuda_graphs_drop(cuda_state *cu);
 /* Room for steps of max_rows rows; once, after the model's scratch is known. */
 err_code cuda_step_open(cuda_state *cu, err *e);
 void cuda_step_close(cuda_state *cu);
+/* Partial sums of attention that a step may list. */
+int cuda_partials_most(const cuda_state *cu);
 /* The step is on its way to the device; false: the backend is marked. */
 bool cuda_step_enter(backend *be, const step *s);
 /* The device's table of a view, uploaded if it is not there yet; NULL: the backend is marked. */
@@ -359,6 +362,10 @@ void cuda_kv_destroy(backend *be, kv_pool *kv);
 void cuda_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cuda_kv_copied(backend *be);
+bool cuda_pin(backend *be, void *p, size_t bytes);
+void cuda_unpin(backend *be, void *p);
+/* Bytes of a device's memory; 0: there is none that serves. */
+size_t cuda_device_bytes(int device);
 void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                       const float *q_norm, const float *k_norm, float norm_eps,
                       const rope_table *rope, const step *s, int layer);

@@ -480,6 +480,18 @@ CU_INLINE void cu_syncwarp(void)
     emu_syncwarp(CU_FULL);
 }
 
+/* What this thread wrote before is seen by all threads that see what it writes after. */
+CU_INLINE void cu_threadfence(void)
+{
+    __threadfence();
+}
+
+/* What another block wrote, behind a fence. */
+CU_INLINE float cu_ld_fresh(const float *p)
+{
+    return *p;
+}
+
 CU_INLINE uint32_t cu_atomic_add_u32(uint32_t *p, uint32_t v)
 {
     return emu_atomic_u32(p, v, EMU_ADD);
@@ -540,6 +552,16 @@ CU_INLINE uint32_t cu_ballot(bool pred)
 CU_INLINE void cu_syncwarp(void)
 {
     __syncwarp();
+}
+
+CU_INLINE void cu_threadfence(void)
+{
+    __threadfence();
+}
+
+CU_INLINE float cu_ld_fresh(const float *p)
+{
+    return __ldcg(p);
 }
 
 CU_INLINE uint32_t cu_atomic_add_u32(uint32_t *p, uint32_t v)

@@ -10,12 +10,15 @@ size_t cuda_kv_page_bytes(const backend *be, const attn_shape *shape)
     return cu_kv_bytes(shape->n_layer, shape->n_kv_head, shape->head_dim, (int)shape->kv_type);
 }
 
-/* Attention's scratch hangs on the shape of the heads: taken with the first pool. */
-static err_code open_partials(cuda_state *cu, const attn_shape *shape, err *e)
+/* Attention's scratch hangs on the shape of the heads: taken with the first pool.  Rows that
+ * decode have a partial for each split of theirs, with prefixes that up to two share. */
+static err_code open_partials(cuda_state *cu, const attn_shape *shape, int n_pages, err *e)
 {
     if (cu->partial) return ERR_NONE;
-    size_t each = cu_attend_partial_bytes(shape->n_kv_head, shape->head_dim);
-    cu->max_partial = 8 * cu->n_sm;
+    size_t each = cu_attend_partial_bytes(shape->n_head, shape->n_kv_head, shape->head_dim);
+    size_t splits = (size_t)n_pages * CU_PAGE_TOKENS * 2 / CU_SPLIT_TOKENS + (size_t)cu->max_seqs;
+    size_t most = (size_t)cuda_partials_most(cu);
+    cu->max_partial = (int)(splits < most ? splits : most);
     cu->partial = cuda_take(cu, (size_t)cu->max_partial * each, false);
     return cu->partial ? ERR_NONE
                        : err_set(e, ERR_NOMEM, "the device has no room for attention's sums");
@@ -37,7 +40,7 @@ err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int
                     .mem = mem,
                     .stride = stride};
     assert(stride >= cuda_kv_page_bytes(be, shape));
-    err_code rc = open_partials(cu, shape, e);
+    err_code rc = open_partials(cu, shape, n_pages, e);
     if (!rc) rc = cuda_tables_open(cu, shape->n_layer, stride, e);
     if (rc) {
         free(kv);
@@ -103,6 +106,21 @@ void cuda_kv_copied(backend *be)
     (void)CU(be, cudaStreamSynchronize(cuda_of(be)->stream));
 }
 
+/* The system's page tables take its time once, and pageable copies would take it in each pause. */
+bool cuda_pin(backend *be, void *p, size_t bytes)
+{
+    (void)be;
+    if (cudaHostRegister(p, bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
+    (void)cudaGetLastError(); /* no room to lock: copies go through the driver's own buffers */
+    return false;
+}
+
+void cuda_unpin(backend *be, void *p)
+{
+    (void)be;
+    (void)cudaHostUnregister(p);
+}
+
 /* ---- operations ------------------------------------------------------------------------ */
 
 static cu_kv layer_of(const kv_pool *pool, int layer)
@@ -157,27 +175,27 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
     int cols = shape->n_head * shape->head_dim;
     if (!cuda_step_enter(be, s)) return;
     cuda_alias aq = cuda_where(cu, q, cols);
-    size_t each = cu_attend_partial_bytes(shape->n_kv_head, shape->head_dim);
-    size_t state = (size_t)shape->n_kv_head * CU_SMALL_ROWS * 2 * sizeof(float);
-    cu_attend_args a = {
-        .out = out,
-        .out16 = cu->arith == DT_BF16 ? cu->x16 : NULL,
-        .q = aq.at,
-        .q_stride = aq.stride,
-        .out_stride = cols,
-        .n_head = shape->n_head,
-        .window = attn_window(shape, layer),
-        .scale = shape->scale,
-        .cap = shape->cap / shape->scale,
-        .kv = layer_of(kv, layer),
-        .counts = cu->step.counts,
-        .seq = cu->step.seq,
-        .small = cu->step.small,
-        .large = cu->step.large,
-        .merge = cu->step.merge,
-        .page = cu->step.page,
-        .partial_out = cu->partial,
-        .partial_state = (float *)((char *)cu->partial + (size_t)cu->max_partial * (each - state))};
+    size_t each = cu_attend_partial_bytes(shape->n_head, shape->n_kv_head, shape->head_dim);
+    size_t out_each = each / (size_t)(shape->head_dim + 2) * (size_t)shape->head_dim;
+    cu_attend_args a = {.out = out,
+                        .out16 = cu->arith == DT_BF16 ? cu->x16 : NULL,
+                        .q = aq.at,
+                        .q_stride = aq.stride,
+                        .out_stride = cols,
+                        .n_head = shape->n_head,
+                        .window = attn_window(shape, layer),
+                        .scale = shape->scale,
+                        .cap = shape->cap / shape->scale,
+                        .kv = layer_of(kv, layer),
+                        .counts = cu->step.counts,
+                        .seq = cu->step.seq,
+                        .small = cu->step.small,
+                        .large = cu->step.large,
+                        .merge = cu->step.merge,
+                        .page = cu->step.page,
+                        .partial_out = cu->partial,
+                        .partial_state =
+                            (float *)((char *)cu->partial + (size_t)cu->max_partial * out_each)};
     cu_attend_grid(&a, cu->n_sm, cu->shared_per_sm);
     const cu_attend_counts *n = &cu->step.plan.counts;
     bool exact = cu->step.shape.kind == CUDA_EXACT;

@@ -3,8 +3,8 @@
  * A page holds CU_PAGE_TOKENS positions of every layer.  For one (layer, kv head) it is
  *     K [CU_PAGE_TOKENS][head_dim]
  *     V [CU_PAGE_TOKENS][head_dim]
- * of f32 or bf16, so that one head's part of a page is one contiguous piece.  Pages stand `stride`
- * bytes apart, in any order; rows of bf16 begin on 16 bytes where head_dim is a multiple of 8
+ * of f32, bf16 or f16, so that one head's part of a page is one contiguous piece.  Pages stand `stride`
+ * bytes apart, in any order; rows of two-byte values begin on 16 bytes where head_dim is a multiple of 8
  * (asked by the tensor-core path).
  */
 #ifndef ENGINE_CUDA_KV_H
@@ -26,7 +26,7 @@ typedef struct cu_kv {
     size_t stride; /* bytes from page to page, a multiple of 256 */
     int layer;     /* the one meant by this call */
     int n_kv_head, head_dim;
-    int type; /* DT_F32 or DT_BF16 */
+    int type; /* DT_F32, DT_BF16 or DT_F16 */
 } cu_kv;
 
 /* Bytes of K and V of one kv head in one layer of one page, of one layer, of a page. */

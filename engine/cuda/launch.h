@@ -29,9 +29,14 @@
 
 #    define CU_LAUNCH(kernel, grid, block, shared, stream, ...) \
         kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
-#    define CU_ALLOW_SHARED(kernel, bytes)                                                        \
-        cudaFuncSetAttribute((const void *)(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, \
-                             (int)(bytes))
+/* All that the first-level cache can give: how many blocks fit hangs on it. */
+#    define CU_ALLOW_SHARED(kernel, bytes)                                                     \
+        (cudaFuncSetAttribute((const void *)(kernel),                                          \
+                              cudaFuncAttributePreferredSharedMemoryCarveout,                  \
+                              cudaSharedmemCarveoutMaxShared) == cudaSuccess                   \
+             ? cudaFuncSetAttribute((const void *)(kernel),                                    \
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)) \
+             : cudaGetLastError())
 #    define CU_SHARED(type, name)                                          \
         extern __shared__ __align__(16) unsigned char cu_dynamic_shared[]; \
         type *name = (type *)cu_dynamic_shared

@@ -149,18 +149,38 @@ static err_code grow_scratch(cuda_state *cu, int rows, int cols, dtype type, err
     return rc;
 }
 
-static err_code plan_for(cuda_state *cu, const cuda_weight *w, int rows, err *e)
+/* One scratch for the split products of all shapes. */
+static err_code grow_split(backend *be, int rows, int cols, err *e)
 {
+    cuda_state *cu = cuda_of(be);
+    size_t bytes = gemm_scratch_bytes(rows, cols, cu->n_sm);
+    if (bytes <= cu->blas.scratch_bytes) return ERR_NONE;
+    cu->blas.scratch_bytes = 0;
+    err_code rc = grow(cu, &cu->blas.scratch, bytes, e);
+    if (rc) return rc;
+    cu->blas.scratch_bytes = bytes;
+    cuda_await_uploads(be); /* it is zeroed */
+    return ERR_NONE;
+}
+
+static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
+{
+    cuda_state *cu = cuda_of(be);
     const blas_plan *plan;
     dtype type = w->head.type;
     int cols = w->head.cols;
     if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
-    size_t bytes = blas_trial_bytes(&cu->blas, type, rows, cols);
+    err_code rc = grow_split(be, rows, cols, e);
+    if (rc) return rc;
+    /* The head is multiplied by as many rows as there are logits. */
+    bool head = rows == cu->n_vocab && cu->logits.bytes > 0;
+    size_t most = head ? cu->logits.bytes / sizeof(float) / (size_t)rows : (size_t)cu->max_rows;
+    size_t bytes = blas_trial_bytes((int)most, type, rows, cols);
     void *trial = cuda_take(cu, bytes, false);
     if (!trial) {
         return err_set(e, ERR_NOMEM, "the device has no room to try products (%zu bytes)", bytes);
     }
-    err_code rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, w->p, trial, cu->stream, e);
+    rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, (int)most, w->p, trial, cu->stream, e);
     cuda_give(cu, trial);
     return rc;
 }
@@ -179,9 +199,9 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
     cuda_await_uploads(be);
     int fused = n > 1 ? side_by_side(w, n) : 0, widest = fused;
     err_code rc = ERR_NONE;
-    if (fused) rc = plan_for(cu, (const cuda_weight *)first, fused, e);
+    if (fused) rc = plan_for(be, (const cuda_weight *)first, fused, e);
     for (int i = 0; !rc && i < n; i++) {
-        if (!fused) rc = plan_for(cu, (const cuda_weight *)w[i], w[i]->rows, e);
+        if (!fused) rc = plan_for(be, (const cuda_weight *)w[i], w[i]->rows, e);
         if (w[i]->rows > widest && w[i]->rows != cu->n_vocab) widest = w[i]->rows;
     }
     if (n == 2) cu->ffn = w[0]->rows;
@@ -211,7 +231,7 @@ static const void *rounded(backend *be, const float *x, dtype type, int n_rows, 
 }
 
 static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x, float *y,
-                     int n_rows)
+                     int n_rows, blas_sum more)
 {
     cuda_state *cu = cuda_of(be);
     err e;
@@ -220,16 +240,16 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
         backend_fail(be, ERR_DEVICE, "no product was prepared for %d x %d", rows_of_w, w->cols);
         return false;
     }
-    if (blas_product(&cu->blas, p, ((const cuda_weight *)w)->p, x, y, n_rows, 0, cu->stream, &e) ==
-        ERR_NONE)
+    if (blas_product(&cu->blas, p, ((const cuda_weight *)w)->p, x, y, n_rows, more, cu->stream,
+                     &e) == ERR_NONE)
         return true;
     if (cu->graphs.recording) {
         cuda_graph_spoil(cu, "", e.msg);
         return false;
     }
-    backend_fail(be, e.code, "%s", e.msg);
-    int none = 0;
-    (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)cudaErrorLaunchFailure);
+    /* The device's own word, where it is lost; else the step alone has failed. */
+    cudaError_t now = cudaStreamQuery(cu->stream);
+    if (now == cudaErrorNotReady || CU(be, now)) backend_fail(be, e.code, "%s", e.msg);
     return false;
 }
 
@@ -320,7 +340,7 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
                          int fused, linear_rest rest)
 {
     cuda_state *cu = cuda_of(be);
-    if (!multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows)) return;
+    if (!multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows, (blas_sum){0})) return;
     cu->n_alias = 0;
     for (int i = 0, at = 0; i < n_out; at += outs[i++].w->rows) {
         sgmv_out *out = &a->out[a->n_out++];
@@ -328,6 +348,13 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
         cu->alias[cu->n_alias++] = (cuda_alias){outs[i].y, out->out, fused};
     }
     finish(be, a, rest.adapted, rest.all_rows);
+}
+
+/* Whether the product itself can add bias and residual. */
+static bool adds(const cuda_state *cu, const weight *w)
+{
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, w->rows, w->cols);
+    return p && blas_adds(p, cu->step.shape.n_rows);
 }
 
 /* A product each. */
@@ -339,7 +366,14 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
         const linear_out *o = &outs[i];
         sgmv_out out = place_of(cu, o, layer, 0, 0);
         float *made = o->accumulate ? cu->t : o->y;
-        if (!multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows)) return;
+        if (!rest.adapted && (o->accumulate || o->bias) && adds(cu, o->w)) {
+            const blas_sum more = {.bias = o->bias, .res = o->accumulate ? o->y : NULL};
+            if (!multiply(be, o->w, o->w->rows, a->x, o->y, cu->step.shape.n_rows, more)) return;
+            if (cu->x16_of == o->y) cu->x16_of = NULL;
+            continue; /* nothing comes after it */
+        }
+        if (!multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows, (blas_sum){0}))
+            return;
         a->out[a->n_out++] = out;
         if (!o->accumulate) continue;
         /* `t` holds one product: what is added to the stream is added before the next one. */
@@ -483,8 +517,8 @@ static bool multiply_heads(backend *be, const weight *base, const void *x, float
             backend_fail(be, ERR_UNSUPPORTED, "an adapter's lm_head is of another type");
             return false;
         }
-        if (!multiply(be, w, w->rows, from, y + (size_t)i * (size_t)base->rows, to - i))
-            return false;
+        float *at = y + (size_t)i * (size_t)base->rows;
+        if (!multiply(be, w, w->rows, from, at, to - i, (blas_sum){0})) return false;
     }
     return true;
 }

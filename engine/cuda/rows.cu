@@ -11,7 +11,7 @@
 #include "engine/cuda/intrin.h"
 #include "engine/cuda/launch.h"
 
-enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535 };
+enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535, NORM_THREADS = 1024 };
 
 static int blocks_for(size_t n, int each)
 {
@@ -25,7 +25,7 @@ static int threads_for(int dim)
 {
     int t = (dim + 3) / 4;
     t = (t + WARP - 1) / WARP * WARP;
-    return t > 1024 ? 1024 : t;
+    return t > NORM_THREADS ? NORM_THREADS : t;
 }
 
 /* ------------------------------------------------------------------------------- embedding -- */
@@ -149,7 +149,7 @@ __device__ static __forceinline__ void store_4_bf16(uint16_t *row, const float *
 }
 
 /* One row of four values at a time, `vec` where rows begin on 16 bytes; grid: rows. */
-__global__ void rms_norm_kernel(cu_rms_norm_args a)
+__global__ __launch_bounds__(NORM_THREADS) void rms_norm_kernel(cu_rms_norm_args a)
 {
     CU_STATIC_SHARED(float, sums, WARP);
     int row = (int)blockIdx.x, from = a.index ? a.index[row] : row;
@@ -230,7 +230,7 @@ __device__ static void store_value(char *p, int type, int i, float x)
     if (type == DT_F32) {
         ((float *)p)[i] = x;
     } else {
-        ((uint16_t *)p)[i] = cu_bf16_of(x);
+        ((uint16_t *)p)[i] = type == DT_BF16 ? cu_bf16_of(x) : cu_f16_of(x);
     }
 }
 

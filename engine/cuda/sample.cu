@@ -524,10 +524,11 @@ __device__ static void rewind_bands(row_state *st)
 
 /* ------------------------------------------------------------------------------------- draw -- */
 
+/* In f32, as logits_weigh() has it on the host: a division in f64 for each entry of the vocabulary
+ * would take longer than all else on devices with few units for it. */
 __device__ static __forceinline__ double weight_in_all(const row_state *st, int i)
 {
-    return (double)expf(
-        (float)(((double)st->logits[i] - (double)st->max) / (double)st->r.temperature));
+    return (double)expf(cu_div(cu_add(st->logits[i], -st->max), st->r.temperature));
 }
 
 /* The id among [begin, end) at which the running sum of weights, `at` before the first, passes
@@ -606,8 +607,7 @@ __device__ static double mass_of(shared *sh, row_state *st, int limit)
     double w = 0;
     if (limit == st->n) {
         for (int i = (int)threadIdx.x; i < st->n; i += THREADS) {
-            w += (double)expf(
-                (float)(((double)st->logits[i] - (double)st->max) / (double)st->r.temperature));
+            w += weight_in_all(st, i);
         }
         return block_sum(sh, w);
     }

@@ -3,6 +3,7 @@
 #ifndef ENGINE_CUDA_SGMV_INSIDE_H
 #define ENGINE_CUDA_SGMV_INSIDE_H
 
+#include "engine/cuda/floats.h"
 #include "engine/cuda/intrin.h"
 #include "engine/cuda/sgmv.h"
 
@@ -54,14 +55,15 @@ CU_INLINE bool sgmv_needed(sgmv_mat *m, const sgmv_chunk *c, const sgmv_out *out
     return m->rank > 0 || m->gain || m->bias || out->bias || out->res || out->in != out->out;
 }
 
+/* With explicit roundings: every kernel gives the same bits, whatever its compiler contracts. */
 CU_INLINE float sgmv_value(const sgmv_out *out, const sgmv_mat *m, int col, float in, float res,
                            float sum)
 {
-    float y = m->rank > 0 ? fmaf(m->scale, sum, in) : in;
+    float y = m->rank > 0 ? cu_fma(m->scale, sum, in) : in;
     const float *bias = m->bias ? m->bias : out->bias;
-    if (m->gain) y *= m->gain[col];
-    if (bias) y += bias[col];
-    if (out->res) y += res;
+    if (m->gain) y = cu_mul(y, m->gain[col]);
+    if (bias) y = cu_add(y, bias[col]);
+    if (out->res) y = cu_add(y, res);
     return y;
 }
 

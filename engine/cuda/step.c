@@ -11,7 +11,13 @@
 
 #include "engine/cuda/cuda.h"
 
-enum { CHUNK_ROWS = 32, DECODE_CHUNK_ROWS = 8, TILE_FROM = 64, ATTEND_GROUP_MAX = 64 };
+enum {
+    CHUNK_ROWS = 32,
+    DECODE_CHUNK_ROWS = 8,
+    TILE_FROM = 64,
+    ATTEND_GROUP_MAX = 64,
+    PARTIALS_MOST = 1 << 14
+};
 
 /* Places things in the block one after another. */
 typedef struct inbox {
@@ -39,12 +45,20 @@ static int page_most(const cuda_state *cu)
     return cu->max_seqs * each;
 }
 
+/* Of all sequences at their longest, and no fewer than fill the device. */
+int cuda_partials_most(const cuda_state *cu)
+{
+    size_t each = (size_t)cu->max_context / CU_SPLIT_TOKENS + 1, n = (size_t)cu->max_seqs * each;
+    size_t least = (size_t)8 * (size_t)cu->n_sm;
+    return (int)(n < least ? least : n < PARTIALS_MOST ? n : PARTIALS_MOST);
+}
+
 static size_t bytes_most(const cuda_state *cu)
 {
     size_t rows = (size_t)cu->max_rows, n = 0;
     cu_attend_plan most;
     cu_attend_plan_limits(&most, cu->max_rows, cu->max_rows, page_most(cu), ATTEND_GROUP_MAX,
-                          8 * cu->n_sm);
+                          cuda_partials_most(cu));
     n += rows * (5 * sizeof(int32_t) + sizeof(cu_embed_alt));
     n += (size_t)most.max_seq * sizeof(cu_attend_seq);
     n += (size_t)(most.max_small + most.max_large) * sizeof(cu_attend_item);
@@ -282,6 +296,8 @@ bool cuda_step_enter(backend *be, const step *s)
                      cu->max_rows);
         return false;
     }
+    /* The thread that opened the backend need not be the one that runs steps. */
+    if (!CU(be, cudaSetDevice(cu->device))) return false;
     int turn = (int)(++st->serial & 1);
     inbox in = {.host = st->pinned[turn], .device = st->device, .room = st->bytes};
     parts p;

@@ -17,6 +17,7 @@ struct swap_pool {
     backend *be;
     kv_pool *kv;
     unsigned char *data;
+    bool pinned; /* data */
     size_t page_bytes;
     int n_slot, n_free;
     int32_t *free_slot;      /* [n_slot], a stack */
@@ -70,6 +71,7 @@ err_code swap_create(swap_pool **out, backend *be, kv_pool *kv, size_t page_byte
     }
     sw->n_free = sw->n_slot;
     for (int i = 0; i < sw->n_slot; i++) sw->free_slot[i] = sw->n_slot - 1 - i; /* 0 is on top */
+    sw->pinned = be_pin(be, sw->data, all);
     calibrate(sw);
     *out = sw;
     return ERR_NONE;
@@ -78,6 +80,7 @@ err_code swap_create(swap_pool **out, backend *be, kv_pool *kv, size_t page_byte
 void swap_destroy(swap_pool *sw)
 {
     if (!sw) return;
+    if (sw->pinned) be_unpin(sw->be, sw->data);
     if (sw->data) (void)munmap(sw->data, (size_t)sw->n_slot * sw->page_bytes);
     free(sw->free_slot);
     free(sw);

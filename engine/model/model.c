@@ -228,6 +228,7 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
     err_code rc = ok ? model_config_read(dir, &m->cfg, e)
                      : err_set(e, ERR_NOMEM, "no memory to load the model");
     m->kv_type = model_kv_type(&m->cfg, "auto");
+    if (m->cfg.type == DT_F16 && be_caps(be)->f16_kv) m->kv_type = DT_F16;
     if (m->max_context > 0 && m->max_context < m->cfg.max_pos) m->cfg.max_pos = m->max_context;
     if (!rc) rc = windows_create(m, e);
     if (!rc) rc = check_backend(m, e);

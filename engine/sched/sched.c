@@ -426,6 +426,8 @@ static void take_config(sched *sc, const sched_config *cfg)
     if (sc->cfg.ageing_us <= 0) sc->cfg.ageing_us = DEFAULT_AGEING_US;
     if (sc->cfg.max_faults <= 0) sc->cfg.max_faults = DEFAULT_FAULTS_MAX;
     if (sc->cfg.restart_wait_us <= 0) sc->cfg.restart_wait_us = DEFAULT_RESTART_WAIT_US;
+    sc->n_faults = cfg->n_faults;
+    sc->n_restarts = cfg->n_restarts;
     sc->page_tokens = be_caps(sc->be)->page_tokens;
     sc->cap = sc->most_inside = cfg->max_queued + cfg->max_seqs;
     int64_t most = (int64_t)sc->n_pages * sc->page_tokens;
@@ -646,6 +648,8 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     rq->length = lengths_look(sc->lengths, &length);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
+    else if (sc->legacy.n_faults > 0)
+        rc = err_set(e, ERR_RESTARTING, "the engine is being restarted");
     else if (sc->draining)
         rc = err_set(e, ERR_STOPPING, "the server is shutting down");
     else if (sc->n_inside >= sc->most_inside) {

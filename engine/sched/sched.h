@@ -69,6 +69,10 @@ typedef struct sched_config {
     int64_t restart_wait_us;
     /* of the device, without many good steps in between, before it is given up; 0: 5 */
     int max_faults;
+    /* Of a process before, whose place this one has taken (sched_replaced()): faults without many
+     * good steps behind them, and restarts in all. */
+    int n_faults;
+    uint64_t n_restarts;
     int max_tenants; /* that have telemetry of their own */
     /* The most tokens that are guessed for a request in one step, up to SPEC_MAX; 0: none.  So many
      * as pay by the cost model, or, always, as can be guessed. */
@@ -113,6 +117,12 @@ typedef struct sched_stats {
 } sched_stats;
 
 typedef struct sched sched;
+
+/* What the process that takes this one's place has to know (sched_config). */
+typedef struct sched_legacy {
+    int n_faults;
+    uint64_t n_restarts;
+} sched_legacy;
 
 /* Makes the KV pool and starts the engine thread.  `source` may be NULL: no adapters.
  * Borrowed until sched_destroy(): model, backend, source.  ERR_UNSUPPORTED: the backend runs no
@@ -162,6 +172,10 @@ int sched_page_tokens(const sched *sc);
 
 /* Largest prompt + output that can ever be served (max_context, pages). */
 int sched_max_context(const sched *sc);
+
+/* Whether the device failed so that only another process can use it (BE_HEALS_NEVER): everything
+ * has ended with ERR_RESTARTING, and so does what still comes.  *out is for that process. */
+bool sched_replaced(sched *sc, sched_legacy *out);
 
 /* Monotonic time of the last heartbeat of the engine thread, for health checks; idle counts. */
 int64_t sched_heartbeat_us(const sched *sc);

@@ -111,6 +111,7 @@ struct sched {
     slo_class wanted[SLO_CLASS_MAX];         /* guarded by mu */
     bool draining, stop, broken, restarting; /* broken: for good */
     uint64_t n_restarts;
+    sched_legacy legacy;     /* n_faults > 0: another process is to come; guarded by mu */
     promise_outlook outlook; /* guarded by mu */
     lengths *lengths;        /* guarded by mu */
     board *board;

@@ -6,8 +6,12 @@
  * backend is closed and opened, the weights come from the files again, adapters on demand.  What
  * only waited stays in its queue, also what had been pre-empted: its tokens are here, and its KV
  * is computed again.  Attempts are few, with growing pauses, in which cancellations are seen; a
- * device that fails again and again is given up.  The process lives on in any case, and says
- * what it is (sched_stats).
+ * device that fails again and again is given up.  The process lives on, and says what it is
+ * (sched_stats).
+ *
+ * That is for faults that heal so (be_remedy_of()).  Where a step failed and nothing else, what
+ * runs ends and the next step begins.  Where no call in this process will work any more, what
+ * waits ends as well, and another process is asked for (sched_replaced()).
  *
  * Threads: the engine's.
  */
@@ -52,6 +56,7 @@ static void end_running(sched *sc)
     err e;
     (void)err_set(&e, ERR_RESTARTING,
                   "the device failed while this request ran; the engine is being restarted");
+    sched_drop_flights(sc);
     for (int i = 0; i < sc->n; i++) {
         if (sc->list[i]) sched_finish(sc, sc->list[i], FINISH_ERROR, &e);
     }
@@ -129,22 +134,56 @@ static bool bring_back(sched *sc, err *e)
     }
 }
 
+/* Nothing runs or waits here any more, and whoever comes is told. */
+static void await_replacement(sched *sc)
+{
+    err e;
+    (void)err_set(&e, ERR_RESTARTING, "the device failed; the engine is being restarted");
+    log_error("engine", "this fault ends with the process: another one takes its place");
+    sc->dead = true;
+    lock_take(&sc->mu);
+    sc->legacy = (sched_legacy){sc->n_faults, sc->n_restarts};
+    lock_release(&sc->mu);
+    sched_take_inbox(sc);
+    sched_finish_all(sc, FINISH_ERROR, &e);
+}
+
+bool sched_replaced(sched *sc, sched_legacy *out)
+{
+    lock_take(&sc->mu);
+    *out = sc->legacy;
+    lock_release(&sc->mu);
+    return out->n_faults > 0;
+}
+
 void sched_restart(sched *sc, const err *why)
 {
     const lora_source *src = sc->source;
     err e = *why;
     int64_t t0 = clock_now_us();
-    sc->n_faults++;
+    be_remedy remedy = be_remedy_of(sc->be);
+    bool may = ++sc->n_faults <= sc->cfg.max_faults;
     sc->n_good = 0;
+    if (may && remedy == BE_HEALS_ITSELF) {
+        log_error("engine", "a step failed: %s", why->msg);
+        end_running(sc);
+        return;
+    }
     log_error("engine", "the device failed: %s", why->msg);
     set_state(sc, true, false);
-    sched_drop_flights(sc);
     end_running(sc);
+    if (remedy == BE_HEALS_NEVER) {
+        if (may)
+            await_replacement(sc);
+        else
+            give_up(sc, &e);
+        return;
+    }
     forget_swapped(sc);
     if (src && src->suspend) src->suspend(src->self);
     kv_clear(sc->pages);
     close_device(sc);
-    if (sc->n_faults > sc->cfg.max_faults || !bring_back(sc, &e)) {
+    if (!may || !bring_back(sc, &e)) {
         give_up(sc, &e);
         return;
     }

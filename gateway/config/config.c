@@ -14,6 +14,8 @@
 
 #define AT(field) offsetof(config, field)
 
+enum { ROWS_LEAST = 16 }; /* of a step */
+
 const option config_options[] = {
     {"server", "listen", OPT_TEXT, AT(server_listen), "127.0.0.1:8443", 0, 0,
      "Addresses of the inference API (HTTPS), comma-separated: host:port or [::1]:port."},
@@ -188,11 +190,11 @@ const option config_options[] = {
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,
      "Instruction set: auto, amx, avx512bf16, avx512, avx2, portable."},
-    {"engine", "max_rows", OPT_INT, AT(engine_max_rows), "512", 16, 8192,
-     "Rows in one step: decode rows and prompt tokens together.  Longer prompts are cut in\n"
-     "chunks."},
-    {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "64", 1, 4096,
-     "Sequences that run at once."},
+    {"engine", "max_rows", OPT_INT, AT(engine_max_rows), "0", 0, 8192,
+     "Rows in one step: decode rows and prompt tokens together, at least 16.  Longer prompts are\n"
+     "cut in chunks.  0: 512; on a CUDA device of 20 GiB or more 2048, of 75 GiB or more 8192."},
+    {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "0", 0, 4096,
+     "Sequences that run at once.  0: 64; on a CUDA device of 20 GiB or more 256."},
     {"engine", "max_queued", OPT_INT | OPT_LIVE, AT(engine_max_queued), "1024", 1, 65536,
      "Requests that may wait; 429 beyond.  More than at the start need a restart."},
     {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
@@ -205,7 +207,7 @@ const option config_options[] = {
     {"engine", "kv_type", OPT_TEXT, AT(engine_kv_type), "auto", 0, 0,
      "How keys and values are kept: bf16, f16, int8 (half of bf16's memory: twice the contexts in\n"
      "the same arena; each position of a head has its own scale), or auto: bf16 for bf16 models,\n"
-     "else f32.  f16 and int8 on the CPU alone."},
+     "f16 for f16 models on a CUDA device, else f32.  int8 on the CPU alone."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
     {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * CONFIG_GIB,
@@ -533,7 +535,7 @@ err_code config_check(const config *c, err *e)
     if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
     if (!c->model_name[0]) return err_set(e, ERR_INPUT, "model.name is empty");
     if (!c->data_dir[0]) return err_set(e, ERR_INPUT, "data.dir is not set");
-    if (c->engine_max_seqs > c->engine_max_rows) {
+    if (c->engine_max_rows > 0 && c->engine_max_seqs > c->engine_max_rows) {
         return err_set(e, ERR_INPUT, "engine.max_seqs must not exceed engine.max_rows");
     }
     if (c->server_max_connections >= c->server_threads) {
@@ -582,6 +584,9 @@ err_code config_check(const config *c, err *e)
                        "0.98",
                        c->engine_device_memory_fraction);
     }
+    if (c->engine_max_rows > 0 && c->engine_max_rows < ROWS_LEAST)
+        return err_set(e, ERR_INPUT, "engine.max_rows: %lld is below %d",
+                       (long long)c->engine_max_rows, ROWS_LEAST);
     if (!one_of(c->engine_kv_type, kv_types)) {
         return err_set(e, ERR_INPUT, "engine.kv_type: '%.40s' is none of auto, bf16, f16, int8",
                        c->engine_kv_type);

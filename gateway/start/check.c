@@ -77,6 +77,7 @@ int verb_check(const arguments *a)
     tokenizer *tok;
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (arguments_config(a, &c, &e)) return arguments_fail(&e);
+    device_sizes(&c);
     if (a->diff) return print_diff(a, &c);
     tls_files files = arguments_tls(&c, cert, key, ca);
     if (descriptors_claim(&c, &e)) return arguments_fail(&e);

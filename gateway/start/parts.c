@@ -297,6 +297,8 @@ static err_code open_scheduler(parts *p, err *e)
                        .speculate = guesses ? (int)c->engine_speculate_tokens : 0,
                        .speculate_always = strcmp(c->engine_speculate, "always") == 0,
                        .draft = s->draft,
+                       .n_faults = p->legacy.n_faults,
+                       .n_restarts = p->legacy.n_restarts,
                        .max_tenants = (int)c->metrics_max_tenants,
                        .n_class = s->n_class};
     describe_classes(c, sc.classes);

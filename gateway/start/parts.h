@@ -19,6 +19,7 @@ typedef struct parts {
     lora_source source;
     tls_files tls;
     journal_source fleet; /* where storage.database is set */
+    sched_legacy legacy; /* of the process whose place this one has taken; to be left to the next */
 } parts;
 
 /* `cfg`, `tls`, srv.live and srv.change are set.  What was opened before a failure is for

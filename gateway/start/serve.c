@@ -1,6 +1,7 @@
 /* serve.c -- lorad serve: opens the parts, watches over them, and takes them down again: stop
  * accepting, let what runs finish until the drain deadline, cancel the rest, close.
  */
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +15,8 @@
 #include "engine/program/process.h"
 #include "gateway/config/change.h"
 #include "gateway/descriptors.h"
+#include "gateway/device.h"
+#include "gateway/net/kept.h"
 #include "gateway/net/tls_reserve.h"
 #include "gateway/notify.h"
 #include "gateway/start/dev.h"
@@ -30,6 +33,10 @@ static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_
 static const int64_t EXPIRE_US = 60 * INT64_C(1000000);
 enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
 enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
+/* Before the device is opened after its second fault in a row, doubled for each. */
+static const long long ANEW_US = 1800 * 1000000LL; /* for a large model to be read again */
+enum { PAUSE_US = 500000, PAUSE_MOST_US = 8000000 };
+static const char LEGACY[] = "LORAD_LEGACY"; /* "PID:FAULTS:RESTARTS", of the process before */
 
 typedef struct {
     arguments args;
@@ -77,7 +84,9 @@ static void tell_expiry(int64_t expires_wall_us)
 static err_code read_sources(void *self, config *out, err *e)
 {
     serving *p = self;
-    return arguments_config(&p->args, out, e);
+    err_code rc = arguments_config(&p->args, out, e);
+    if (!rc) device_sizes(out);
+    return rc;
 }
 
 static err_code read_certificates(void *self, const config *wanted, bool files, err *e)
@@ -178,8 +187,8 @@ static bool asked_by_fleet(const serving *p)
     return st.fleet.drain;
 }
 
-/* Returns when it is time to stop. */
-static void wait_for_end(serving *p, const sigset_t *signals)
+/* Returns when it is time to stop; true: another process takes this one's place. */
+static bool wait_for_end(serving *p, const sigset_t *signals)
 {
     struct timespec pause = {0, 200 * 1000000L};
     int64_t swept_us = clock_now_us();
@@ -193,9 +202,10 @@ static void wait_for_end(serving *p, const sigset_t *signals)
         prune_usage(p);
         expire_responses(p);
         feed_watchdog(p);
-        if (sig == SIGTERM || sig == SIGINT) return;
-        if (atomic_exchange(&p->parts.srv.drain_wanted, false) || asked_by_fleet(p)) return;
+        if (sig == SIGTERM || sig == SIGINT) return false;
+        if (atomic_exchange(&p->parts.srv.drain_wanted, false) || asked_by_fleet(p)) return false;
         if (sig == SIGHUP) reload(p);
+        if (sched_replaced(p->parts.srv.sched, &p->parts.legacy)) return true;
     }
 }
 
@@ -229,6 +239,57 @@ static void drain(serving *p, const sigset_t *signals)
     atomic_store(&p->parts.srv.cut, true);
     (void)sched_drain(p->parts.srv.sched, 10000000);
     wait_for_answers(p);
+}
+
+static void end(serving *p)
+{
+    server *s = &p->parts.srv;
+    parts_close(&p->parts); /* then nobody asks for changes any more */
+    change_destroy(s->change);
+    live_destroy(s->live);
+}
+
+/* The device will not work in this process again (engine/sched/sched_restart.c): everybody has been
+ * told, the books are on the disk, and the listening sockets stay.  The exit status, where the next
+ * process cannot be started: whoever watches over us starts one then. */
+static int replace(serving *p)
+{
+    err e;
+    char text[64];
+    bool kept = kept_hold(&e) == ERR_NONE;
+    if (!kept)
+        log_error("gateway", "clients are refused until the next process listens: %s", e.msg);
+    wait_for_answers(p);
+    const sched_legacy *l = &p->parts.legacy;
+    snprintf(text, sizeof(text), "%ld:%d:%llu", (long)getpid(), l->n_faults,
+             (unsigned long long)l->n_restarts);
+    end(p);
+    if (p->args.dev) { /* its folder and keys would be others */
+        log_error("gateway", "the device failed: start `lorad serve --dev` again");
+        return EXIT_FAILURE;
+    }
+    notify_send("STATUS=the device failed: starting anew\nWATCHDOG=1\nWATCHDOG_USEC=%lld", ANEW_US);
+    log_warn("gateway", "starting anew in this process's place");
+    if (setenv(LEGACY, text, 1) == 0) (void)kept_replace(&e);
+    log_error("gateway", "%s", e.msg);
+    return EXIT_FAILURE;
+}
+
+/* What the process before has left, if there was one; a device that fails again gets time. */
+static void take_legacy(serving *p)
+{
+    const char *text = getenv(LEGACY);
+    sched_legacy *l = &p->parts.legacy;
+    char *rest = NULL;
+    if (!text || strtol(text, &rest, 10) != (long)getpid() || *rest != ':') return;
+    long faults = strtol(rest + 1, &rest, 10);
+    if (faults < 1 || faults > INT_MAX || *rest != ':') return;
+    *l = (sched_legacy){(int)faults, strtoull(rest + 1, NULL, 10)};
+    (void)unsetenv(LEGACY);
+    int64_t us = 0;
+    for (int i = 1; i < l->n_faults && us < PAUSE_MOST_US; i++) us = us ? 2 * us : PAUSE_US;
+    const struct timespec pause = {us / 1000000, us % 1000000 * 1000};
+    (void)nanosleep(&pause, NULL);
 }
 
 /* What many threads allocate for a moment (a listing, an adapter's files) goes back to the
@@ -265,26 +326,19 @@ static err_code open_config(serving *p, err *e)
     return s->change ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the configuration");
 }
 
-static void end(serving *p)
-{
-    server *s = &p->parts.srv;
-    parts_close(&p->parts); /* then nobody asks for changes any more */
-    change_destroy(s->change);
-    live_destroy(s->live);
-}
-
 /* Until the end; the exit status. */
 static int serve(serving *p)
 {
     err e;
     (void)tls_reserve_install();
     config *c = &p->parts.cfg;
-    if (arguments_config(&p->args, c, &e)) return arguments_fail(&e);
+    if (read_sources(p, c, &e)) return arguments_fail(&e);
     apply_log(c);
     process_keep_secrets();
     if (descriptors_claim(c, &e)) return arguments_fail(&e);
     bound_holes();
     sigset_t signals = block_signals();
+    take_legacy(p);
     p->parts.tls = arguments_tls(c, p->cert, p->key, p->client_ca);
     int64_t expires_us = 0;
     err_code rc = listener_check_files(&p->parts.tls, &expires_us, &e);
@@ -295,13 +349,16 @@ static int serve(serving *p)
         end(p);
         return arguments_fail(&e);
     }
+    kept_settle();
+    if (p->parts.legacy.n_faults > 0)
+        notify_send("WATCHDOG_USEC=%lld", (long long)notify_watchdog_us());
     change_begin(p->parts.srv.change);
     atomic_store(&p->parts.srv.ready, true);
     notify_send("READY=1\nSTATUS=serving %s on %s", c->model_name, c->server_listen);
     log_info("gateway", "serving %s on %s (%s; admin %s, metrics %s)", c->model_name,
              c->server_listen, be_caps(p->parts.srv.be)->detail, c->admin_listen,
              c->metrics_listen);
-    wait_for_end(p, &signals);
+    if (wait_for_end(p, &signals)) return replace(p);
     drain(p, &signals);
     end(p);
     log_info("gateway", "stopped");

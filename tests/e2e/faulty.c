@@ -4,7 +4,7 @@
  * The linker puts these in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
  * file: once it is there, the number in it tells how many more steps go well before one fails,
  * and the file is removed.  While a file of that name with .stays behind it is there, the
- * device can't be opened again.
+ * device can't be opened again; while one with .process is there, only another process can use it.
  *
  * $LORAD_TEST_SLOW names a file: as long as it is there, each read of a loader thread takes as many
  * milliseconds longer as it says.
@@ -23,6 +23,8 @@ err_code __real_be_sync(backend *be, err *e);
 err_code __wrap_be_sync(backend *be, err *e);
 err_code __real_be_reopen(backend *be, err *e);
 err_code __wrap_be_reopen(backend *be, err *e);
+be_remedy __real_be_remedy_of(backend *be);
+be_remedy __wrap_be_remedy_of(backend *be);
 ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
 
@@ -60,10 +62,20 @@ ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
     return __real_pread(fd, p, n, at);
 }
 
-err_code __wrap_be_reopen(backend *be, err *e)
+static bool told(const char *suffix)
 {
     char path[4096];
-    snprintf(path, sizeof(path), "%s.stays", getenv("LORAD_TEST_FAULT"));
-    if (access(path, F_OK) == 0) return err_set(e, ERR_DEVICE, "the device stays broken");
+    snprintf(path, sizeof(path), "%s.%s", getenv("LORAD_TEST_FAULT"), suffix);
+    return access(path, F_OK) == 0;
+}
+
+be_remedy __wrap_be_remedy_of(backend *be)
+{
+    return told("process") ? BE_HEALS_NEVER : __real_be_remedy_of(be);
+}
+
+err_code __wrap_be_reopen(backend *be, err *e)
+{
+    if (told("stays")) return err_set(e, ERR_DEVICE, "the device stays broken");
     return __real_be_reopen(be, e);
 }

@@ -6,8 +6,11 @@
  */
 #include "tests/emu/emu.h"
 
+#include <algorithm>
+#include <cmath>
 #include <math.h>
 #include <mutex>
+#include <numeric>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +72,7 @@ struct state {
     size_t ready_at;
     int n_ended, n_at_barrier;
     uint64_t seed, rng;
+    bool truncates; /* mma */
     void (*body)(const void *);
     const void *args;
     const char *kernel;
@@ -272,6 +276,27 @@ float half_of(const uint32_t *regs, int i, bool bf16)
  * g = lane / 4 and q = lane % 4, A's register i holds row g + 8 (i % 2), columns 2q + 8 (i / 2)
  * and the next; B's register i holds rows 2q + 8i and the next of column g; C's element i row g +
  * 8 (i / 2), column 2q + i % 2. */
+/* c + x y over 8 products as tensor cores are seen to add (Fasi, Higham, Mikaitis, Pranesh 2021):
+ * all terms are aligned to the largest one, cut off one bit behind its f32 fraction, added, and the
+ * sum is cut off to f32. */
+float add_truncated(float c, const double *x, const double *y)
+{
+    enum { TERMS = 9, BITS = 24 };
+    double term[TERMS] = {static_cast<double>(c)}, sum = 0;
+    int top = -4000;
+    for (int k = 1; k < TERMS; k++) term[k] = x[k - 1] * y[k - 1];
+    for (double v : term) {
+        sum += v;
+        if (v != 0 && std::isfinite(v)) top = std::max(top, std::ilogb(v));
+    }
+    if (!std::isfinite(sum) || top == -4000) return static_cast<float>(sum);
+    sum = 0;
+    for (double v : term) sum += std::trunc(std::ldexp(v, BITS - top));
+    sum = std::ldexp(sum, top - BITS);
+    float f = static_cast<float>(sum);
+    return std::fabs(static_cast<double>(f)) > std::fabs(sum) ? std::nextafterf(f, 0) : f;
+}
+
 void do_mma(thread *any)
 {
     int k_n = any->variant & 31;
@@ -295,11 +320,16 @@ void do_mma(thread *any)
         for (int i = 0; i < 4; i++) {
             const double *x = a[l / 4 + i / 2 * 8], *y = b[l % 4 * 2 + i % 2];
             double sum[4] = {0, 0, 0, 0};
+            float c;
+            memcpy(&c, &t->in[6 + i], 4);
+            if (S.truncates) {
+                for (int k = 0; k < k_n; k += 8) c = add_truncated(c, x + k, y + k);
+                memcpy(&t->out[i], &c, 4);
+                continue;
+            }
             for (int k = 0; k < k_n; k += 4) {
                 for (int j = 0; j < 4; j++) sum[j] += x[k + j] * y[k + j];
             }
-            float c;
-            memcpy(&c, &t->in[6 + i], 4);
             c = static_cast<float>(static_cast<double>(c) + (sum[0] + sum[1] + sum[2] + sum[3]));
             memcpy(&t->out[i], &c, 4);
         }
@@ -515,6 +545,11 @@ emu_fault_kind emu_peek_fault(void)
     return S.fault;
 }
 
+void emu_mma_truncates(int on)
+{
+    S.truncates = on != 0;
+}
+
 void emu_seed(uint64_t seed)
 {
     S.seed = seed;
@@ -563,10 +598,15 @@ void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block,
     emu_w.n_thread = static_cast<int>(n);
     emu_w.launch_epoch = emu_w.epoch + 1;
     emu_w.fiber = &S.threads[0];
-    for (unsigned z = 0; z < grid.z; z++) {
-        for (unsigned y = 0; y < grid.y; y++) {
-            for (unsigned x = 0; x < grid.x && !S.leaving; x++) run_block({x, y, z}, grid, block);
-        }
+    uint64_t row = grid.x, plane = row * grid.y, all = plane * grid.z, step = 1, at = 0;
+    if (S.seed) { /* in another order, each once */
+        at = draw() % all;
+        for (step = draw() % all + 1; std::gcd(step, all) != 1;) step++;
+    }
+    for (uint64_t i = 0; i < all && !S.leaving; i++, at = (at + step) % all) {
+        run_block({static_cast<unsigned>(at % row), static_cast<unsigned>(at % plane / row),
+                   static_cast<unsigned>(at / plane)},
+                  grid, block);
     }
 }
 

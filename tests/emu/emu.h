@@ -54,8 +54,12 @@ void emu_catch_faults(void);
 emu_fault_kind emu_take_fault(char *msg, size_t size); /* msg may be NULL */
 emu_fault_kind emu_peek_fault(void);
 
-/* 0: threads run in order; else at random, the same for the same seed. */
+/* 0: threads and blocks run in order; else at random, the same for the same seed. */
 void emu_seed(uint64_t seed);
+
+/* Whether sums of mma are cut off as tensor cores do it; else (default) they are exact, and rounded
+ * once. */
+void emu_mma_truncates(int on);
 
 /* Switches the watch over races in global memory off or on (default): for long end-to-end runs. */
 void emu_watch_races(int on);

@@ -164,7 +164,7 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
     a.large = (cu_attend_item *)upload(p.large, (size_t)p.max_large * sizeof(*p.large));
     a.merge = (cu_attend_merge *)upload(p.merge, (size_t)p.max_merge * sizeof(*p.merge));
     a.page = (int32_t *)upload(p.page, (size_t)p.max_page * 4);
-    size_t partials = (size_t)MAX_PARTIAL * N_KV * CU_SMALL_ROWS;
+    size_t partials = (size_t)MAX_PARTIAL * N_KV * cu_attend_unit(N_HEAD / N_KV);
     a.partial_out = (float *)device(partials * HEAD * 4);
     a.partial_state = (float *)device(partials * 2 * 4);
     cu_attend_grid(&a, prop->multiProcessorCount, prop->sharedMemPerMultiprocessor);

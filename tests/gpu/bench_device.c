@@ -63,7 +63,7 @@ typedef struct shape {
 static const shape shapes[] = {
     {"llama-3-8b", 32,   4096, 32,  8,    128, 14336, 128256, 8448,           32, 1024, 4, 2048,
      32,           8192, 256,  512, 1024, 16,  20,    8192,   (size_t)4 << 30},
-    {"tiny", 2,  64, 4,  2, 16, 128, 256, 512, 4,  40,
+    {"tiny", 2,  64, 4,  2, 64, 128, 256, 512, 4,  40,
      2,      24, 3,  70, 6, 40, 24,  8,   2,   64, (size_t)1 << 20},
 };
 
@@ -703,6 +703,26 @@ static void fig_many(void)
     figure("many_of_bare", bare / with, "of the bare base's tokens", 0.6, true);
 }
 
+#ifdef BENCH_EMULATED
+/* What steps launch, for predict.py. */
+static void fig_launches(void)
+{
+    static const struct {
+        const char *kind;
+        int seqs, rows;
+        who w;
+    } kinds[] = {{"bare", 3, 1, BARE}, {"adapters", 3, 1, DISTINCT}, {"prompts", 1, 40, BARE}};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        build(0, kinds[i].seqs, kinds[i].rows, sh->kv, kinds[i].w);
+        printf("LAUNCHES %s: ", kinds[i].kind);
+        emu_rt_trace(stdout);
+        forward(0);
+        emu_rt_trace(NULL);
+        printf("\n");
+    }
+}
+#endif
+
 /* ---- main ------------------------------------------------------------------------------------ */
 
 typedef struct job {
@@ -754,11 +774,15 @@ int main(int argc, char **argv)
                 "[--json FILE] [copy|matrix|decode|host|prefill|attention|many]...\n");
         return 2;
     }
-    const job jobs[] = {{"decode", fig_decode, sh->batch, sh->kv},
-                        {"host", fig_host, sh->batch, sh->kv},
-                        {"prefill", fig_prefill, sh->prompts, sh->prompt_len},
-                        {"attention", fig_attention, sh->attn_batch, sh->attn_len},
-                        {"many", fig_many, sh->many, sh->many_kv}};
+    const job jobs[] = {
+#ifdef BENCH_EMULATED
+        {"launches", fig_launches, 3, sh->kv}, /* first: what is replayed is not launched */
+#endif
+        {"decode", fig_decode, sh->batch, sh->kv},
+        {"host", fig_host, sh->batch, sh->kv},
+        {"prefill", fig_prefill, sh->prompts, sh->prompt_len},
+        {"attention", fig_attention, sh->attn_batch, sh->attn_len},
+        {"many", fig_many, sh->many, sh->many_kv}};
 #ifdef BENCH_EMULATED
     emu_rt_device(1, (size_t)160 << 20);
 #endif

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/models: tiny models, LoRA adapters, and what transformers + peft answer.
 
-Usage: make_goldens.py [output directory]     (needs torch, transformers, peft, safetensors)
+Usage: make_goldens.py [output directory]          all of them (needs torch, transformers, peft, safetensors)
+       make_goldens.py output-directory NAME...    these alone, beside those that are there
 
 One directory per family and dtype, written by save_pretrained, with random weights whose scale
 keeps logits far from flat; one set of adapters per shape, written by PEFT; and in each model's
@@ -41,6 +42,9 @@ SHAPE = dict(vocab_size=N_VOCAB, hidden_size=64, num_hidden_layers=N_LAYER, num_
              num_key_value_heads=2, intermediate_size=144, max_position_embeddings=512,
              bos_token_id=1, eos_token_id=2)
 SHAPE3 = dict(SHAPE, hidden_size=48, head_dim=32, intermediate_size=112)
+# Heads as models have them: those that attention on a CUDA device has tensor cores for.
+HEADS128 = dict(SHAPE, head_dim=128, num_key_value_heads=1)
+HEADS64 = dict(SHAPE, hidden_size=56, head_dim=64, num_attention_heads=7, num_key_value_heads=1)
 
 # directory: config, dtype, extra wishes, set of adapters
 MODELS = {
@@ -65,6 +69,8 @@ MODELS = {
     "qwen3-f16": (Qwen3Config(**SHAPE3, rope_parameters=PLAIN, tie_word_embeddings=True),
                   torch.float16, {}, "b"),
     "qwen3-bf16": (Qwen3Config(**SHAPE3, rope_parameters=PLAIN), torch.bfloat16, {"classic"}, "b"),
+    "llama-h128-bf16": (LlamaConfig(**HEADS128, rope_parameters=LLAMA3), torch.bfloat16, {}, "c"),
+    "llama-h64-f16": (LlamaConfig(**HEADS64, rope_parameters=PLAIN, attention_bias=True), torch.float16, {}, "d"),
 }
 
 # In the order that golden.bin counts in.
@@ -213,13 +219,16 @@ def make_golden(where, adapters, margin, gen):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "..", "fixtures", "models")
-    shutil.rmtree(out, ignore_errors=True)
+    wanted = sys.argv[2:] or list(MODELS)
+    if not sys.argv[2:]:
+        shutil.rmtree(out, ignore_errors=True)
     torch.manual_seed(1)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     gen = torch.Generator().manual_seed(20)
     done = set()
-    for name, (_, dtype, _, adapter_set) in MODELS.items():
+    for name in wanted:
+        _, dtype, _, adapter_set = MODELS[name]
         where = make_model(out, name, gen)
         adapters = os.path.join(out, "adapters-" + adapter_set)
         if adapter_set not in done:

@@ -1,7 +1,10 @@
 """The device fails: what runs gets 503 engine_restarting, the rest is served, the server lives on."""
 import concurrent.futures
+import http.client
 import json
 import os
+import socket
+import threading
 import time
 
 from harness import DEMO, PATIENCE, Server, run
@@ -15,6 +18,7 @@ class Faults:
     def __init__(self, server):
         self.path = server.dir.with_suffix(".fault")
         self.stays = server.dir.with_suffix(".fault.stays")
+        self.process = server.dir.with_suffix(".fault.process")
         os.environ["LORAD_TEST_FAULT"] = str(self.path)
 
     def after(self, steps):
@@ -23,7 +27,7 @@ class Faults:
         os.replace(part, self.path)
 
     def clear(self):
-        for p in (self.path, self.stays):
+        for p in (self.path, self.stays, self.process):
             p.unlink(missing_ok=True)
 
 
@@ -135,4 +139,53 @@ def a_device_that_does_not_come_back():
     faults.clear()
 
 
-run([running_fails_waiting_goes_on, a_device_that_does_not_come_back])
+def another_process_takes_its_place():
+    """A fault after which the device is of no use to this process: the next one has its number, its sockets and its books."""
+    server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
+    faults = Faults(server)
+    with server:
+        key = server.tenant("acme")
+        right = text(complete(server, key))
+        refused, enough = [], threading.Event()
+
+        def knock():
+            while not enough.wait(0.005):
+                try:
+                    socket.create_connection(("127.0.0.1", server.port), 60 * PATIENCE).close()
+                except ConnectionRefusedError as e:
+                    refused.append(e)
+
+        def served():
+            """What a client gets that comes again where it is asked to, or cut off."""
+            while True:
+                try:
+                    reply = complete(server, key)
+                except (OSError, http.client.HTTPException):
+                    continue
+                if reply.status == 200:
+                    return text(reply)
+                is_restarting(reply)
+
+        for n in (1, 2):
+            faults.process.touch()
+            faults.after(3)
+            knocking = threading.Thread(target=knock)
+            knocking.start()
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                for reply in pool.map(lambda _: complete(server, key), range(3)):
+                    is_restarting(reply)  # those who wait for the one seat, too
+            faults.process.unlink()
+            assert served() == right
+            enough.set()
+            knocking.join()
+            enough.clear()
+            assert not refused, refused
+            assert server.process.poll() is None
+            wait_metric(server, "lorad_engine_restarts_total", n)
+        assert server.log_path.read_text().count("starting anew in this process's place") == 2
+        assert len(os.listdir(f"/proc/{server.process.pid}/task")) > 1
+        assert server.stop() == 0
+    faults.clear()
+
+
+run([running_fails_waiting_goes_on, a_device_that_does_not_come_back, another_process_takes_its_place])

@@ -102,6 +102,7 @@ static lt_status heuristic(void *handle, void *d, void *a, void *b, void *c, voi
     uint64_t rows = ((layout *)b)->cols;
     const int *from = rows <= 16 ? few : rows <= 64 ? some : many;
     int have = rows <= 64 ? 3 : 2;
+    if (!emu_rt_has_cublas()) have = 0;
     *n = have < wanted ? have : wanted;
     memset(out, 0, (size_t)*n * sizeof(*out));
     for (int i = 0; i < *n; i++) out[i].algo.data[0] = (uint64_t)from[i];

@@ -4,7 +4,7 @@
  * A stream's operations run in order, on the thread that waits for them; an event is a place in a
  * stream's queue, and waiting for it runs that stream up to there.  What real devices do at some
  * time, this one does as late as it may: a missing event or a staging buffer that is written too
- * early is then always wrong.  A graph is the list of operations that were captured, each with the
+ * early is then always wrong.  With $EMU_EAGER it does it as early as it may, or now so, now so.  A graph is the list of operations that were captured, each with the
  * arguments it had then (kernels': their bytes), and a launch performs them again: what hung on the
  * host at capture stays as it was.  While a thread captures, its calls that wait, allocate or free
  * spoil the capture, as CUDA has it for what it calls unsafe.
@@ -50,12 +50,13 @@ struct CUgraphExec_st {
     size_t bytes; /* that its nodes take on the device */
 };
 
-enum { NODE_BYTES = 256 };
+enum { NODE_BYTES = 256, NAMES_MAX = 64 };
 
 struct CUstream_st {
     struct CUstream_st *next;
     op *head, **tail;
     uint64_t enqueued, done;
+    int device; /* of the thread that made it */
     cudaGraph_t capture;
     enum cudaStreamCaptureMode mode;
     pthread_t thread; /* that captures */
@@ -88,6 +89,15 @@ static struct {
     int fail_in;
     cudaError_t fail_code;
     emu_rt_counts n;
+    FILE *trace;
+    bool no_cublas;
+    uint64_t eager;
+    bool eager_known;
+    struct {
+        char name[48];
+        uint64_t n;
+    } launched[NAMES_MAX];
+    const void *registered; /* one is enough: the swap pool */
 } rt = {.mu = PTHREAD_MUTEX_INITIALIZER, .n_devices = 1, .memory = (size_t)1 << 30, .fail_in = -1};
 
 static void lock(void)
@@ -129,6 +139,12 @@ static bool strikes(const char *name)
     return rt.fail_in-- == 0;
 }
 
+/* Other faults are of the call alone. */
+static bool stays(cudaError_t e)
+{
+    return e != cudaErrorMemoryAllocation && e != cudaErrorLaunchOutOfResources;
+}
+
 /* The state of the device at the beginning of each call; the lock is taken. */
 static cudaError_t enter(const char *name)
 {
@@ -137,7 +153,7 @@ static cudaError_t enter(const char *name)
     if (!rt.fail_any && strikes(name)) {
         if (of_capture(rt.fail_code))
             (void)spoils();
-        else if (rt.fail_code != cudaErrorMemoryAllocation)
+        else if (stays(rt.fail_code))
             rt.lost = rt.fail_code;
         return rt.fail_code;
     }
@@ -179,6 +195,44 @@ void emu_rt_count(emu_rt_counts *out)
 {
     lock();
     *out = rt.n;
+    pthread_mutex_unlock(&rt.mu);
+}
+
+/* The lock is taken. */
+static void count_launch(const char *name)
+{
+    int i = 0;
+    while (rt.launched[i].n && strncmp(rt.launched[i].name, name, sizeof(rt.launched[i].name) - 1))
+        i++;
+    if (i >= NAMES_MAX - 1) abort(); /* more kernels than there are */
+    if (!rt.launched[i].n) snprintf(rt.launched[i].name, sizeof(rt.launched[i].name), "%s", name);
+    rt.launched[i].n++;
+}
+
+uint64_t emu_rt_launched(const char *part)
+{
+    uint64_t n = 0;
+    lock();
+    for (int i = 0; i < NAMES_MAX; i++)
+        n += strstr(rt.launched[i].name, part) ? rt.launched[i].n : 0;
+    pthread_mutex_unlock(&rt.mu);
+    return n;
+}
+
+void emu_rt_no_cublas(bool none)
+{
+    rt.no_cublas = none;
+}
+
+bool emu_rt_has_cublas(void)
+{
+    return !rt.no_cublas;
+}
+
+void emu_rt_trace(FILE *to)
+{
+    lock();
+    rt.trace = to;
     pthread_mutex_unlock(&rt.mu);
 }
 
@@ -263,16 +317,20 @@ cudaError_t cudaGetDeviceCount(int *n)
                                      : cudaSuccess);
 }
 
+static _Thread_local int current; /* device of this thread */
+
 cudaError_t cudaSetDevice(int device)
 {
     ENTER("cudaSetDevice");
-    return leave(device >= 0 && device < rt.n_devices ? cudaSuccess : cudaErrorInvalidDevice);
+    if (device < 0 || device >= rt.n_devices) return leave(cudaErrorInvalidDevice);
+    current = device;
+    return leave(cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
     ENTER("cudaGetDevice");
-    *device = 0;
+    *device = current;
     return leave(cudaSuccess);
 }
 
@@ -375,6 +433,24 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
     return leave(take(p, bytes, true));
 }
 
+/* The caller's memory; copies are no other ones for it. */
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    ENTER_UNSAFE("cudaHostRegister");
+    if (!p || !bytes || rt.registered) return leave(cudaErrorInvalidValue);
+    rt.registered = p;
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+    ENTER_UNSAFE("cudaHostUnregister");
+    if (rt.registered != p) return leave(cudaErrorInvalidValue);
+    rt.registered = NULL;
+    return leave(cudaSuccess);
+}
+
 static cudaError_t drain(cudaStream_t s, uint64_t place);
 
 static cudaError_t drain_all(void)
@@ -468,6 +544,21 @@ static cudaError_t drain(cudaStream_t s, uint64_t place)
     return rt.lost;
 }
 
+/* Whether what is enqueued runs at once: $EMU_EAGER is 0 for never (as without it), 1 for always,
+ * else a seed by which every other one does. */
+static bool hurries(void)
+{
+    if (!rt.eager_known) {
+        const char *text = getenv("EMU_EAGER");
+        rt.eager = text ? strtoull(text, NULL, 10) : 0;
+        rt.eager_known = true;
+    }
+    if (rt.eager <= 1) return rt.eager == 1;
+    rt.eager = rt.eager * 6364136223846793005ULL + 1442695040888963407ULL;
+    rt.eager |= 2;
+    return rt.eager >> 40 & 1;
+}
+
 static cudaError_t enqueue(cudaStream_t s, op *o)
 {
     if (!o) return cudaErrorMemoryAllocation;
@@ -482,6 +573,7 @@ static cudaError_t enqueue(cudaStream_t s, op *o)
     *s->tail = o;
     s->tail = &o->next;
     s->enqueued++;
+    if (hurries()) (void)drain(s, s->enqueued); /* a fault shows at the next call */
     return cudaSuccess;
 }
 
@@ -498,7 +590,7 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *ar
                           void (*drop)(void *arg), void *arg)
 {
     cudaError_t e = enter(name);
-    if (e || !s) {
+    if (e || !s || s->device != current) { /* launches go to the thread's own device */
         if (drop) drop(arg);
         return leave(e ? e : cudaErrorInvalidResourceHandle);
     }
@@ -507,6 +599,8 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *ar
         o->run = run;
         o->drop = drop;
         o->arg = arg;
+        count_launch(name);
+        if (rt.trace) (void)fprintf(rt.trace, "%s;", name);
         if (!s->capture) *(strncmp(name, "cublas", 6) == 0 ? &rt.n.products : &rt.n.launches) += 1;
     }
     return leave(enqueue(s, o));
@@ -590,6 +684,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
     *s = calloc(1, sizeof(**s));
     if (!*s) return leave(cudaErrorMemoryAllocation);
     (*s)->tail = &(*s)->head;
+    (*s)->device = current;
     (*s)->next = rt.streams;
     rt.streams = *s;
     return leave(cudaSuccess);
@@ -718,6 +813,15 @@ cudaError_t cudaEventQuery(cudaEvent_t ev)
     return leave(!ev->on || ev->on->done >= ev->place ? cudaSuccess : cudaErrorNotReady);
 }
 
+/* A device without time. */
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    ENTER("cudaEventElapsedTime");
+    bool over = begin->on && end->on && end->on->done >= end->place;
+    *ms = 1;
+    return leave(over ? cudaSuccess : cudaErrorNotReady);
+}
+
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
@@ -819,6 +923,7 @@ cudaError_t cudaDeviceReset(void)
     while (rt.events) free_event(rt.events);
     while (rt.blocks) free_block(&rt.blocks); /* pinned memory goes with its context too */
     rt.lost = rt.last = cudaSuccess;
+    rt.registered = NULL;
     rt.n.resets++;
     return leave(cudaSuccess);
 }

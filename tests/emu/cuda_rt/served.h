@@ -36,7 +36,9 @@ typedef struct {
 
 static inline backend_config served_backend(void)
 {
-    return (backend_config){.n_threads = 1, .max_rows = ROWS, .max_seqs = SEQS, .max_context = 128};
+    /* The second device: threads begin with the first as theirs. */
+    return (backend_config){
+        .n_threads = 1, .device = 1, .max_rows = ROWS, .max_seqs = SEQS, .max_context = 128};
 }
 
 static inline sched_config served_config(void)
@@ -60,7 +62,7 @@ static inline void served_start_as(served *v, const backend_ops *ops, sched_conf
 {
     err e;
     backend_config bc = served_backend();
-    emu_rt_device(1, (size_t)96 << 20);
+    emu_rt_device(2, (size_t)96 << 20);
     ck_assert_msg(be_open(&v->be, ops, &bc, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_msg(model_load(&v->m, "fixtures/models/llama-bf16", v->be, ROWS, sc.max_logits, &e) ==
                       ERR_NONE,

@@ -118,10 +118,10 @@ START_TEST(a_reload_takes_what_is_live)
     assign(&file, "log.level", "debug");
     reload("class.batch.ttft, log.level", "engine.max_rows");
     ck_assert_int_eq(batch_ttft(), 9000000);
-    ck_assert_int_eq(followed.engine_max_rows, 512);
+    ck_assert_int_eq(followed.engine_max_rows, 0);
     ck_assert_int_eq(n_certificates, 1);
     reload("", "engine.max_rows");
-    assign(&file, "engine.max_rows", "512");
+    assign(&file, "engine.max_rows", "0");
     reload("", "");
 }
 END_TEST

@@ -125,6 +125,10 @@ START_TEST(options_must_fit_together)
     ck_assert_ptr_nonnull(strstr(e.msg, "'median' is none of auto, last, cls, mean"));
     strcpy(c.model_pooling, "mean");
     ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
+    c.engine_max_rows = 15;
+    ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
+    c.engine_max_rows = 64;
+    ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
     c.engine_max_seqs = c.engine_max_rows + 1;
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
 }

@@ -56,6 +56,11 @@ static inline const void *emu_first_unwritten(const void *p, size_t bytes)
     return p;
 }
 
+static inline void emu_mma_truncates(int on) /* a device does as it does */
+{
+    (void)on;
+}
+
 static inline void emu_seed(uint64_t seed)
 {
     (void)seed; /* a device has its own order */

@@ -1,0 +1,63 @@
+/* gemm.h -- the base's matrix products by kernels of our own: y = x w^T, one order of summation for
+ * any number of rows.
+ *
+ * Law: k is cut into chunks of GEMM_CHUNK at absolute places.  A chunk is one chain of mma over its
+ * k, 32 at a time in ascending order; chunks are added to
+ * 0 in ascending order.  So a row has the same
+ * bits alone, beside others and in a prompt, whichever kernel makes it:
+ *
+ *     up to GEMM_SMALL_ROWS rows  the weights are read once, straight into fragments, as the
+ *                                 operand of 16 rows.  Where a matrix has too few columns to fill
+ *                                 the device, each chunk is a block of its own (split K), and the
+ *                                 last block of a column group adds them.
+ *     more                        tiles of 128 x 128 through shared memory.
+ *
+ * It is taken, as for LoRA (sgmv.h), that an mma's result for one column of its operand does not
+ * depend on its other columns.  Held to an f64 oracle by tests/emu/test_gemm.cu.
+ */
+#ifndef ENGINE_CUDA_GEMM_H
+#define ENGINE_CUDA_GEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime.h>
+
+#include "engine/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { GEMM_CHUNK = 1024, GEMM_SMALL_ROWS = 64 };
+
+typedef struct gemm_args {
+    dtype type;    /* of w and x: BF16 or F16 */
+    const void *w; /* [n][k], 16-byte aligned */
+    const void *x; /* [rows][k], 16-byte aligned */
+    float *y;      /* [rows][n] */
+    /* y = (sum + bias) + res, as expand would add them (sgmv.h); NULL: not.  res may be y. */
+    const float *bias, *res; /* [n], [rows][n] */
+    int n, k, rows;          /* k a multiple of 8 */
+    /* Sums of split K, gemm_scratch_bytes(); NULL: K is not split.  Its first
+     * gemm_ticket_bytes() are zero before the first product, and after each; products of all
+     * shapes may share it, one after another. */
+    void *scratch;
+    int n_sm; /* multiprocessors of the device */
+} gemm_args;
+
+/* What a split of this shape needs; 0: it is not split. */
+size_t gemm_scratch_bytes(int n, int k, int n_sm);
+size_t gemm_ticket_bytes(int n_sm);
+
+/* Once after the device is chosen: allows the kernels their shared memory. */
+cudaError_t cu_gemm_setup(void);
+/* One launch. */
+cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,26 @@
+/* kept.h -- listening sockets that outlive the process: it replaces itself (execve()), and the next
+ * one goes on with them.  Meanwhile whoever connects waits in their queues; nobody is refused.
+ *
+ * Their numbers travel in the environment (LORAD_KEPT, "PID:FD,FD,..."; the process id stays the
+ * same).  The next process finds its own when it binds: bind() is ours (--wrap), and a socket that
+ * is bound to the address of a kept one becomes that one.
+ *
+ * Threads: main, which opens the listeners, too.
+ */
+#ifndef GATEWAY_NET_KEPT_H
+#define GATEWAY_NET_KEPT_H
+
+#include "engine/base/err.h"
+
+/* Before listeners close: a second descriptor of each listening socket of this process.
+ * ERR_LIMIT: there are more than the list holds, or no descriptors; nothing is kept then. */
+err_code kept_hold(err *e);
+
+/* This program anew, with the arguments that this process got, and of all descriptors but the
+ * first three those that kept_hold() has made.  Returns only where that fails: ERR_IO. */
+err_code kept_replace(err *e);
+
+/* All addresses are bound: what nobody has asked for is closed. */
+void kept_settle(void);
+
+#endif

@@ -1,0 +1,175 @@
+/* test_gemm.cu -- engine/cuda/gemm.cu against f64: shapes with ragged rows, columns and k, split
+ * and whole, few rows and many; and each row against itself in products of every size, bit for
+ * bit. */
+#include "engine/cuda/gemm.h"
+#include "tests/emu/device_data.h"
+#include "tests/run_suite.h"
+
+enum { N_SM = 4, ROWS_MAX = 300 };
+
+typedef struct {
+    dtype type;
+    int n, k;
+    bool split;
+} shape;
+
+/* Of one chunk and of several, the last one short or of few k; columns that fill no block. */
+static const shape shapes[] = {
+    {DT_BF16, 64, 64, false},   {DT_BF16, 100, 1032, true},  {DT_F16, 129, 2048, true},
+    {DT_F16, 7, 1096, true},    {DT_BF16, 600, 1160, false}, {DT_BF16, 72, 40, false},
+    {DT_F16, 300, 1024, false},
+};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+typedef struct {
+    const shape *sh;
+    uint16_t *w, *x; /* device, x [ROWS_MAX][k] */
+    void *scratch;
+} bed;
+
+static uint16_t half_of(const shape *sh, float f)
+{
+    return sh->type == DT_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
+}
+
+static float value(const shape *sh, uint16_t h)
+{
+    return sh->type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+
+static uint16_t *halves(const shape *sh, size_t n)
+{
+    uint16_t *p = (uint16_t *)emu_alloc(2 * n);
+    for (size_t i = 0; i < n; i++) p[i] = half_of(sh, draw_float(1));
+    emu_wrote(p, 2 * n);
+    return p;
+}
+
+static void bed_open(bed *b, const shape *sh)
+{
+    b->sh = sh;
+    b->w = halves(sh, (size_t)sh->n * sh->k);
+    b->x = halves(sh, (size_t)ROWS_MAX * sh->k);
+    size_t bytes = gemm_scratch_bytes(sh->n, sh->k, N_SM);
+    ck_assert_msg((bytes > 0) == sh->split, "%d x %d", sh->n, sh->k);
+    b->scratch = NULL;
+    if (bytes == 0) return;
+    b->scratch = emu_alloc(bytes);
+    memset(b->scratch, 0, gemm_ticket_bytes(N_SM));
+    emu_wrote(b->scratch, gemm_ticket_bytes(N_SM));
+}
+
+static void bed_close(bed *b)
+{
+    emu_free(b->w);
+    emu_free(b->x);
+    if (b->scratch) emu_free(b->scratch);
+}
+
+/* Rows [from, from + n) of x. */
+static float *run(const bed *b, int from, int n, bool split)
+{
+    const shape *sh = b->sh;
+    gemm_args a = {};
+    a.type = sh->type;
+    a.w = b->w;
+    a.x = b->x + (size_t)from * sh->k;
+    a.y = device_empty((size_t)n * sh->n);
+    a.n = sh->n;
+    a.k = sh->k;
+    a.rows = n;
+    a.scratch = split ? b->scratch : NULL;
+    a.n_sm = N_SM;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    const void *bad = emu_first_unwritten(a.y, (size_t)n * sh->n * sizeof(float));
+    ck_assert_msg(!bad, "%d x %d, %d rows: a result is missing", sh->n, sh->k, n);
+    float *host = (float *)malloc((size_t)n * sh->n * sizeof(float));
+    memcpy(host, a.y, (size_t)n * sh->n * sizeof(float));
+    emu_free(a.y);
+    return host;
+}
+
+START_TEST(sums_meet_the_oracle)
+{
+    bed b;
+    rng_state = 3 + (uint64_t)_i;
+    emu_seed((uint64_t)_i % 2);
+    bed_open(&b, &shapes[_i]);
+    const shape *sh = b.sh;
+    float *y = run(&b, 0, 70, true);
+    for (int row = 0; row < 70; row += 3) {
+        for (int c = 0; c < sh->n; c++) {
+            double want = 0, size = 0;
+            for (int k = 0; k < sh->k; k++) {
+                double p = (double)value(sh, b.x[(size_t)row * sh->k + k]) *
+                           value(sh, b.w[(size_t)c * sh->k + k]);
+                want += p;
+                size += fabs(p);
+            }
+            double got = y[(size_t)row * sh->n + c];
+            ck_assert_msg(fabs(got - want) <= 1e-6 * size, "%d x %d [%d][%d]: %g, not %g", sh->n,
+                          sh->k, row, c, got, want);
+        }
+    }
+    free(y);
+    bed_close(&b);
+}
+END_TEST
+
+/* Alone, among few in every kernel of few rows, at any place of a tile; split and not; with sums
+ * that are exact and as tensor cores make them, blocks in any order. */
+START_TEST(a_row_has_one_law)
+{
+    static const int counts[] = {1, 7, 9, 16, 17, 33, 64, 65, 129, 200};
+    bed b;
+    rng_state = 31 + (uint64_t)_i;
+    emu_mma_truncates(_i % 2);
+    emu_seed((uint64_t)_i / 2);
+    bed_open(&b, &shapes[_i % N_SHAPES]);
+    size_t n = (size_t)b.sh->n;
+    float *all = run(&b, 0, ROWS_MAX, true);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        int from = below(ROWS_MAX - counts[i]);
+        for (int split = 0; split <= (b.scratch != NULL && counts[i] <= GEMM_SMALL_ROWS); split++) {
+            float *some = run(&b, from, counts[i], split != 0);
+            ck_assert_msg(memcmp(some, all + from * n, counts[i] * n * sizeof(float)) == 0,
+                          "%d x %d: rows %d to %d have other bits among %d, split %d", b.sh->n,
+                          b.sh->k, from, from + counts[i], counts[i], split);
+            free(some);
+        }
+    }
+    free(all);
+    bed_close(&b);
+    emu_mma_truncates(0);
+    emu_seed(0);
+}
+END_TEST
+
+START_TEST(what_cannot_be_is_refused)
+{
+    gemm_args a = {};
+    a.type = DT_BF16;
+    a.n = 8;
+    a.k = 12;
+    a.rows = 1;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue);
+    a.type = DT_F32;
+    a.k = 16;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue);
+    a.rows = 0;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+}
+END_TEST
+
+int main(void)
+{
+    if (cu_gemm_setup() != cudaSuccess) return 1;
+    Suite *s = suite_create("gemm");
+    TCase *t = tcase_create("gemm");
+    tcase_set_timeout(t, 250);
+    tcase_add_test(t, what_cannot_be_is_refused);
+    tcase_add_loop_test(t, sums_meet_the_oracle, 0, N_SHAPES);
+    tcase_add_loop_test(t, a_row_has_one_law, 0, N_SHAPES + 1);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}

@@ -1,0 +1,369 @@
+"""predict.py -- what a step will take on a device, from the machine code of our kernels and what they move.
+
+    predict.py [--budget FILE] [--trace PROGRAM] [--write] [--table] OBJECT...
+
+Reads engine/cuda's kernels out of the objects (cubin.py).  For each: registers, shared memory, the threads that a
+multiprocessor holds, and the instructions that a warp issues for one piece of work (WORK).  From these, the bytes of a shape
+and the launches of a layer come step times for the DEVICES below.  They are estimates by the ASSUMED figures: what they are
+for is to show what a change does before a device is at hand.  PROGRAM (emu.bench_device) runs steps on the emulated device
+and names their launches; they must be the budget's.
+
+Fails (1) where a kernel is heavier than FILE says, a layer has more launches, or a step is slower.  --write makes FILE anew,
+--table prints it all.  2: usage.
+"""
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import cubin
+
+# ---- what is assumed, and taken from data sheets ---------------------------------------------------------------------------
+
+# sm, multiprocessors, GHz under load, bytes a second of a copy (read and written), BF16 operations a second
+DEVICES = {"H200": (90, 132, 1.75, 4.3e12, 790e12), "RTX 4090": (89, 128, 2.4, 0.93e12, 160e12)}
+# registers, bytes of shared memory, threads, blocks, bytes that the system keeps of each block
+SM = {80: (65536, 164 << 10, 2048, 32, 1024), 89: (65536, 100 << 10, 1536, 24, 1024),
+      90: (65536, 228 << 10, 2048, 32, 0), 100: (65536, 228 << 10, 2048, 32, 0)}  # from 90 on the static part holds it
+WEIGHED = (80, 89, 90)
+BLOCK_SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10}  # of one block, asked for by name
+ASSUMED = {
+    "gap_us": 1.0,  # from the end of a launch of a graph to the begin of the next
+    "chain_us": 1.2,  # a kernel's first useful byte, and its last write
+    "lora_chain_us": 1.5,  # counts, chunk, table and address, one after another
+    "warp_ipc": 0.6,  # instructions a cycle of one warp that is alone
+    "sm_ipc": 2.0,  # of a multiprocessor that is full
+    "memory": 0.90,  # of the copy's bandwidth that a kernel with enough warps reaches
+    "product_memory": 0.92,  # cuBLAS's, where its blocks fill the device ...
+    "product_cols": 64,  # ... of so many columns each, without split K
+    "product_fill": 1.2,  # and this times the share of multiprocessors that have one, where they do not
+    "product_rate": 0.70,  # of the matrix rate, with many rows
+    "mma_sync": {89: 0.85, 90: 0.60},  # of the matrix rate that mma.sync reaches in our own products, by sm
+    "head_and_rest_us": 60,  # sampling, embedding, the last norm
+}
+
+MODEL = {"layers": 32, "dim": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head": 128, "vocab": 128256, "rank": 16}
+STEPS = {  # name: rows, positions before and with them, rows of a sequence, adapters, the kind of launches
+    "1 row over 512": (1, 512, 1, 0, "bare"),
+    "8 rows over 512": (8, 512, 1, 0, "bare"),
+    "32 rows over 512": (32, 512, 1, 0, "bare"),
+    "32 rows over 512, 32 adapters": (32, 512, 1, 32, "adapters"),
+    "32 rows over 512, one adapter": (32, 512, 1, 1, "adapters"),
+    "32 rows over 8192": (32, 8192, 1, 0, "bare"),
+    "prompts of 4 x 2048": (8192, 2048, 2048, 0, "prompts"),
+}
+
+# ---- pieces of work by which kernels are weighed: {instruction: times} of one warp -----------------------------------------
+
+WORK = {}
+for hd in (64, 128):
+    copies, products = 2 * 64 * hd // 8 // 32, 16 * hd // 16
+    for tiles in (1, 3):  # of 64 keys; the difference is two in the middle of a sequence
+        work = {"HMMA>=16": tiles * products, "MUFU>=8": tiles * 34}  # a weight for each of a lane's 32 keys, two rows' factors
+        WORK[f"small_kernel<{hd},1>", f"{tiles} tiles"] = {"LDGSTS>=16": tiles * copies, **work}
+        WORK[f"large_kernel<{hd},1>", f"{tiles} tiles"] = {"LDGSTS>=2": tiles * copies // 8, **work}
+for nt in (1, 4):
+    WORK[f"shrink_kernel<{nt},1>", "128 k, 16 ranks"] = {"HMMA": 8 * nt}
+    WORK[f"shrink_kernel<{nt},1>", "256 k, 16 ranks"] = {"HMMA": 16 * nt}
+    WORK[f"expand_kernel<{nt},1>", "64 columns, 16 ranks"] = {"HMMA": 8 * nt, "STG": 2 * nt}
+    WORK[f"expand_kernel<{nt},1>", "64 columns, bare"] = {"STG": 2 * nt}
+for nt in (1, 2, 4, 8):
+    for k in (128, 256):
+        WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
+for k in (64, 192):
+    WORK["gemm_large_kernel<1>", f"{k} k"] = {"HMMA": k}
+WORK["shrink_tile_kernel<1>", "64 k, 64 ranks"] = {"HMMA": 32}
+WORK["rms_norm_kernel", "4 values a thread"] = {"LDG": 3, "STG": 1}
+WORK["rope_kernel", "a head of 128"] = {"STG": 4}
+WORK["silu_kernel", "4 values a thread"] = {"LDG": 2, "STG": 1}
+WORK["merge_kernel", "a row of 128"] = {"STG": 2}
+WORK["plain_kernel", "a row, any length"] = {"STG": 1}
+WORK["sample_kernel", "a row"] = {"STG": 1}
+WORK["embed_kernel", "8 values a thread"] = {"LDG": 1, "STG": 2}
+
+
+def resident(arch, k, threads, shared):
+    """Blocks of a multiprocessor at a time."""
+    regs, bytes_, most, blocks, kept = SM[arch]
+    warps = -(-threads // 32)
+    n = min(blocks, most // (warps * 32), regs // (-(-k.registers * 32 // 256) * 256) // warps)
+    all_shared = k.shared + shared
+    return min(n, bytes_ // (all_shared + kept)) if all_shared else n
+
+
+def weigh(objects):
+    """{kernel: {"sm_90": {...}}} of all that WORK names."""
+    out, bad = {}, []
+    for path in objects:
+        for (arch, _), k in cubin.kernels(path).items():
+            if arch not in WEIGHED:
+                continue
+            if k.registers * -(-k.threads // 32) * 32 > SM[arch][0] or k.shared > BLOCK_SHARED[arch]:
+                bad.append(f"{k.label} for sm_{arch}: a block of {k.threads} threads can't be launched")
+            work = {what: k.least(marks) for (label, what), marks in WORK.items() if label == k.label}
+            if not work:
+                continue
+            bad += [f"{k.label} for sm_{arch} no longer does '{w}' as predict.py has it" for w, n in work.items() if n is None]
+            out.setdefault(k.label, {})[f"sm_{arch}"] = {"registers": k.registers, "shared": k.shared, "work": work,
+                                                         "object": k}
+    bad += [f"{label} is in no object" for label in sorted({w[0] for w in WORK} - set(out))]
+    return out, bad
+
+
+# ---- a step ----------------------------------------------------------------------------------------------------------------
+
+
+class Step:
+    """One step on one device; each method is the time of a launch, in us."""
+
+    def __init__(self, device, weights, step, ours):
+        self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
+        self.cycles = ghz * 1e3
+        self.weights, self.ours = weights, ours
+        self.rows, self.len, self.each, self.adapters, self.kind = STEPS[step]
+        self.nt = 1 if self.kind != "prompts" else 4
+        self.bytes = self.flop = 0
+        m = MODEL
+        qkv = (m["heads"] + 2 * m["kv"]) * m["head"]
+        self.products = [(qkv, m["dim"], [m["heads"] * m["head"], m["kv"] * m["head"], m["kv"] * m["head"]]),
+                         (m["dim"], m["heads"] * m["head"], [m["dim"]]),
+                         (2 * m["ffn"], m["dim"], [m["ffn"], m["ffn"]]), (m["dim"], m["ffn"], [m["dim"]])]
+        self.at = -1
+
+    def work(self, label, what):
+        return self.weights[label][f"sm_{self.arch}"]["work"][what]
+
+    def launch(self, label, blocks, threads, instructions, bytes_, shared=0, chain_us=0.0):
+        """A kernel of ours: what takes longer, its bytes or its instructions; and what each launch takes."""
+        k = self.weights[label][f"sm_{self.arch}"]["object"]
+        fit = resident(self.arch, k, threads, shared)
+        if fit < 1:
+            raise SystemExit(f"{label}: {threads} threads with {shared} bytes of shared memory do not fit sm_{self.arch}")
+        warps = threads // 32 * min(fit, -(-blocks // self.n_sm))
+        ipc = min(ASSUMED["warp_ipc"], ASSUMED["sm_ipc"] / warps)
+        waves = -(-blocks // (fit * self.n_sm))
+        issue = waves * instructions / ipc / self.cycles
+        self.bytes += bytes_
+        moved = bytes_ / (self.copy * ASSUMED["memory"]) * 1e6
+        return ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us + max(issue, moved)
+
+    def our_product(self, n, k, bytes_):
+        chunks = -(-k // 1024)
+        if self.rows > 64:
+            one, three = (self.work("gemm_large_kernel<1>", f"{i} k") for i in (64, 192))
+            blocks = -(-n // 128) * -(-self.rows // 128)
+            waves = -(-blocks // self.n_sm)
+            issue = waves * (one + (k / 64 - 1) * (three - one) / 2) * 8 / ASSUMED["sm_ipc"] / self.cycles
+            rate = self.matrix * ASSUMED["mma_sync"][self.arch]
+            full = waves * self.n_sm / blocks  # the last wave may be a part
+            return ASSUMED["gap_us"] + ASSUMED["chain_us"] + max(issue, 2e6 * n * k * self.rows * full / rate)
+        nt = 1 if self.rows <= 8 else 2 if self.rows <= 16 else 4 if self.rows <= 32 else 8
+        first, two = (self.work(f"gemm_small_kernel<{nt},1>", f"{i} k") for i in (128, 256))
+        split = chunks > 1 and -(-n // 64) < 2 * self.n_sm
+        steps = 8 if split else -(-k // 128)
+        moved = bytes_ + (2 * chunks * self.rows * n * 4 if split else 0)
+        return self.launch(f"gemm_small_kernel<{nt},1>", -(-n // 64) * (chunks if split else 1), 128,
+                           first + (steps - 1) * (two - first), moved)
+
+    def product(self):
+        self.at += 1
+        return self.multiply(*self.products[self.at][:2])
+
+    def multiply(self, n, k):
+        bytes_ = 2 * n * k + self.rows * (2 * k + 4 * n)
+        self.flop += 2 * n * k * self.rows
+        if self.ours:
+            return self.our_product(n, k, bytes_)
+        self.bytes += bytes_
+        blocks = -(-n // ASSUMED["product_cols"]) * -(-self.rows // 64)
+        fill = blocks / (-(-blocks // self.n_sm) * self.n_sm)
+        rate = self.copy * min(ASSUMED["product_memory"], ASSUMED["product_fill"] * fill)
+        flop = 2 * n * k * self.rows
+        return ASSUMED["gap_us"] + 1e6 * max(bytes_ / rate, flop / (self.matrix * ASSUMED["product_rate"]))
+
+    def rms_norm_kernel(self):
+        d = MODEL["dim"]
+        return self.launch("rms_norm_kernel", self.rows, d // 4, self.work("rms_norm_kernel", "4 values a thread"),
+                           self.rows * d * 6)
+
+    def rope_kernel(self):
+        heads = MODEL["heads"] + 2 * MODEL["kv"]
+        return self.launch("rope_kernel", self.rows * heads // 4, 128, self.work("rope_kernel", "a head of 128"),
+                           self.rows * heads * MODEL["head"] * 8)
+
+    def chunks(self):
+        if not self.adapters:
+            return -(-self.rows // (8 * self.nt))
+        return max(self.adapters, -(-self.rows // (8 * self.nt)))
+
+    def shrink_kernel(self):
+        _, k, outs = self.products[self.at]
+        label = f"shrink_kernel<{self.nt},1>"
+        first, more = (self.work(label, f"{n} k, 16 ranks") for n in (128, 256))
+        slices = -(-k // 8192)  # of 128 k, in each of a plane's 8 chains: sgmv_plane_k()
+        planes = -(-k // (slices * 1024))
+        return self.launch(label, self.chunks() * len(outs) * planes, 256, first + (slices - 1) * (more - first),
+                           self.adapters * len(outs) * MODEL["rank"] * k * 2 + self.rows * k * 2,
+                           chain_us=ASSUMED["lora_chain_us"])
+
+    def expand_kernel(self):
+        if self.ours and not self.adapters:
+            return 0  # the product itself adds the residual stream
+        _, _, outs = self.products[self.at]
+        label, groups = f"expand_kernel<{self.nt},1>", sum(-(-n // 512) for n in outs)
+        what = "64 columns, 16 ranks" if self.adapters else "64 columns, bare"
+        added = 12 if len(outs) == 1 else 8  # the residual stream is read, too
+        rank16 = 64 if self.kind == "adapters" else 16
+        shared = 2 * self.nt * 8 * (rank16 // 2 + 4) * 4 if self.adapters else 0
+        return self.launch(label, self.chunks() * groups, 256, self.work(label, what),
+                           self.adapters * sum(outs) * MODEL["rank"] * 2 + self.rows * sum(outs) * added, shared,
+                           ASSUMED["lora_chain_us"])
+
+    def small_kernel(self):
+        if self.kind == "prompts":
+            return 0  # left out
+        label = f"small_kernel<{MODEL['head']},1>"
+        shared = 4 * 64 * (2 * MODEL["head"] + 16)
+        one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
+        items = self.rows * MODEL["kv"] * -(-self.len // 512)
+        tiles = min(self.len, 512) // 64
+        return self.launch(label, items, 32, one + (tiles - 1) * (three - one) / 2,
+                           self.rows * self.len * MODEL["kv"] * MODEL["head"] * 4, shared)
+
+    def large_kernel(self):
+        label = f"large_kernel<{MODEL['head']},1>"
+        one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
+        group, seqs = MODEL["heads"] // MODEL["kv"], self.rows // self.each
+        blocks = seqs * MODEL["kv"] * self.each * group // 128
+        mean = self.len / 64 / 2 + 1
+        waves = blocks / self.n_sm  # longest first: the last ones fill what is left
+        issue = waves * (one + (mean - 1) * (three - one) / 2) * 8 / ASSUMED["sm_ipc"] / self.cycles
+        return ASSUMED["gap_us"] + ASSUMED["chain_us"] + issue
+
+    def merge_kernel(self):
+        rows = self.rows * MODEL["heads"] if self.len > 512 and self.kind != "prompts" else 0
+        bytes_ = rows * -(-self.len // 512) * MODEL["head"] * 4
+        return self.launch("merge_kernel", max(rows // 16, 1), 128,
+                           self.work("merge_kernel", "a row of 128") * (4 if rows else 1), bytes_)
+
+    def silu_kernel(self):
+        n = self.rows * MODEL["ffn"]
+        return self.launch("silu_kernel", n // 1024, 256, self.work("silu_kernel", "4 values a thread"), n * 10)
+
+    def total(self, names):
+        """Of the whole step, whose layers have the launches `names`: ms, and those of its bytes or products alone."""
+        us = MODEL["layers"] * sum(getattr(self, name)() for name in names)
+        self.bytes, self.flop = self.bytes * MODEL["layers"], self.flop * MODEL["layers"]
+        self.rows = self.rows // self.each  # logits of the last of each sequence
+        us += self.multiply(MODEL["vocab"], MODEL["dim"]) + ASSUMED["head_and_rest_us"]
+        return us / 1e3, 1e3 * max(self.bytes / self.copy, self.flop / self.matrix)
+
+
+def steps(weights, launches):
+    out = {}
+    for device in DEVICES:
+        for name, step in STEPS.items():
+            ms, least = Step(device, weights, name, False).total(launches[step[4]])
+            ours, _ = Step(device, weights, name, True).total(launches[step[4]])
+            out[f"{device}: {name}"] = {"cublas_ms": round(ms, 3), "ours_ms": round(ours, 3), "least_ms": round(least, 3)}
+    return out
+
+
+# ---- what layers launch ----------------------------------------------------------------------------------------------------
+
+
+def traced(program):
+    """{kind: [launches of one layer]} of emu.bench_device, whose shape has two layers."""
+    said = subprocess.run([pathlib.Path(program).resolve(), "--shape", "tiny", "--fraction", "0.9", "launches"], check=True, capture_output=True,
+                          text=True, cwd=pathlib.Path(__file__).parent.parent).stdout
+    out = {}
+    for kind, names in re.findall(r"^LAUNCHES (\w+): (.*)$", said, re.M):
+        every = [re.search(r"[A-Za-z_]\w+", n).group(0) for n in names.split(";") if n]
+        every = ["product" if n == "cublasLtMatmul" or n.startswith("gemm_") else n for n in every]
+        for n in range(len(every) // 2, 0, -1):  # the longest run that stands there twice
+            begin = [i for i in range(len(every) - 2 * n + 1) if every[i:i + n] == every[i + n:i + 2 * n]]
+            if begin:
+                layer = every[begin[0]:begin[0] + n]
+                break
+        else:
+            raise SystemExit(f"{program}: steps of kind '{kind}' have no layer that repeats: {every}")
+        out[kind] = layer[layer.index("rms_norm_kernel"):] + layer[:layer.index("rms_norm_kernel")]
+    return out
+
+
+# ---- the budget ------------------------------------------------------------------------------------------------------------
+
+
+def heavier(budget, weights, launches, times):
+    bad, room = [], 1.02
+    for label, by in sorted(weights.items()):
+        for sm, now in by.items():
+            was = budget["kernels"].get(label, {}).get(sm)
+            if not was:
+                bad.append(f"{label} for {sm} is not in the budget")
+                continue
+            for what in ("registers", "shared"):
+                if now[what] > was[what]:
+                    bad.append(f"{label} for {sm}: {now[what]} {what}, the budget has {was[what]}")
+            for what, n in now["work"].items():
+                if n > was["work"].get(what, 0) * room:
+                    bad.append(f"{label} for {sm}: {n} instructions for {what}, the budget has {was['work'].get(what)}")
+    for label in sorted(set(budget["kernels"]) - set(weights)):
+        bad.append(f"{label} is in the budget and in no object")
+    for kind, names in launches.items():
+        if names != budget["launches"].get(kind):
+            bad.append(f"a layer of kind '{kind}' has {len(names)} launches ({', '.join(names)}), "
+                       f"the budget has {', '.join(budget['launches'].get(kind, []))}")
+    for name, now in times.items():
+        was = budget["steps"].get(name, {"cublas_ms": 0, "ours_ms": 0})
+        bad += [f"{name}: {law} {now[law]}, the budget has {was[law]}" for law in was
+                if law != "least_ms" and now[law] > was[law] * 1.01]
+    return bad
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--budget", default=str(pathlib.Path(__file__).parent / "budget.json"))
+    ap.add_argument("--trace", help="emu.bench_device")
+    ap.add_argument("--write", action="store_true")
+    ap.add_argument("--table", action="store_true")
+    ap.add_argument("object", nargs="+")
+    args = ap.parse_args()
+    weights, bad = weigh(args.object)
+    path = pathlib.Path(args.budget)
+    if args.write and not args.trace:
+        ap.error("--write needs --trace: the budget has the launches, too")
+    budget = json.loads(path.read_text()) if path.exists() else {"kernels": {}, "launches": {}, "steps": {}}
+    launches = traced(args.trace) if args.trace else budget["launches"]
+    if bad:
+        print("\n".join(bad))
+        return 1
+    times = steps(weights, launches)
+    if args.table or args.write:
+        print(f"{'kernel':24} {'':6} {'regs':>5} {'shared':>7}  instructions of a warp for ...")
+        for label, by in sorted(weights.items()):
+            for sm, w in sorted(by.items()):
+                did = ", ".join(f"{what}: {n}" for what, n in w["work"].items())
+                print(f"{label:24} {sm:6} {w['registers']:5} {w['shared']:7}  {did}")
+        print()
+    for kind, names in launches.items():
+        print(f"{kind}: {len(names)} launches a layer: {', '.join(names)}")
+    for name, t in times.items():
+        print(f"{name:42} {t['cublas_ms']:9.2f} ms by cuBLAS's law, {t['ours_ms']:8.2f} by ours; its bytes or products "
+              f"alone {t['least_ms']:8.2f}")
+    if args.write:
+        for by in weights.values():
+            for w in by.values():
+                del w["object"]
+        path.write_text(json.dumps({"assumed": ASSUMED, "launches": launches, "steps": times, "kernels": weights},
+                                   indent=1, sort_keys=True) + "\n")
+        return 0
+    bad = heavier(budget, weights, launches, times)
+    print("\n".join(bad) if bad else "ok")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
