@@ -157,6 +157,19 @@ bool folder_read_at(int fd, void *out, size_t n, uint64_t offset)
     return true;
 }
 
+err_code folder_put(int fd, const void *data, size_t len, err *e)
+{
+    const char *p = data;
+    while (len > 0) {
+        ssize_t n = write(fd, p, len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return folder_disk_error(e, "store");
+        p += n;
+        len -= (size_t)n;
+    }
+    return ERR_NONE;
+}
+
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)
 {
     char *chunk = malloc(CHUNK);

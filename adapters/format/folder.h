@@ -59,6 +59,9 @@ err_code folder_open_in(const char *roots, const char *own, const char *path, ch
 /* n bytes of an open file from `offset` on; false: it cannot be read, or ends before. */
 bool folder_read_at(int fd, void *out, size_t n, uint64_t offset);
 
+/* All of it to where the file stands. */
+err_code folder_put(int fd, const void *data, size_t len, err *e);
+
 /* SHA-256 of a whole open file. */
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e);
 

@@ -1,7 +1,6 @@
 /* gguf.c -- keys and names, then matrix after matrix. */
 #include "adapters/format/gguf.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -224,19 +223,6 @@ __attribute__((format(printf, 2, 3))) static void add(text *t, const char *fmt, 
     t->n += (size_t)n;
 }
 
-static err_code put(int fd, const void *data, size_t n, err *e)
-{
-    const char *p = data;
-    while (n > 0) {
-        ssize_t done = write(fd, p, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return folder_disk_error(e, "store");
-        p += done;
-        n -= (size_t)done;
-    }
-    return ERR_NONE;
-}
-
 static void path_of(const matrix *m, char *out, size_t cap)
 {
     static const naming usual = {.root = -1};
@@ -266,16 +252,16 @@ static err_code write_config(const adapter *g, int fd, err *e)
         first = false;
     }
     add(&t, "],\"rank_pattern\":{");
-    err_code rc = put(fd, t.p, t.n, e);
-    if (!rc && ranks.n > 0) rc = put(fd, ranks.p, ranks.n, e);
-    if (!rc) rc = put(fd, "},\"alpha_pattern\":{", 19, e);
-    if (!rc && alphas.n > 0) rc = put(fd, alphas.p, alphas.n, e);
+    err_code rc = folder_put(fd, t.p, t.n, e);
+    if (!rc && ranks.n > 0) rc = folder_put(fd, ranks.p, ranks.n, e);
+    if (!rc) rc = folder_put(fd, "},\"alpha_pattern\":{", 19, e);
+    if (!rc && alphas.n > 0) rc = folder_put(fd, alphas.p, alphas.n, e);
     text rest = {0};
     add(&rest, "}");
     for (int i = 0; i < g->n_invocation; i++)
         add(&rest, "%s%d", i ? "," : ",\"alora_invocation_tokens\":[", (int)g->invocation[i]);
     add(&rest, g->n_invocation > 0 ? "]}" : "}");
-    if (!rc && !rest.failed) rc = put(fd, rest.p, rest.n, e);
+    if (!rc && !rest.failed) rc = folder_put(fd, rest.p, rest.n, e);
     if (rest.failed || t.failed || ranks.failed || alphas.failed)
         rc = err_set(e, ERR_NOMEM, "out of memory");
     free(t.p);
@@ -315,8 +301,8 @@ static err_code write_header(const adapter *g, int fd, err *e)
     }
     uint8_t len[8];
     for (int i = 0; i < 8; i++) len[i] = (uint8_t)((uint64_t)t.n >> 8 * i);
-    err_code rc = put(fd, len, sizeof len, e);
-    if (!rc) rc = put(fd, t.p, t.n, e);
+    err_code rc = folder_put(fd, len, sizeof len, e);
+    if (!rc) rc = folder_put(fd, t.p, t.n, e);
     free(t.p);
     return rc;
 }
@@ -347,7 +333,7 @@ static err_code copy_turned(const adapter *g, const matrix *m, const model_confi
             size_t half = i / (dim / 2), k = i % (dim / 2);
             memcpy(out + (h * dim + i) * row, in + (h * dim + 2 * k + half) * row, row);
         }
-    if (!rc) rc = put(fd, out, (size_t)m->bytes, e);
+    if (!rc) rc = folder_put(fd, out, (size_t)m->bytes, e);
     free(in);
     free(out);
     return rc;
@@ -364,7 +350,7 @@ static err_code copy_transposed(const adapter *g, const matrix *m, int fd, err *
     for (size_t r = 0; rc == ERR_NONE && r < rows; r++)
         for (size_t c = 0; c < cols; c++)
             memcpy(out + (c * rows + r) * size, in + (r * cols + c) * size, size);
-    if (!rc) rc = put(fd, out, (size_t)m->bytes, e);
+    if (!rc) rc = folder_put(fd, out, (size_t)m->bytes, e);
     free(in);
     free(out);
     return rc;
@@ -376,7 +362,7 @@ static err_code copy_plain(const adapter *g, const matrix *m, char *chunk, int f
     for (uint64_t done = 0, n; done < m->bytes && !rc; done += n) {
         n = m->bytes - done < CHUNK ? m->bytes - done : CHUNK;
         rc = folder_read_at(g->fd, chunk, (size_t)n, m->offset + done)
-                 ? put(fd, chunk, (size_t)n, e)
+                 ? folder_put(fd, chunk, (size_t)n, e)
                  : err_set(e, ERR_IO, "the GGUF cannot be read");
     }
     return rc;

@@ -6,7 +6,6 @@
  */
 #include "adapters/format/kinds.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -520,19 +519,6 @@ static err_code join(const kinds *k, const unit *u, float *a, float *b, float *g
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-static err_code put(int fd, const void *data, size_t len, err *e)
-{
-    const char *p = data;
-    while (len > 0) {
-        ssize_t n = write(fd, p, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return folder_disk_error(e, "store");
-        p += n;
-        len -= (size_t)n;
-    }
-    return ERR_NONE;
-}
-
 /* What is written: the modules of the file; of IA3 the projections that get a gain. */
 static int list_units(const kinds *k, unit *list)
 {
@@ -587,8 +573,8 @@ static err_code write_header(const kinds *k, const unit *list, int n, int fd, er
     err_code rc = fclose(f) == 0 ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
     uint8_t le[8];
     for (int i = 0; i < 8; i++) le[i] = (uint8_t)((uint64_t)len >> 8 * i);
-    if (!rc) rc = put(fd, le, sizeof le, e);
-    if (!rc) rc = put(fd, text, len, e);
+    if (!rc) rc = folder_put(fd, le, sizeof le, e);
+    if (!rc) rc = folder_put(fd, text, len, e);
     free(text);
     return rc;
 }
@@ -624,7 +610,7 @@ static err_code write_config(const kinds *k, const unit *list, int n, int fd, er
     char *text = ok ? json_print(out) : NULL;
     cJSON_Delete(out);
     if (!text) return err_set(e, ERR_NOMEM, "out of memory");
-    err_code rc = put(fd, text, strlen(text), e);
+    err_code rc = folder_put(fd, text, strlen(text), e);
     free(text);
     return rc;
 }
@@ -637,7 +623,7 @@ static err_code write_unit(const kinds *k, const unit *u, int fd, err *e)
     for (int i = 0; i < 3; i++) ok &= (v[i] = calloc((size_t)n[i] + 1, sizeof(float))) != NULL;
     err_code rc = ok ? join(k, u, v[0], v[1], v[2], e) : err_set(e, ERR_NOMEM, "out of memory");
     for (int i = 0; i < 3; i++) {
-        if (!rc) rc = put(fd, v[i], (size_t)n[i] * sizeof(float), e);
+        if (!rc) rc = folder_put(fd, v[i], (size_t)n[i] * sizeof(float), e);
         free(v[i]);
     }
     return rc;

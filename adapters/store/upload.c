@@ -114,16 +114,9 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
     if (code == ERR_NONE && !u->taken) code = storeroom_check(u->env.room, len, e);
     if (code != ERR_NONE) return code;
     digest_add(&u->hash, data, len);
-    const uint8_t *p = data;
-    while (len > 0) {
-        ssize_t n = write(u->fd, p, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return folder_disk_error(e, "store");
-        p += n;
-        len -= (size_t)n;
-        u->received += (uint64_t)n;
-    }
-    return ERR_NONE;
+    code = folder_put(u->fd, data, len, e);
+    if (code == ERR_NONE) u->received += len;
+    return code;
 }
 
 static err_code end_cb(void *self, err *e)
