@@ -22,7 +22,7 @@ function(emu_target name)
         CXX_STANDARD 20)
 endfunction()
 
-file(GLOB emu_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu)
+file(GLOB emu_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu ${PROJECT_SOURCE_DIR}/engine/cuda/products/*.cu)
 if(emu_src)
     add_library(emu_kernels STATIC ${emu_src})
     emu_target(emu_kernels ${emu_src})
@@ -54,7 +54,7 @@ add_emu_test(test_sample tests/emu/test_sample.cu)
 add_emu_test(test_sgmv tests/emu/test_sgmv.cu)
 add_emu_test(test_gemm tests/emu/test_gemm.cu)
 
-# What nvcc made of the kernels: tensor cores, registers, no local memory; no heavier than the budget.
+# What nvcc made of the kernels: tensor cores, registers, no local memory; within the budget.
 if(LORAD_CUDA)
     add_test(NAME gpu.sass COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/sass.py ${LORAD_CUDA_OBJECTS})
     add_test(NAME gpu.predict COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/predict.py

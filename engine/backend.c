@@ -30,6 +30,11 @@ static bool broken(const backend *be)
     return be->failed.code != ERR_NONE;
 }
 
+size_t be_memory(const backend_ops *ops, int device)
+{
+    return ops->memory ? ops->memory(device) : 0;
+}
+
 err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)
 {
     assert(ops->open && ops->close);

@@ -186,6 +186,8 @@ extern const backend_ops backend_cpu;
 extern const backend_ops backend_cuda;
 #endif
 
+/* Bytes of a device's memory, before it is opened; 0: it cannot be, or nobody counts. */
+size_t be_memory(const backend_ops *ops, int device);
 err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
 void be_close(backend *be);
 /* True from the first failure on that only be_reopen() heals; also of

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/backend_ops.h"
 
 enum { GIB_SHIFT = 30, MIB = 1 << 20 };
 
@@ -21,7 +20,7 @@ void device_sizes(config *c)
 #ifdef LORAD_CUDA
     bool ask = (c->engine_max_rows == 0 || c->engine_max_seqs == 0) &&
                strcmp(c->engine_backend, "cpu") != 0;
-    if (ask) bytes = backend_cuda.memory((int)c->engine_device);
+    if (ask) bytes = be_memory(&backend_cuda, (int)c->engine_device);
 #endif
     for (size_t i = sizeof(by) / sizeof(by[0]); i-- > 0;) {
         if (bytes < by[i].bytes) continue;

@@ -4,7 +4,8 @@
  * splits): a warp owns 16 packed rows, its keys come in tiles of 64, and tile_scores(),
  * tile_soften() and tile_values() are all the arithmetic (online softmax: Milakov and Gimelshein;
  * FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products
- * are bf16 or f16 (the pages' type) on tensor cores with f32 sums; scores and weights stay f32 until the second product.
+ * are bf16 or f16 (the pages' type) on tensor cores with f32 sums; scores and weights stay f32
+ * until the second product.
  * What could be contracted differently in two copies of the code is written with explicit
  * roundings, so that both kernels give the same bits.
  *
@@ -20,9 +21,9 @@
  */
 #include "engine/cuda/attend.h"
 
-#include "engine/cuda/floats.h"
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/floats.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 
 enum {
     WARP = 32,

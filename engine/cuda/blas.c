@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/log.h"
-#include "engine/cuda/gemm.h"
+#include "engine/cuda/products/gemm.h"
 
 enum { CANDIDATES = 8 }; /* of each bucket */
 

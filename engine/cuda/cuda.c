@@ -171,7 +171,7 @@ static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp 
     return ERR_NONE;
 }
 
-size_t cuda_device_bytes(int device)
+static size_t device_bytes(int device)
 {
     struct cudaDeviceProp p;
     cuda_state cu = {0};
@@ -281,7 +281,7 @@ const backend_ops backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
-    .memory = cuda_device_bytes,
+    .memory = device_bytes,
     .lost = cuda_lost,
     .remedy = cuda_remedy,
     .alloc = cuda_alloc,

@@ -30,7 +30,7 @@
 #include "engine/base/lock.h"
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
-#include "engine/cuda/gemm.h"
+#include "engine/cuda/products/gemm.h"
 #include "engine/cuda/kv.h"
 #include "engine/cuda/rows.h"
 #include "engine/cuda/sample.h"
@@ -364,8 +364,6 @@ void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cuda_kv_copied(backend *be);
 bool cuda_pin(backend *be, void *p, size_t bytes);
 void cuda_unpin(backend *be, void *p);
-/* Bytes of a device's memory; 0: there is none that serves. */
-size_t cuda_device_bytes(int device);
 void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                       const float *q_norm, const float *k_norm, float norm_eps,
                       const rope_table *rope, const step *s, int layer);

@@ -3,9 +3,9 @@
  * A page holds CU_PAGE_TOKENS positions of every layer.  For one (layer, kv head) it is
  *     K [CU_PAGE_TOKENS][head_dim]
  *     V [CU_PAGE_TOKENS][head_dim]
- * of f32, bf16 or f16, so that one head's part of a page is one contiguous piece.  Pages stand `stride`
- * bytes apart, in any order; rows of two-byte values begin on 16 bytes where head_dim is a multiple of 8
- * (asked by the tensor-core path).
+ * of f32, bf16 or f16, so that one head's part of a page is one contiguous piece.  Pages stand
+ * `stride` bytes apart, in any order; rows of two-byte values begin on 16 bytes where head_dim is a
+ * multiple of 8 (asked by the tensor-core path).
  */
 #ifndef ENGINE_CUDA_KV_H
 #define ENGINE_CUDA_KV_H

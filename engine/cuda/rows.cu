@@ -7,9 +7,9 @@
  */
 #include "engine/cuda/rows.h"
 
-#include "engine/cuda/floats.h"
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/floats.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 
 enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535, NORM_THREADS = 1024 };
 

@@ -11,9 +11,9 @@
  */
 #include "engine/cuda/sample.h"
 
-#include "engine/cuda/floats.h"
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/floats.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 
 enum {
     WARP = 32,

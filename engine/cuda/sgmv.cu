@@ -6,8 +6,8 @@
  */
 #include "engine/cuda/sgmv.h"
 
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 #include "engine/cuda/sgmv_inside.h"
 
 enum {

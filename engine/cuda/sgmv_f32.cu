@@ -3,7 +3,7 @@
  *
  * For bases that are F32 (or F16 held to f32 sums): correct and even, not fast.
  */
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/launch.h"
 #include "engine/cuda/sgmv_inside.h"
 
 enum { THREADS = 256, WARPS = THREADS / CU_WARP };

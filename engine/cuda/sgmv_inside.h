@@ -3,8 +3,8 @@
 #ifndef ENGINE_CUDA_SGMV_INSIDE_H
 #define ENGINE_CUDA_SGMV_INSIDE_H
 
-#include "engine/cuda/floats.h"
-#include "engine/cuda/intrin.h"
+#include "engine/cuda/products/floats.h"
+#include "engine/cuda/products/intrin.h"
 #include "engine/cuda/sgmv.h"
 
 cudaError_t sgmv_f32_shrink(cudaStream_t stream, const sgmv_args *args);

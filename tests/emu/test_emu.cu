@@ -6,8 +6,8 @@
 
 #include <check.h>
 
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 #include "tests/emu/emu.h"
 #include "tests/run_suite.h"
 

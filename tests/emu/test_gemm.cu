@@ -1,7 +1,8 @@
-/* test_gemm.cu -- engine/cuda/gemm.cu against f64: shapes with ragged rows, columns and k, split
+/* test_gemm.cu -- engine/cuda/products/gemm.cu against f64: shapes with ragged rows, columns and k,
+ * split
  * and whole, few rows and many; and each row against itself in products of every size, bit for
  * bit. */
-#include "engine/cuda/gemm.h"
+#include "engine/cuda/products/gemm.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 

@@ -2,8 +2,8 @@
  * place, four values a word. */
 #include "tests/gpu/noise.h"
 
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 
 enum { THREADS = 256, BLOCKS_MAX = 4096 };
 

@@ -930,7 +930,7 @@ _rule("embed.own-rows", "engine/cpu/rows.c",
       "if (own >= 0)", "if (own > 1 << 30)",
       "adapters.test_golden", "a token's row of the adapter goes over the base's")
 _rule("sgmv.scale", "engine/cuda/sgmv_inside.h",
-      "fmaf(m->scale, sum, in)", "fmaf(1.0F, sum, in)",
+      "cu_fma(m->scale, sum, in)", "fmaf(1.0F, sum, in)",
       "emu.test_sgmv", "LoRA is scaled on a device")
 _rule("sgmv.shrink-chains", "engine/cuda/sgmv.cu",
       "for (int w = 1; w < WARPS; w++) sum +=", "for (int w = 2; w < WARPS; w++) sum +=",

@@ -4,8 +4,9 @@
  * A stream's operations run in order, on the thread that waits for them; an event is a place in a
  * stream's queue, and waiting for it runs that stream up to there.  What real devices do at some
  * time, this one does as late as it may: a missing event or a staging buffer that is written too
- * early is then always wrong.  With $EMU_EAGER it does it as early as it may, or now so, now so.  A graph is the list of operations that were captured, each with the
- * arguments it had then (kernels': their bytes), and a launch performs them again: what hung on the
+ * early is then always wrong.  With $EMU_EAGER it does it as early as it may, or now so, now so.
+ * A graph is the list of operations that were captured, each with the arguments
+ * it had then (kernels': their bytes), and a launch performs them again: what hung on the
  * host at capture stays as it was.  While a thread captures, its calls that wait, allocate or free
  * spoil the capture, as CUDA has it for what it calls unsafe.
  *

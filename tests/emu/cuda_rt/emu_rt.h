@@ -56,12 +56,12 @@ void emu_rt_count(emu_rt_counts *out);
 /* How often something whose name holds `part` was enqueued, also while a graph was captured. */
 uint64_t emu_rt_launched(const char *part);
 
-/* cuBLAS's heuristic names nothing any more: products are ours (engine/cuda/gemm.h). */
+/* cuBLAS's heuristic names nothing any more: products are ours (engine/cuda/products/gemm.h). */
 void emu_rt_no_cublas(bool none);
 bool emu_rt_has_cublas(void);
 
-/* Names of kernels and products, each before a semicolon, go there as they are enqueued one by one; NULL:
- * nowhere. */
+/* Names of kernels and products, each before a semicolon, go there as they are enqueued one by
+ * one; NULL: nowhere. */
 void emu_rt_trace(FILE *to);
 
 #ifdef __cplusplus

@@ -14,8 +14,8 @@
  *
  * All lanes of a warp take part in every call of a shuffle, vote, mma or ldmatrix.
  */
-#ifndef ENGINE_CUDA_INTRIN_H
-#define ENGINE_CUDA_INTRIN_H
+#ifndef ENGINE_CUDA_PRODUCTS_INTRIN_H
+#define ENGINE_CUDA_PRODUCTS_INTRIN_H
 
 #include <stdbool.h>
 #include <stdint.h>

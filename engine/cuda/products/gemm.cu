@@ -6,11 +6,11 @@
  *
  * Held to its oracle by tests/emu/test_gemm.cu.
  */
-#include "engine/cuda/gemm.h"
+#include "engine/cuda/products/gemm.h"
 
-#include "engine/cuda/floats.h"
-#include "engine/cuda/intrin.h"
-#include "engine/cuda/launch.h"
+#include "engine/cuda/products/floats.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 
 enum {
     SMALL_WARPS = 4,
@@ -106,8 +106,8 @@ CU_INLINE void put_value(const gemm_args *a, int row, int col, float sum)
     a->y[at] = sum;
 }
 
-/* sum[nt][i] is of row row0 + 8 nt + 2q + i % 2 and column col + 8 (i / 2).  To `plane` as it is, or,
- * where that is NULL, to y. */
+/* sum[nt][i] is of row row0 + 8 nt + 2q + i % 2 and column col + 8 (i / 2).  To `plane` as it is,
+ * or, where that is NULL, to y. */
 template <int NT>
 CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int row0, int col, int q)
 {

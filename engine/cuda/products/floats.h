@@ -3,10 +3,10 @@
  * Where two kernels must give the same bits, the compiler may not contract a product and a sum in
  * one and not in the other: these do what they say.  For .cu files only.
  */
-#ifndef ENGINE_CUDA_FLOATS_H
-#define ENGINE_CUDA_FLOATS_H
+#ifndef ENGINE_CUDA_PRODUCTS_FLOATS_H
+#define ENGINE_CUDA_PRODUCTS_FLOATS_H
 
-#include "engine/cuda/intrin.h"
+#include "engine/cuda/products/intrin.h"
 
 /* Before a loop whose body indexes registers by the counter (all turns), or that gains
  * from a few turns at once. */

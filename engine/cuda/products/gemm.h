@@ -15,8 +15,8 @@
  * It is taken, as for LoRA (sgmv.h), that an mma's result for one column of its operand does not
  * depend on its other columns.  Held to an f64 oracle by tests/emu/test_gemm.cu.
  */
-#ifndef ENGINE_CUDA_GEMM_H
-#define ENGINE_CUDA_GEMM_H
+#ifndef ENGINE_CUDA_PRODUCTS_GEMM_H
+#define ENGINE_CUDA_PRODUCTS_GEMM_H
 
 #include <stdbool.h>
 #include <stddef.h>

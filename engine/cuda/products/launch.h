@@ -9,8 +9,8 @@
  *
  * Kernels do not use __shared__ themselves.
  */
-#ifndef ENGINE_CUDA_LAUNCH_H
-#define ENGINE_CUDA_LAUNCH_H
+#ifndef ENGINE_CUDA_PRODUCTS_LAUNCH_H
+#define ENGINE_CUDA_PRODUCTS_LAUNCH_H
 
 #include <cuda_runtime.h>
 
