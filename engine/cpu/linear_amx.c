@@ -47,8 +47,8 @@ static inline __attribute__((always_inline)) void fetch(ahead *a)
     a->at += 4 * 64;
 }
 
-/* Two row blocks at once, k from k0, where w begins, to k1; what was summed before comes from, and goes to, `out`.
- * Storing and loading an accumulator changes no bit. */
+/* Two row blocks at once, k from k0, where w begins, to k1; what was summed before comes from, and
+ * goes to, `out`.  Storing and loading an accumulator changes no bit. */
 static inline __attribute__((always_inline)) void
 two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1, ahead *a)
 {

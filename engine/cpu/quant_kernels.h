@@ -17,7 +17,7 @@
 #endif
 
 #include "engine/base/halves.h"
-#include "engine/cpu/coded_kernels.h"
+#include "engine/cpu/quant/coded_kernels.h"
 #include "engine/cpu/linear.h"
 #include "engine/cpu/vec.h"
 

@@ -35,18 +35,42 @@ TURNS = 3
 EMBED_EACH, EMBED_REQUESTS, EMBED_TURNS = 8, 1, 5  # inputs of a request, requests of a turn
 
 
+def ready():
+    """The environment that llama.cpp runs in, made once."""
+    if not (VENV / "done").exists():
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        subprocess.run([VENV / "bin/pip", "install", "--quiet", "xllamacpp", "gguf", "numpy"], check=True)
+        (VENV / "done").write_text("")
+
+
 def prepared(size):
     """The model's folder, with its GGUF beside."""
     where = ROOT / "build/bench" / size
     if not (where / "config.json").exists() or not (where / "adapters").exists():
         subprocess.run([sys.executable, ROOT / "tests/tools/make_random_model.py", size, where, "--adapters", str(STREAMS)],
                        check=True)
-    if not (VENV / "done").exists():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-        subprocess.run([VENV / "bin/pip", "install", "--quiet", "xllamacpp", "gguf", "numpy"], check=True)
-        (VENV / "done").write_text("")
+    ready()
     subprocess.run([VENV / "bin/python", ROOT / "tests/bench/peer/peer_gguf.py", where], check=True)
     return where
+
+
+def llama_bench():
+    path = os.environ.get("LORAD_PEER_LLAMA_BENCH")
+    if not path:
+        print("LORAD_PEER_LLAMA_BENCH is not set: the path of ik_llama.cpp's llama-bench", file=sys.stderr)
+        sys.exit(2)
+    return pathlib.Path(path)
+
+
+def quantised(folder, form):
+    """base.gguf as `form`, made once by llama-quantize beside llama-bench."""
+    path = folder / f"{form}.gguf"
+    if not path.exists():
+        new = path.with_suffix(".new")
+        subprocess.run([llama_bench().with_name("llama-quantize"), folder / "base.gguf", new, form.upper()], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        new.rename(path)
+    return path
 
 
 def answers(port, path, tls=None):
@@ -81,10 +105,11 @@ class Lorad(Server):
 
 
 class Peer:
-    def __init__(self, where, adapters, embeds=False):
+    """Of a model's folder, or of one file."""
+    def __init__(self, where, adapters=False, embeds=False):
         self.port = free_port()
-        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", where / "gguf/base.gguf", str(self.port),
-                     str(STREAMS), str(CONTEXT)]
+        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py",
+                     where if where.suffix == ".gguf" else where / "gguf/base.gguf", str(self.port), str(STREAMS), str(CONTEXT)]
         if embeds:
             self.argv.append("--mean")
         if adapters:
@@ -117,7 +142,7 @@ def startup(where):
             while not list(pathlib.Path(data).glob("packed/*.weights")):
                 time.sleep(0.1)
         for _ in range(TURNS):
-            with Peer(where, False) as p:
+            with Peer(where) as p:
                 now = time.monotonic()
                 took["peer"].append({"s": now - p.began, "cpu_s": cpu_s(p.process.pid) - p.began_cpu_s,
                                      "with_python_s": now - p.started})
@@ -248,7 +273,7 @@ def embeddings(where):
         return {"model": "base", "input": [[rng.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(EMBED_EACH)]}
 
     with tempfile.TemporaryDirectory() as data, Lorad(where, data, {"model.pooling": "mean"}) as server, \
-            Peer(where, False, True) as peer:
+            Peer(where, embeds=True) as peer:
         headers = {"Authorization": f"Bearer {server.tenant('t')}", **plain}
         sides = {"lorad": (server.connect(timeout=600), headers),
                  "peer": (http.client.HTTPConnection("127.0.0.1", peer.port, timeout=600), plain)}

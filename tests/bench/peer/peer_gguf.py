@@ -62,17 +62,18 @@ def finish(writer, path):
     path.with_suffix(".new").rename(path)
 
 
-def add_words(writer, where):
+def add_words(writer, where, cfg):
     t = json.loads((where / "tokenizer.json").read_text())
     words, special = t["model"]["vocab"], {a["content"]: a["id"] for a in t["added_tokens"]}
     by_id = {i: w for w, i in {**words, **special}.items()}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([by_id[i] for i in range(len(by_id))])
-    writer.add_token_types([gguf.TokenType.CONTROL if by_id[i] in special else gguf.TokenType.NORMAL
-                            for i in range(len(by_id))])
+    kinds = gguf.TokenType
+    writer.add_token_list([by_id.get(i, f"[PAD{i}]") for i in range(cfg["vocab_size"])])
+    writer.add_token_types([kinds.UNUSED if i not in by_id else kinds.CONTROL if by_id[i] in special else kinds.NORMAL
+                            for i in range(cfg["vocab_size"])])
     writer.add_token_merges([" ".join(m) for m in t["model"]["merges"]])
-    writer.add_eos_token_id(special["<|im_end|>"])
+    writer.add_eos_token_id(special.get("<|im_end|>", cfg["eos_token_id"]))
     writer.add_add_bos_token(False)
 
 
@@ -97,12 +98,12 @@ def write_base(where, cfg, path):
     w.add_head_count(cfg["num_attention_heads"])
     w.add_head_count_kv(cfg["num_key_value_heads"])
     w.add_layer_norm_rms_eps(cfg["rms_norm_eps"])
-    w.add_rope_freq_base(cfg["rope_theta"])
+    w.add_rope_freq_base(cfg.get("rope_theta") or cfg["rope_parameters"]["rope_theta"])
     w.add_rope_dimension_count(cfg["hidden_size"] // cfg["num_attention_heads"])
     w.add_vocab_size(cfg["vocab_size"])
     if mixed:
         add_experts(w, cfg)
-    add_words(w, where)
+    add_words(w, where, cfg)
     for part in sorted(where.glob("*.safetensors")):
         for name, bits in tensors(part):
             if name in OTHERS:

@@ -6,29 +6,14 @@ difference of a long and a short run.  LORAD_PEER_LLAMA_BENCH is the path of lla
 instruction set.  One line of JSON: milliseconds for a token of one stream, and of a prompt."""
 import json
 import os
-import pathlib
 import resource
 import subprocess
 import sys
 
-from peer import ROOT, prepared
+from peer import ROOT, llama_bench, prepared, quantised
 
 TURNS, SHORT, LONG = 3, 8, 40  # tokens of one stream
 PROMPTS = 128, 384
-
-
-def quantised(bench, form):
-    """The file, made once."""
-    if form == "moe":  # as it is, in BF16
-        return prepared("moe") / "gguf/base.gguf"
-    where = prepared("1.1B") / "gguf"
-    path = where / f"{form}.gguf"
-    if not path.exists():
-        new = path.with_suffix(".new")
-        subprocess.run([bench.with_name("llama-quantize"), where / "base.gguf", new, form.upper()], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        new.rename(path)
-    return path
 
 
 def cpu_s(argv):
@@ -57,12 +42,9 @@ def prompt(path):
 
 
 def main():
-    bench = os.environ.get("LORAD_PEER_LLAMA_BENCH")
-    if not bench:
-        print("peer_ik.py: LORAD_PEER_LLAMA_BENCH is not set: the path of ik_llama.cpp's llama-bench", file=sys.stderr)
-        sys.exit(2)
-    bench = pathlib.Path(bench)
-    path = quantised(bench, sys.argv[1])
+    bench = llama_bench()
+    form = sys.argv[1]  # a mixture as it is, in BF16
+    path = prepared("moe") / "gguf/base.gguf" if form == "moe" else quantised(prepared("1.1B") / "gguf", form)
     took = {"lorad": {"token_ms": [], "prompt_token_ms": []}, "peer": {"token_ms": [], "prompt_token_ms": []}}
     for _ in range(TURNS):
         took["lorad"]["token_ms"].append(ours(path, "base-1")["decode_s"] * 1000)

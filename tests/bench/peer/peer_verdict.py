@@ -25,6 +25,15 @@ def quantised(name, ours, theirs):
 def main():
     name, r = sys.argv[1], json.loads(sys.argv[2])
     ours, theirs = r["lorad"], r["peer"]
+    if name.startswith("kl-"):
+        ratios = [a / b for a, b in zip(ours, theirs)]
+        figure = statistics.median(ratios)
+        ok = figure <= 1.05
+        print(f"{name} {figure:.3f} times llama.cpp's mean KL divergence to BF16 in F32 arithmetic, median of {len(ratios)}, "
+              f"{min(ratios):.3f} to {max(ratios):.3f}: {statistics.median(ours):.3g} to {statistics.median(theirs):.3g} over "
+              f"{r['positions']} positions of conf/demo's base (its BF16 file: {statistics.median(r['plain']):.1g}) "
+              f"(asked 1.05): {'ok' if ok else 'short'}")
+        return ok
     if name.startswith("startup-"):
         s, peer_s = mid(ours, "s"), mid(theirs, "s")
         ok = s <= peer_s
