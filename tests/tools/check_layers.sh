@@ -84,11 +84,10 @@ engine/grammar: engine/text engine/text/unicode engine/base
 engine/sample: engine/base/exp.h engine/base/heap.h
 # backend.h, step.h, lora.h: what the streets below it and both backends agree on
 engine: engine/sample/sampler.h engine/base
-engine/cpu: engine engine/base engine/cpu/quant
+engine/cpu: engine engine/base
 engine/cpu/experts: engine/cpu engine/base/round.h
 engine/cuda: engine
 engine/cuda/products: engine
-engine/cpu/quant: engine/cpu
 engine/model: engine engine/files engine/sample/bars.h engine/sample/pooling.h engine/base
 engine/memory: engine engine/base
 engine/watch: engine/base
