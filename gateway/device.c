@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 enum { GIB_SHIFT = 30, MIB = 1 << 20 };
 
 /* Prompts want many rows at once where there is room for what each row takes beside the weights. */

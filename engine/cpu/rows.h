@@ -9,7 +9,7 @@ typedef struct row_kernels {
     void (*layer_norm)(float *out, const float *x, const float *weight, const float *bias,
                        float eps, int dim);
     void (*silu_mul)(float *gate, const float *up, size_t n);
-    void (*gelu_mul)(float *gate, const float *up, size_t n); /* the one with tanh */
+    void (*gelu_mul)(float *gate, const float *up, size_t n);    /* the one with tanh */
     void (*clamped_mul)(float *gate, const float *up, size_t n); /* ACT_SWIGLU_CLAMPED */
     void (*silu)(float *x, size_t n);
     void (*gelu)(float *x, size_t n);

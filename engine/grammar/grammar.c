@@ -731,9 +731,7 @@ static err_code build_choice(g_auto *out, const cJSON *list, err *e)
 /* The kind and the text: equal keys, equal grammars. */
 static char *key_of(const grammar_spec *spec, size_t *len)
 {
-    char *text = spec->text   ? strdup(spec->text)
-                 : spec->json ? json_print(spec->json)
-                              : strdup("");
+    char *text = spec->text ? strdup(spec->text) : spec->json ? json_print(spec->json) : strdup("");
     if (!text) return NULL;
     *len = strlen(text) + 1;
     char *key = malloc(*len + 1);

@@ -59,7 +59,7 @@ typedef enum {
 typedef struct grammar_spec {
     grammar_kind kind;
     const cJSON *json; /* the schema (NULL: any object), strings to choose from, or tags */
-    const char *text; /* GRAMMAR_REGEX: the whole answer matches; GRAMMAR_CFG: the grammar */
+    const char *text;  /* GRAMMAR_REGEX: the whole answer matches; GRAMMAR_CFG: the grammar */
 } grammar_spec;
 
 /* Compiled, or found in the cache.  ERR_INPUT, ERR_UNSUPPORTED and ERR_LIMIT say what is wrong
