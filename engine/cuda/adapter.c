@@ -288,6 +288,8 @@ static bool write_table(const cuda_state *cu, writer *w, const lora_view *view)
         };
         for (int p = 0; p < PROJ_COUNT; p++) {
             int at = l * PROJ_COUNT + p;
+            w->mats[at] = (sgmv_mat){.rank = 0};
+            if (d_out[p] == 0) continue; /* of a family that this backend refuses */
             if (!write_mat(w, at, &view->mat[at], d_out[p])) return false;
         }
     }

@@ -350,7 +350,7 @@ static void put_busy_adapters(prom *p, server *s, int most)
     int n = list && owner ? book_busiest(stats_book(s->stats), list, most) : 0;
     for (int i = 0; i < n; i++) name_tenant(s, list[i].tenant_id, owner[i]);
     p->failed |= !list || !owner;
-    put_busiest(p, list, owner, n);
+    if (n > 0) put_busiest(p, list, owner, n);
     free(list);
     free(owner);
 }

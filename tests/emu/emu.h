@@ -80,7 +80,7 @@ void emu_wrote(const void *p, size_t bytes);
 const void *emu_first_unwritten(const void *p, size_t bytes);
 int emu_is_device(const void *p, size_t bytes);
 
-/* ---- inside kernels: used by the stand-in headers and engine/cuda/products/intrin.h ----------------- */
+/* ---- inside kernels: used by the stand-in headers and engine/cuda/products/intrin.h ---- */
 
 struct dim3 {
     unsigned x, y, z;

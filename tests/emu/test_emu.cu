@@ -229,7 +229,7 @@ enum plant {
 /* What is missing shows itself as a race or as a read too early, by the order of the threads. */
 enum { RACE_OR_EARLY = 100 };
 static const int expected[N_PLANT] = {EMU_OK,        EMU_BOUNDS,    EMU_BOUNDS,    EMU_BOUNDS,
-                                      EMU_BOUNDS,    EMU_UNINIT,    EMU_UNINIT,    RACE_OR_EARLY,
+                                      EMU_BOUNDS,    EMU_UNINIT,    RACE_OR_EARLY, RACE_OR_EARLY,
                                       RACE_OR_EARLY, EMU_RACE,      EMU_RACE,      EMU_UNINIT,
                                       EMU_UNINIT,    RACE_OR_EARLY, EMU_IN_FLIGHT, EMU_DIVERGED,
                                       EMU_DIVERGED,  EMU_DIVERGED,  EMU_DIVERGED,  EMU_MISALIGNED};

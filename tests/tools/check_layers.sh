@@ -86,7 +86,7 @@ engine/sample: engine/base/exp.h engine/base/heap.h
 engine: engine/sample/sampler.h engine/base
 engine/cpu: engine engine/base
 engine/cpu/experts: engine/cpu engine/base/round.h
-engine/cuda: engine
+engine/cuda: engine engine/sample/sampler.h engine/base engine/cuda/products
 engine/cuda/products: engine
 engine/model: engine engine/files engine/sample/bars.h engine/sample/pooling.h engine/base
 engine/memory: engine engine/base
@@ -140,8 +140,8 @@ tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/dev
 tests/engine/grammar: engine/grammar/grammar_inside.h
 tests/gateway: tests/gateway/http/fake_civetweb.h
 tests/fuzz/wire: gateway/http gateway/route.h tests/fuzz
-tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/doors gateway/openai storage tui/sse.h tui/top/topdata.h gateway/route.h gateway/http
-tests/gpu: engine tests/emu/cuda_rt/emu_rt.h
+tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/doors gateway/openai storage tui/sse.h tui/top/topdata.h
+tests/gpu: engine tests/emu/cuda_rt/emu_rt.h engine/base engine/cuda engine/model engine/cuda/products
 tests/storage/fleet: storage/store_sql.h
 tests/sim: engine/memory engine/sched
 tests/tui: gateway/net/devcert.h

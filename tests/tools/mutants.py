@@ -59,24 +59,24 @@ _rule("pooled.max-seq-length", "gateway/openai/completion_pooled.c",
 # ---- quantised weights -----------------------------------------------------------------------
 
 _rule("quant.signs", "engine/cpu/quant_kernels.h",
-      "return _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(four, v));",
-      "return _mm256_maddubs_epi16(_mm256_abs_epi8(v), four);",
+      "qv four = _mm256_sign_epi8(quant_four(x + r * QUANT_QUAD), v);",
+      "qv four = quant_four(x + r * QUANT_QUAD);",
       "cpu.test_kernels", "products of quantised weights have the weights' signs")
 _rule("quant.order-of-x", "engine/cpu/linear.c",
       "turned[k] = x[w->quant.order[k]];", "turned[k] = x[k];",
       "cpu.test_kernels", "a quantised matrix reads x in its own order of columns")
 _rule("quant.zero", "engine/cpu/quant_kernels.h",
-      "d -= vf_load(b->off + c) * vf_set((float)x->sum);", "d -= vf_set((float)x->sum);",
+      "if (f->form == SCALES_ZERO) d -= quant_load(s->off[i] + c) * (t->lean[i][r] - zero);", "",
       "cpu.test_kernels", "each column's own zero is taken away")
 _rule("quant.nested-min", "engine/cpu/quant_kernels.h",
-      "quant_parts(b->off, b->outer_min, parts + (size_t)(f->span / f->group) * PANEL);",
-      "quant_parts(b->off, b->outer_min, parts);",
+      "quant_parts(s->off[i], s->outer_min, parts + f->min_parts);",
+      "quant_parts(s->off[i], s->outer_min, parts);",
       "cpu.test_kernels", "nested mins have parts of their own")
 _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
 _rule("quant.native", "engine/model/model_weights.c",
-      "return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row;", "return false;",
+      "return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row &&", "return false &&",
       "engine.test_quant", "quantised matrices are served by their codes")
 _rule("quant.dora", "engine/cpu/dora.c",
       "quant_panel_f32(g->panel, g->w, panel);", "memset(g->panel, 0, one.panel_bytes);",
@@ -1237,9 +1237,6 @@ _rule("quant.zero-off", "engine/model/stored_folder.c",
 _rule("quant.order", "engine/model/stored_folder.c",
       "order[(int)g * group + fill[g]++] = k;", "order[(int)g * group + fill[g]++] = (int)g * group;",
       "engine.test_quant", "columns of desc_act go back to their places")
-_rule("quant.rounded", "engine/model/stored_folder.c",
-      "out[k] = bf16_to_f32(bf16_from_f32(value[code[k]] * scale));", "out[k] = value[code[k]] * scale;",
-      "engine.test_quant", "FP8 becomes BF16, as its libraries have it")
 _rule("quant.unknown-key", "engine/files/gguf_config.c",
       'if (!is) return refuse(m, name, "is not supported");', "(void)is;",
       "engine.test_quant", "a key of the architecture that is not known is refused")

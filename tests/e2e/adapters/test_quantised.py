@@ -69,7 +69,7 @@ def other_bases(s, alice, form):
 def a_gguf():
     """By its codes, that is with x in int8: no two tokens of these answers are so near that it matters."""
     serves_the_goldens(QUANT / "gguf-llama" / "model-00001-of-00002.gguf", QUANT / "gguf-llama" / "golden.bin", "F16",
-                       "auto", "by their codes, some as plain values,")
+                       "auto", "by their codes")
 
 
 def a_gptq_folder():

@@ -93,7 +93,7 @@ START_TEST(the_device_picks_what_the_host_picks)
     err e;
     backend_config bc = served_backend();
     state = (uint64_t)_i + 1;
-    emu_rt_device(1, (size_t)96 << 20);
+    emu_rt_device(2, (size_t)96 << 20); /* served_backend() takes the second */
     ck_assert_msg(be_open(&v.be, &backend_cuda, &bc, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_int_eq(model_load(&v.m, "fixtures/models/llama-bf16", v.be, ROWS, ROWS, &e), 0);
     int n_vocab = model_get_config(v.m)->n_vocab;

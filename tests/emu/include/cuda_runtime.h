@@ -1,8 +1,8 @@
 /* cuda_runtime.h -- the words of CUDA C that kernels use, for the host compiler (tests/emu/emu.h).
  *
  * Only what the language itself has: qualifiers, built-in variables, vector types, barriers.
- * Everything else goes through engine/cuda/products/intrin.h and launch.h.  The run-time API's calls stand
- * in emu_runtime.h beside this file.
+ * Everything else goes through engine/cuda/products/intrin.h and launch.h.  The run-time API's
+ * calls stand in emu_runtime.h beside this file.
  */
 #ifndef EMU_CUDA_RUNTIME_H
 #define EMU_CUDA_RUNTIME_H
