@@ -1,5 +1,6 @@
 /* test_sched.c -- the scheduler over a fake model; how that answers: sched_rig.h. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "tests/engine/sched/sched_rig.h"
 #include "tests/run_suite.h"
@@ -472,6 +473,9 @@ START_TEST(the_board_shows_the_queue_between_steps)
     submit(r, c);
     await_step(r, 2); /* one token is out, the second step stands at the gate */
     submit(r, queued);
+    /* It waits longer than it took from its deadline to the queue, however slow the machine is. */
+    int64_t sent_us = clock_now_us(), until_us = 2 * sent_us - queued->rq.ttft_deadline_us + 1000;
+    while (clock_now_us() < until_us) usleep(500);
     ck_assert(!board_read(sched_board(r->sc), 1000, &p)); /* asked: there is none yet */
     gate(r, true, 2);
     await_step(r, 4);
