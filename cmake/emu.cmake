@@ -55,7 +55,7 @@ add_emu_test(test_sgmv tests/emu/test_sgmv.cu)
 add_emu_test(test_gemm tests/emu/test_gemm.cu)
 
 # What nvcc made of the kernels: tensor cores, registers, no local memory; within the budget.
-if(LORAD_CUDA)
+if(LORAD_CUDA AND NOT LORAD_SANITIZE) # emu.bench_device names the launches
     add_test(NAME gpu.sass COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/sass.py ${LORAD_CUDA_OBJECTS})
     add_test(NAME gpu.predict COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/predict.py
         --trace $<TARGET_FILE:emu.bench_device> ${LORAD_CUDA_OBJECTS})
