@@ -16,11 +16,12 @@
  *
  * Each round serves the texts of the file (streams take them by turns) with guesses and without;
  * which goes first changes.  One line of JSON for each: seconds from the first token to the last of
- * all, tokens, guesses.
+ * all, seconds of the processor from the first prompt to the last token, tokens, guesses.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -375,6 +376,14 @@ static double serve(sched *sc, int streams, int from, bool lora, int most, int *
     return (double)(last - first) / 1e6;
 }
 
+/* Of this process, its threads together. */
+static double cpu_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void measure(const char *path, int streams, int round, bool lora, bool with)
 {
     int speculate = with || draft ? 8 : 0, most = draft ? DRAFT_ANSWER : TOKENS;
@@ -386,16 +395,19 @@ static void measure(const char *path, int streams, int round, bool lora, bool wi
     for (int from = 0; draft && from < n_texts; from += streams) /* ... and guesses are worth */
         (void)serve(sc, streams, from, lora, 24, &n);
     sched_stats_get(sc, &before);
+    double cpu = cpu_s();
     for (int from = 0; from < n_texts; from += streams) {
         s += serve(sc, streams, from, lora, most, &n);
         tokens += n;
     }
+    cpu = cpu_s() - cpu;
     sched_stats_get(sc, &after);
     sched_destroy(sc);
-    printf("{\"text\":\"%s\",\"streams\":%d,\"round\":%d,\"lora\":%s,\"with\":%s,\"s\":%.4f,"
+    printf("{\"text\":\"%s\",\"streams\":%d,\"round\":%d,\"lora\":%s,\"with\":%s,\"s\":%.4f,\"cpu_"
+           "s\":%.4f,"
            "\"tokens\":%d,\"steps\":%d,\"guessed\":%d,\"right\":%d,\"drafted\":%d,"
            "\"draft_s\":%.4f}\n",
-           path, streams, round, lora ? "true" : "false", with ? "true" : "false", s, tokens,
+           path, streams, round, lora ? "true" : "false", with ? "true" : "false", s, cpu, tokens,
            (int)(after.n_steps - before.n_steps), (int)(after.n_guessed - before.n_guessed),
            (int)(after.n_guessed_right - before.n_guessed_right),
            (int)(after.guessed_by[GUESS_DRAFT] - before.guessed_by[GUESS_DRAFT]),
