@@ -134,7 +134,7 @@ static double prompt_us(const sched *sc, const request *rq)
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
 
-static board_row row_of(const sched *sc, const request *rq, int64_t now)
+static board_row row_of(const sched *sc, const request *rq, int64_t now, const int64_t loads_us[2])
 {
     return (board_row){.id = rq->id,
                        .tenant_id = rq->tenant_id,
@@ -153,7 +153,7 @@ static board_row row_of(const sched *sc, const request *rq, int64_t now)
                        .last_token_us = rq->last_token_us,
                        .ttft_deadline_us = rq->ttft_deadline_us,
                        .tpot_target_us = rq->tpot_target_us,
-                       .overdue = sched_cause_overdue(sc, rq, now)};
+                       .overdue = sched_cause_overdue(sc, rq, now, loads_us)};
 }
 
 /* Somebody has asked what is in the queue. */
@@ -162,13 +162,15 @@ static void show(sched *sc)
     board_row *row;
     board_share *share;
     int n_row = 0, n_share = 0;
-    int64_t now = clock_now_us();
+    int64_t now = clock_now_us(), loads_us[2];
+    sched_cause_loads(sc, loads_us); /* takes a lock, so before the board's */
     if (!board_open(sc->board, &row, &share)) return;
-    for (int i = 0; i < sc->n; i++) row[n_row++] = row_of(sc, sc->list[i], now);
+    for (int i = 0; i < sc->n; i++) row[n_row++] = row_of(sc, sc->list[i], now, loads_us);
     for (int cursor = 0, tickets[SCAN]; cursor < sc->cap;) {
         int left = sc->cap - cursor;
         int n = fair_scan(sc->fair, &cursor, left < SCAN ? left : SCAN, tickets);
-        for (int i = 0; i < n; i++) row[n_row++] = row_of(sc, fair_who(sc->fair, tickets[i]), now);
+        for (int i = 0; i < n; i++)
+            row[n_row++] = row_of(sc, fair_who(sc->fair, tickets[i]), now, loads_us);
     }
     for (; n_share < FAIR_TENANTS; n_share++) {
         board_share *s = &share[n_share];

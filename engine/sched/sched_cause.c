@@ -133,12 +133,19 @@ void sched_cause_end(sched *sc, request *rq, int64_t now)
     split_loads(sc, &rq->clock);
 }
 
-miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now)
+void sched_cause_loads(const sched *sc, int64_t us[2])
+{
+    us[0] = us[1] = 0;
+    if (sc->source && sc->source->spent) sc->source->spent(sc->source->self, &us[0], &us[1]);
+}
+
+miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now,
+                               const int64_t loads_us[2])
 {
     bool late = rq->ttft_deadline_us && now > rq->ttft_deadline_us;
     if (!late || rq->first_token_us || rq->state == STATE_RUNNING) return MISS_NONE;
     cause_clock c = rq->clock; /* its own goes on */
     cause_go(&c, &sc->sums, now, c.state);
-    split_loads(sc, &c);
+    if (c.us[MISS_ADAPTER_LOAD] > 0) cause_split_loads(&c, loads_us[0], loads_us[1]);
     return cause_pick(c.us, rq->ttft_deadline_us - rq->arrived_us, MISS_PROMPT);
 }

@@ -360,7 +360,10 @@ void sched_cause_first(sched *sc, request *rq, int64_t now);
 void sched_cause_end(sched *sc, request *rq, int64_t now);
 /* Why it still waits though its first token was due; MISS_NONE: it is not late, or runs: what it
  * needs itself is known at its end. */
-miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now);
+miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now,
+                               const int64_t loads_us[2]);
+/* For it: what loads have taken so far, of the disk and in all.  Takes the source's lock. */
+void sched_cause_loads(const sched *sc, int64_t us[2]);
 
 /* Takes over what was submitted since the last step. */
 void sched_take_inbox(sched *sc);
