@@ -703,6 +703,12 @@ static inline __attribute__((always_inline)) void quant_few(float *out, const qu
         QUANT_BY_BITS(form, QUANT_CODES / 2, call) \
     }
 
+/* The bits that a code may have in a product: what a table makes of it has all. */
+static inline int quant_bits_of(int bits, bool mapped)
+{
+    return mapped ? 8 : bits;
+}
+
 static void quant_to_bytes(uint8_t *codes, const uint8_t *at, const quant_form *f)
 {
 #define SPREAD(n, bits, mapped) quant_spread(codes, at, f, n, bits, mapped)
@@ -735,7 +741,7 @@ static inline __attribute__((always_inline)) void quant_product(float *out, cons
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
     if (rows == 1 && planes) {
 #define ONE(n, bits, mapped) \
-    quant_few(out, s, &t, (n) / QUANT_QUAD_BYTES, 1, bits, mapped, mapped ? 8 : bits)
+    quant_few(out, s, &t, (n) / QUANT_QUAD_BYTES, 1, bits, mapped, quant_bits_of(bits, mapped))
         QUANT_BY_FORM(f, ONE)
 #undef ONE
     } else if (planes && f->mapped) {

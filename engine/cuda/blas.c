@@ -391,11 +391,13 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     err_code rc = describe(b, p, rows, e);
     if (rc) return rc;
     char *x = malloc(x_bytes);
-    t.right = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
-    t.c = calloc(BLAS_BUCKETS * CANDIDATES + 1, sizeof(*t.c));
-    if (!x || !t.right || !t.c) {
+    float *sums = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
+    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 1, sizeof(*all));
+    if (!x || !sums || !all) {
         rc = err_set(e, ERR_NOMEM, "no memory to try products");
     } else {
+        t.c = all;
+        t.right = sums;
         t.got = t.right + (size_t)LOOK_ROWS * (size_t)t.cols;
         fill_x(x, p->type, rows, p->k);
         cudaError_t ce = cudaMemcpyAsync(t.x, x, x_bytes, cudaMemcpyHostToDevice, stream);
@@ -407,8 +409,8 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     if (t.begin) (void)cudaEventDestroy(t.begin);
     if (t.end) (void)cudaEventDestroy(t.end);
     free(x);
-    free(t.right);
-    free(t.c);
+    free(sums);
+    free(all);
     return rc;
 }
 

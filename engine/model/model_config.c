@@ -383,8 +383,8 @@ static err_code read_groups(const cJSON *j, const family_experts *fx, expert_rou
     rc = config_dimension(j, "n_group", EXPERTS_MAX, &x->n_group, e);
     if (!rc) rc = config_dimension(j, "topk_group", EXPERTS_MAX, &x->top_group, e);
     if (rc) return rc;
-    int each = x->n / x->n_group;
-    if (x->n % x->n_group != 0 || each < x->group_best)
+    int each = x->n_group > 0 ? x->n / x->n_group : 0;
+    if (each == 0 || x->n % x->n_group != 0 || each < x->group_best)
         return err_set(e, ERR_INPUT, "\"n_group\": %d groups of %d experts", x->n_group, x->n);
     if (x->top_group > x->n_group || x->top_k > x->top_group * each)
         return err_set(e, ERR_INPUT, "\"topk_group\": %d of %d groups, for %d experts of a row",
