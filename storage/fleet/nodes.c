@@ -16,8 +16,9 @@ typedef struct members {
 static err_code take_member(void *self, const char *const *column, int n, err *e)
 {
     members *m = self;
+    if (n != 7) return err_set(e, ERR_INTERNAL, "a server's row has %d columns, not 7", n);
     fleet_member *more = realloc(m->item, (m->n + 1) * sizeof(*more));
-    if (!more || n != 7) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!more) return err_set(e, ERR_NOMEM, "out of memory");
     m->item = more;
     fleet_member *one = &m->item[m->n++];
     *one = (fleet_member){.node = atoi(column[0]),
