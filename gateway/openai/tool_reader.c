@@ -440,7 +440,11 @@ static void add_argument(tool_reader *r, const char *key, const char *value, siz
 {
     const tool_call *c = &r->call[r->n_calls - 1];
     cJSON *v = NULL, *name = cJSON_CreateString(key), *text = NULL;
-    char *own = strndup(value, len), *quoted = NULL, *label = json_print(name);
+    char *own = malloc(len + 1), *quoted = NULL, *label = json_print(name);
+    if (own) { /* what is held has no 0 at its end, so strndup() is not for it */
+        memcpy(own, value, len);
+        own[len] = 0;
+    }
     bool plain =
         !is_text(r, c->name, key) && !json_parse(value, len, &json_limits_request, &v, NULL);
     if (!plain && own) text = cJSON_CreateString(own);
