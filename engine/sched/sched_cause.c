@@ -92,13 +92,19 @@ void sched_cause_step(sched *sc, const flight *f, int64_t took_us)
 
 /* ---------------------------------------------------------------------- requests -- */
 
+void sched_cause_loads(const sched *sc, int64_t us[2])
+{
+    us[0] = us[1] = 0;
+    if (sc->source && sc->source->spent) sc->source->spent(sc->source->self, &us[0], &us[1]);
+}
+
 /* It has waited for its adapter, which is there now, or not any more. */
 static void split_loads(const sched *sc, cause_clock *c)
 {
-    int64_t disk_us, load_us;
-    if (!sc->source || !sc->source->spent || c->us[MISS_ADAPTER_LOAD] == 0) return;
-    sc->source->spent(sc->source->self, &disk_us, &load_us);
-    cause_split_loads(c, disk_us, load_us);
+    int64_t us[2];
+    if (c->us[MISS_ADAPTER_LOAD] == 0) return;
+    sched_cause_loads(sc, us);
+    cause_split_loads(c, us[0], us[1]);
 }
 
 void sched_cause_seat(sched *sc, request *rq, int kept, int64_t now)
@@ -131,12 +137,6 @@ void sched_cause_end(sched *sc, request *rq, int64_t now)
 {
     cause_end(&rq->clock, &sc->sums, now, rq->slo_class);
     split_loads(sc, &rq->clock);
-}
-
-void sched_cause_loads(const sched *sc, int64_t us[2])
-{
-    us[0] = us[1] = 0;
-    if (sc->source && sc->source->spent) sc->source->spent(sc->source->self, &us[0], &us[1]);
 }
 
 miss_cause sched_cause_overdue(const sched *sc, const request *rq, int64_t now,

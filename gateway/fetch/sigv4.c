@@ -7,6 +7,8 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include "engine/base/hex.h"
+
 enum { SHA = 32, HEX = 2 * SHA + 1, CANONICAL_MAX = 8192, KEY_MAX = 256 };
 
 static const char payload[] = "UNSIGNED-PAYLOAD";
@@ -26,11 +28,6 @@ bool sigv4_path(const char *path, char *out, size_t cap)
     if (n >= cap) return false;
     out[n] = 0;
     return true;
-}
-
-static void to_hex(const unsigned char sha[SHA], char out[HEX])
-{
-    for (int i = 0; i < SHA; i++) snprintf(out + 2 * i, 3, "%02x", sha[i]);
 }
 
 static bool keyed(const void *key, size_t key_len, const char *text, unsigned char out[SHA])
@@ -58,7 +55,8 @@ static bool sha_hex(const char *text, char out[HEX])
     unsigned char sha[SHA];
     unsigned len = SHA;
     if (!EVP_Digest(text, strlen(text), sha, &len, EVP_sha256(), NULL)) return false;
-    to_hex(sha, out);
+    hex_write(sha, SHA, out);
+    out[2 * SHA] = 0;
     return true;
 }
 
@@ -84,7 +82,7 @@ bool sigv4_authorize(const sigv4_key *key, const char *host, const char *path, t
     bool ok = signing_key(key, day, day_key) && keyed(day_key, SHA, text, sha);
     OPENSSL_cleanse(day_key, sizeof(day_key));
     if (!ok) return false;
-    to_hex(sha, hex);
+    hex_write(sha, SHA, hex);
     n = snprintf(authorization, SIGV4_HEADER_MAX,
                  "AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", key->id,
                  scope, names, hex);
