@@ -428,8 +428,8 @@ static void load_draft(const char *dir, int percent)
 int main(int argc, char **argv)
 {
     err e;
-    const char *isa = getenv("LORAD_BENCH_ISA");
-    backend_config bc = {.isa = isa ? isa : "auto"};
+    const char *isa = getenv("LORAD_BENCH_ISA"), *threads = getenv("LORAD_BENCH_THREADS");
+    backend_config bc = {.isa = isa ? isa : "auto", .n_threads = threads ? atoi(threads) : 0};
     int streams = argc > 3 ? atoi(argv[3]) : 0, rounds = argc > 4 ? atoi(argv[4]) : 0;
     bool lora = !(argc == 6 && strcmp(argv[5], "base") == 0);
     if (argc < 5 || argc > 7 || streams < 1 || streams > STREAMS || rounds < 1) {
