@@ -296,6 +296,28 @@ err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state st
     return store_write(st, state_row_set, &c, e);
 }
 
+struct effect_job {
+    uint64_t id;
+    double change;
+};
+
+static err_code effect_row_set(sqlite3 *db, void *arg, err *e)
+{
+    const struct effect_job *j = arg;
+    sql q;
+    sql_begin(&q, db,
+              "UPDATE adapter_versions SET info=json_set(info, '$.logit_change', ?) WHERE id=?");
+    sql_real(&q, j->change);
+    sql_int(&q, (int64_t)j->id);
+    return sql_done(&q, "note what the version changes", e);
+}
+
+err_code adapter_rows_set_change(store *st, uint64_t version_id, double change, err *e)
+{
+    struct effect_job j = {version_id, change};
+    return store_write(st, effect_row_set, &j, e);
+}
+
 struct meta_job {
     uint64_t id;
     const adapter_meta_rows *m;

@@ -80,6 +80,9 @@ err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const c
  * dtype); "" when it is gone. */
 err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e);
 
+/* Adds to it how much the version changes the logits of a fixed prompt: "logit_change". */
+err_code adapter_rows_set_change(store *st, uint64_t version_id, double change, err *e);
+
 /* A version's vocabulary as it was published; *out is malloced, NULL where it is the base's. */
 err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e);
 

@@ -28,6 +28,7 @@ void adapter_load_clear(adapter_load *ld)
     extras_clear(&ld->extras, ld->env->be);
     free(ld->mat);
     if (ld->own_copy) copy_free(ld->copy);
+    free(ld->given);
     adapter_layout_clear(&ld->layout);
     if (ld->dir_fd >= 0) close(ld->dir_fd);
     registry_release(ld->env->reg, ld->v);
@@ -492,7 +493,14 @@ err_code adapter_load_read(adapter_load *ld, err *e)
     uint8_t *file = NULL;
     uint64_t len = 0;
     if (ld->copy) return ERR_NONE;
-    err_code rc = ld->stack ? join_parts(ld, &file, &len, e) : read_checked(ld, &file, &len, e);
+    err_code rc = ERR_NONE;
+    if (ld->given) {
+        file = ld->given;
+        len = ld->n_given;
+        ld->given = NULL;
+    } else {
+        rc = ld->stack ? join_parts(ld, &file, &len, e) : read_checked(ld, &file, &len, e);
+    }
     if (rc) {
         free(file);
         return rc;

@@ -48,6 +48,9 @@ typedef struct adapter_load {
     struct adapter_load *part; /* [stack->n], where there is no copy */
     int dir_fd;
     adapter_layout layout;
+    /* The weights' file, checked, that read() takes over instead of reading it; NULL: it reads. */
+    uint8_t *given;
+    uint64_t n_given;
     adapter_copy *copy;
     bool own_copy; /* made by read(): clear() frees it */
     /* [n_layer][PROJ_COUNT], then experts' (peft_mat()); one block with all it points to beside

@@ -259,17 +259,17 @@ void host_value(residency *rs, entry *en)
 }
 
 /* Evicts copies, the least worth first, until the budget holds; those that loaders work on stay,
- * and there are no more of these than loaders. */
+ * and there are no more of these than HANDS_MAX. */
 void host_trim(residency *rs)
 {
     lock_assert_held(&rs->mu);
-    entry *busy[LOADERS_MAX];
+    entry *busy[HANDS_MAX];
     int n_busy = 0;
     while (rs->host_used > rs->host_budget && rs->n_host > 0) {
         entry *least = rs->host[0];
         host_leave(rs, 0);
         if (least->taken) {
-            assert(n_busy < LOADERS_MAX); /* a loader works on one */
+            assert(n_busy < HANDS_MAX); /* a loader works on one */
             busy[n_busy++] = least;
             continue;
         }

@@ -14,7 +14,7 @@
 #include "adapters/residency/residency.h"
 #include "engine/base/lock.h"
 
-enum { BUCKETS = 4096, LOADERS_MAX = 16 };
+enum { BUCKETS = 4096, LOADERS_MAX = 16, HANDS_MAX = LOADERS_MAX + 1 /* and who fills */ };
 
 typedef enum { WANT_NONE, WANT_HINT, WANT_DEMAND } want;
 
@@ -61,7 +61,8 @@ struct residency {
     lock mu;              /* guards all below */
     cond work;            /* queued, released, evicted, stop */
     bool stop, suspended; /* suspended: nobody touches the device */
-    int n_busy;           /* loaders at work */
+    int n_busy;           /* loaders at work, and who fills */
+    bool filling;         /* residency_fill() is at work */
     entry *bucket[BUCKETS];
     chain queue[3]; /* by want; WANT_NONE: those whose chunks are taken */
     chain lru;      /* resident, least recently used first */

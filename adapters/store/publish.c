@@ -150,7 +150,7 @@ static err_code place(registry *reg, const char *path, int dir_fd,
 }
 
 err_code publish_folder(const upload_env *env, const publish_options *o, const char *path,
-                        int dir_fd, const uint64_t bytes[PART_COUNT],
+                        int dir_fd, const int fd[PART_COUNT], const uint64_t bytes[PART_COUNT],
                         const uint8_t sha[PART_COUNT][DIGEST_BYTES], adapter_version *out,
                         bool *existed, err *e)
 {
@@ -175,6 +175,13 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
     }
     for (int p = PART_COUNT; p < PART_ALL; p++) unlinkat(dir_fd, folder_part_names[p], 0);
     adapter_digest(bytes, sha, text, whole);
+    /* A failed sync is never tried again: the data is in doubt. */
+    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
+        if (fd[p] >= 0 && fsync(fd[p]) != 0) code = folder_disk_error(e, "sync");
+    if (code != ERR_NONE) {
+        free(text);
+        return code;
+    }
     registry_files_lock(env->reg);
     code = place(env->reg, path, dir_fd, sha, whole, e);
     if (code == ERR_NONE) code = registry_publish(env->reg, &nv, out, existed, e);

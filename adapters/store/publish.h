@@ -1,7 +1,7 @@
 /* publish.h -- from a folder that has arrived to a version that is served.
  *
  * The last steps of every way in, in the order that a crash allows (DESIGN 6): the files are
- * synced, validated against the base, the folder is synced, renamed to the digest of its content,
+ * validated against the base and synced (the disk writes while they are looked at), the folder is synced, renamed to the digest of its content,
  * its parent synced, then the row is written.  A crash before the row leaves a folder that nobody
  * knows and that the next start removes.
  *
@@ -10,6 +10,7 @@
 #ifndef ADAPTERS_STORE_PUBLISH_H
 #define ADAPTERS_STORE_PUBLISH_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,6 +20,15 @@
 #include "engine/backend.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
+
+/* Memory for weights that arrive, beside the disk, so that nobody reads them again to load them. */
+typedef struct upload_memory {
+    uint64_t most; /* bytes of all uploads at a time */
+    _Atomic uint64_t used;
+    /* Takes over `file` (malloced, [len]): the weights of the version that was just published. */
+    void (*fill)(void *self, uint64_t version_id, uint8_t *file, uint64_t len);
+    void *self;
+} upload_memory;
 
 /* What every upload of a server shares. */
 typedef struct upload_env {
@@ -30,6 +40,7 @@ typedef struct upload_env {
     uint64_t max_bytes;        /* of the whole folder; 0: 2 GiB */
     uint64_t max_packed_bytes; /* residency's budget: a larger adapter could never run; 0: none */
     int rank_max;              /* 0: LORA_RANK_MAX */
+    upload_memory *memory;     /* NULL: weights go to the disk alone */
 } upload_env;
 
 typedef struct publish_options {
@@ -52,12 +63,12 @@ err_code publish_check_names(const char *name, const char *description, err *e);
 err_code publish_tmp(registry *reg, char path[FOLDER_PATH_MAX], int *dir_fd, err *e);
 
 /* Publishes the folder at `path` (from publish_tmp(), our files in it, each synced, with these
- * sizes and SHA-256).  The caller removes what is left at `path` afterwards, whatever the result.
+ * sizes and SHA-256; `fd`: those that still must be synced, by part, -1: they were).  The caller removes what is left at `path` afterwards, whatever the result.
  *   ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED  what is wrong with the adapter
  *   ERR_LIMIT, ERR_STALE, ERR_CONFLICT, ERR_NO_ROOM, ERR_IO  why it cannot be published now
  * *existed (may be NULL): the name's newest version has exactly this content already. */
 err_code publish_folder(const upload_env *env, const publish_options *o, const char *path,
-                        int dir_fd, const uint64_t bytes[PART_COUNT],
+                        int dir_fd, const int fd[PART_COUNT], const uint64_t bytes[PART_COUNT],
                         const uint8_t sha[PART_COUNT][DIGEST_BYTES], adapter_version *out,
                         bool *existed, err *e);
 

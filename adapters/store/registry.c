@@ -339,6 +339,9 @@ void registry_release(registry *r, const adapter_version *pub)
     r->n_pins--;
     bool finish = v->pins == 0 && v->state == ADAPTER_DRAINING && !v->finishing;
     if (finish) v->finishing = true;
+    bool outlived = v->pins == 0 && v->outlived && v->state == ADAPTER_READY;
+    uint64_t id = v->pub.id;
     lock_release(&r->mu);
     if (finish) registry_finish_version(r, v);
+    if (outlived) registry_finish_outlived(r, id);
 }

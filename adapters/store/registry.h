@@ -133,7 +133,8 @@ err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int 
                          bool *draining, err *e);
 
 /* Deletes the versions of a name that are older than its newest `keep` (0: none are), but for those
- * that a request holds or an alias names: they go with a later call.  Returns how many went. */
+ * that an alias names: they go with a later call.  One that a request holds goes with its last
+ * registry_release().  Returns how many went at once. */
 int registry_prune(registry *r, uint64_t tenant_id, const char *name, int keep);
 
 /* Called (on the thread of a release or delete, no lock held) when a version id is gone for good,

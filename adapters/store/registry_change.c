@@ -441,7 +441,9 @@ static int take_old(registry *r, const entry *en, int keep, version **list)
     for (int i = en->n_version - 1; i >= 0 && !en->doomed; i--) {
         version *v = en->version[i];
         if (v->state == ADAPTER_DRAINING) continue;
-        if (newer++ < keep || v->pins > 0 || alias_of(en, v->pub.version)) continue;
+        if (newer++ < keep || alias_of(en, v->pub.version)) continue;
+        v->outlived = true;
+        if (v->pins > 0) continue;
         v->state = ADAPTER_DRAINING;
         v->finishing = true;
         list[n++] = v;
@@ -461,6 +463,22 @@ int registry_prune(registry *r, uint64_t tenant_id, const char *name, int keep)
     for (int i = 0; i < n; i++) registry_finish_version(r, list[i]);
     free(list);
     return n;
+}
+
+void registry_finish_outlived(registry *r, uint64_t version_id)
+{
+    lock_take(&r->change);
+    lock_take(&r->mu);
+    version *v = version_by_id(r, version_id);
+    bool take = v && v->pins == 0 && v->outlived && v->state == ADAPTER_READY &&
+                !alias_of(v->owner, v->pub.version);
+    if (take) {
+        v->state = ADAPTER_DRAINING;
+        v->finishing = true;
+    }
+    lock_release(&r->mu);
+    lock_release(&r->change);
+    if (take) registry_finish_version(r, v);
 }
 
 static err_code check_unaliased(const entry *en, int number, err *e)

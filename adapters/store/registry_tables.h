@@ -26,6 +26,7 @@ typedef struct version {
     adapter_state state, before; /* before: what a delete that is not written yet found */
     int pins;
     bool finishing; /* somebody is removing it for good */
+    bool outlived;  /* registry_prune() left it for those that hold it: the last takes it along */
     bool in_place;  /* an operator's files, elsewhere */
     bool absent;    /* in a fleet: another node has the files, this one not yet */
     char *error;    /* NULL: none */
@@ -123,5 +124,7 @@ bool registry_look_again(registry *r, uint64_t version_id);
 /* registry_change.c: removes a drained version without pins for good (row, memory, files).  The
  * caller has set v->finishing, so that nobody else does; no lock is held. */
 void registry_finish_version(registry *r, version *v);
+/* The same for one that was outlived, unless somebody holds or names it again. */
+void registry_finish_outlived(registry *r, uint64_t version_id);
 
 #endif

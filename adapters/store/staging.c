@@ -907,6 +907,7 @@ static err_code publish_links(staging *sg, const session *s, const publish_optio
     path_text from;
     uint64_t bytes[PART_ALL];
     uint8_t sha[PART_ALL][DIGEST_BYTES];
+    static const int synced[PART_COUNT] = {-1, -1};
     int dir_fd;
     err_code rc = publish_tmp(sg->env.reg, path, &dir_fd, e);
     for (int p = 0; p < PART_ALL && !rc; p++) {
@@ -918,8 +919,8 @@ static err_code publish_links(staging *sg, const session *s, const publish_optio
             rc = folder_disk_error(e, "store");
     }
     if (!rc)
-        rc = publish_folder(&sg->env, o, path, dir_fd, bytes, (const uint8_t(*)[DIGEST_BYTES])sha,
-                            out, existed, e);
+        rc = publish_folder(&sg->env, o, path, dir_fd, synced, bytes,
+                            (const uint8_t(*)[DIGEST_BYTES])sha, out, existed, e);
     if (dir_fd >= 0) close(dir_fd);
     if (path[0] != 0) folder_remove(path);
     return rc;

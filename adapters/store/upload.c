@@ -20,7 +20,7 @@
 #include "storage/digest.h"
 
 enum { ROOM_STEP = 4 << 20 /* taken at once for a file of unknown size */ };
-enum { COPY_PIECE = 256 << 10 };
+enum { COPY_PIECE = 256 << 10, WRITE_STEP = 1 << 20 /* that the disk is told to begin with */ };
 static const uint64_t UPLOAD_MAX = 2ull << 30;
 
 struct upload {
@@ -35,11 +35,15 @@ struct upload {
     int fd; /* of the file being received; -1: it is skipped */
     folder_part now;
     uint64_t received, room; /* of it; what was asked of the room for it */
+    uint64_t writing;        /* of it, what the disk was told to write */
     bool taken;              /* the file's room is its own */
     bool no_tar;             /* files come one by one */
     uint64_t held;           /* of the tenant's quota */
     digest_state hash;
-    bool gguf; /* the weights came as a GGUF */
+    bool gguf;        /* the weights came as a GGUF */
+    uint8_t *weights; /* [n_weights] kept beside the disk, all that has come; NULL: they are not */
+    uint64_t n_weights; /* counted in env.memory */
+    int kept[PART_ALL]; /* open until they are synced; -1: none */
     bool have[PART_ALL];
     uint64_t bytes[PART_ALL];
     uint8_t digest[PART_ALL][DIGEST_BYTES];
@@ -85,7 +89,7 @@ static err_code file_begin(upload *u, const char *name, int64_t bytes, err *e)
     u->fd = openat(u->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (u->fd < 0) return folder_disk_error(e, "store");
     u->now = p;
-    u->received = u->room = 0;
+    u->received = u->room = u->writing = 0;
     u->taken = true;
     digest_begin(&u->hash);
     if (bytes < 0) return ERR_NONE;
@@ -106,6 +110,56 @@ static err_code more_room(upload *u, size_t len, err *e)
     return code;
 }
 
+/* ---- weights in memory ------------------------------------------------------------------- */
+
+static void drop_weights(upload *u)
+{
+    free(u->weights);
+    u->weights = NULL;
+    if (u->n_weights > 0) atomic_fetch_sub(&u->env.memory->used, u->n_weights);
+    u->n_weights = 0;
+}
+
+/* Room for n bytes in all; without it the weights are read from the disk again. */
+static bool grow_weights(upload *u, uint64_t n)
+{
+    upload_memory *m = u->env.memory;
+    uint64_t cap = u->n_weights > 0 ? 2 * u->n_weights : ROOM_STEP;
+    if (u->o.content_bytes > 0 && u->n_weights == 0) cap = (uint64_t)u->o.content_bytes;
+    if (cap < n) cap = n;
+    uint64_t more = cap - u->n_weights;
+    bool fits = atomic_fetch_add(&m->used, more) + more <= m->most;
+    uint8_t *p = fits ? realloc(u->weights, (size_t)cap) : NULL;
+    if (!p) {
+        atomic_fetch_sub(&m->used, more);
+        return false;
+    }
+    u->weights = p;
+    u->n_weights = cap;
+    return true;
+}
+
+static void keep_weights(upload *u, const void *data, size_t len)
+{
+    if (!u->env.memory || u->now != PART_WEIGHTS || u->gguf) return;
+    if (u->received > 0 && !u->weights) return; /* it did not fit */
+    if (u->received + len > u->n_weights && !grow_weights(u, u->received + len))
+        drop_weights(u);
+    else
+        memcpy(u->weights + u->received, data, len);
+}
+
+/* ---- bytes ------------------------------------------------------------------------------- */
+
+/* The disk writes while the rest comes, so that little is left for the sync. */
+static void begin_writing(upload *u)
+{
+    uint64_t n = u->received - u->writing;
+    if (n < WRITE_STEP) return;
+    (void)sync_file_range(u->fd, (off_t)u->writing, (off_t)n, SYNC_FILE_RANGE_WRITE);
+    u->writing = u->received;
+}
+
 static err_code data_cb(void *self, const void *data, size_t len, err *e)
 {
     upload *u = self;
@@ -115,22 +169,26 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
     if (code != ERR_NONE) return code;
     digest_add(&u->hash, data, len);
     code = folder_put(u->fd, data, len, e);
-    if (code == ERR_NONE) u->received += len;
-    return code;
+    if (code != ERR_NONE) return code;
+    keep_weights(u, data, len);
+    u->received += len;
+    begin_writing(u);
+    return ERR_NONE;
 }
 
 static err_code end_cb(void *self, err *e)
 {
     upload *u = self;
+    (void)e; /* what fails, fails at the sync */
     if (u->fd < 0) return ERR_NONE;
     digest_end(&u->hash, u->digest[u->now]);
     u->have[u->now] = true;
     u->bytes[u->now] = u->received;
     storeroom_give_back(u->fd);
-    int rc = fsync(u->fd); /* a failed sync is never tried again: the data is in doubt */
-    if (close(u->fd) != 0) rc = -1;
+    (void)sync_file_range(u->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    u->kept[u->now] = u->fd;
     u->fd = -1;
-    return rc == 0 ? ERR_NONE : folder_disk_error(e, "sync");
+    return ERR_NONE;
 }
 
 static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
@@ -215,6 +273,7 @@ err_code upload_begin(upload **out, const upload_env *env, const upload_options 
     u->env = *env;
     u->o = *o;
     u->dir_fd = u->fd = -1;
+    for (int p = 0; p < PART_ALL; p++) u->kept[p] = -1;
     if (u->env.max_bytes == 0) u->env.max_bytes = UPLOAD_MAX;
     err_code code = check_start(u, e);
     if (code == ERR_NONE) {
@@ -247,6 +306,9 @@ void upload_abort(upload *u)
 {
     if (!u) return;
     if (u->fd >= 0) close(u->fd);
+    for (int p = 0; p < PART_ALL; p++)
+        if (u->kept[p] >= 0) close(u->kept[p]);
+    drop_weights(u);
     if (u->dir_fd >= 0) close(u->dir_fd);
     if (u->path[0] != 0) folder_remove(u->path);
     storeroom_unhold(u->env.room, u->o.tenant_id, u->held);
@@ -265,7 +327,7 @@ static err_code finish_part(upload *u, folder_part p, int fd, err *e)
 {
     off_t end = lseek(fd, 0, SEEK_END);
     storeroom_give_back(fd);
-    if (end < 0 || fsync(fd) != 0) return folder_disk_error(e, "sync");
+    if (end < 0) return folder_disk_error(e, "store");
     u->bytes[p] = (uint64_t)end;
     u->have[p] = true;
     return folder_hash(fd, u->digest[p], e);
@@ -286,6 +348,7 @@ static err_code rewrite(upload *u, const kinds *k, int in, uint64_t bytes, err *
     int fd[PART_COUNT] = {part_fd(u, PART_CONFIG), part_fd(u, PART_WEIGHTS)};
     err_code code = ERR_NONE;
     bool taken;
+    drop_weights(u); /* others come */
     if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0) code = folder_disk_error(e, "store");
     if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], bytes, &taken, e);
     if (code == ERR_NONE)
@@ -293,8 +356,10 @@ static err_code rewrite(upload *u, const kinds *k, int in, uint64_t bytes, err *
                  : gguf_convert(in, bytes, u->env.base, fd[PART_CONFIG], fd[PART_WEIGHTS], e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         code = finish_part(u, (folder_part)p, fd[p], e);
-    for (int p = 0; p < PART_COUNT; p++)
-        if (fd[p] >= 0) close(fd[p]);
+    for (int p = 0; p < PART_COUNT; p++) {
+        if (u->kept[p] >= 0) close(u->kept[p]);
+        u->kept[p] = fd[p];
+    }
     return code;
 }
 
@@ -330,6 +395,8 @@ static err_code rewrite_kind(upload *u, err *e)
 
 err_code upload_finish(upload *u, adapter_version *out, bool *existed, err *e)
 {
+    adapter_version v;
+    bool again = false;
     err_code code = u->no_tar ? ERR_NONE : tar_finish(u->tar, e);
     if (code == ERR_NONE && u->gguf) code = rewrite_gguf(u, e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
@@ -337,8 +404,14 @@ err_code upload_finish(upload *u, adapter_version *out, bool *existed, err *e)
             code = err_set(e, ERR_INPUT, "the upload holds no %s", folder_part_names[p]);
     if (code == ERR_NONE && !u->gguf) code = rewrite_kind(u, e);
     if (code == ERR_NONE)
-        code = publish_folder(&u->env, &u->o, u->path, u->dir_fd, u->bytes,
-                              (const uint8_t(*)[DIGEST_BYTES])u->digest, out, existed, e);
+        code = publish_folder(&u->env, &u->o, u->path, u->dir_fd, u->kept, u->bytes,
+                              (const uint8_t(*)[DIGEST_BYTES])u->digest, &v, &again, e);
+    if (code == ERR_NONE && !again && u->weights) {
+        u->env.memory->fill(u->env.memory->self, v.id, u->weights, u->bytes[PART_WEIGHTS]);
+        u->weights = NULL;
+    }
+    if (code == ERR_NONE && out) *out = v;
+    if (code == ERR_NONE && existed) *existed = again;
     upload_abort(u);
     return code;
 }

@@ -102,6 +102,8 @@
       "the batches that have not ended, and which of their lines run") \
     X(BACKGROUND, "background.mu", NO_WAIT, ALONE, \
       "the responses in the background that have not ended") \
+    X(EFFECT, "effect.mu", NO_WAIT, ALONE, \
+      "versions whose effect on the logits is to be measured") \
     X(BATCH_JOURNAL, "batch_journal.mu", NO_WAIT, ALONE, \
       "the end of a batch's two files, over each write of a line") \
     X(INFLIGHT, "inflight.mu", NO_WAIT, ALONE, \

@@ -10,8 +10,58 @@
 
 enum { LAYERS_MAX = 1024 };
 
+/* What llama.cpp calls an architecture, and what its file leaves to be known. */
+typedef struct gguf_arch {
+    const char *name, *family; /* family NULL: the same name */
+    bool layer_norm;           /* the key of epsilon is that of a norm with a mean */
+    bool window;               /* attention.sliding_window is the family's */
+    bool partial;              /* a part of each head turns: rope.dimension_count */
+    bool original;             /* rope.scaling.original_context_length is the family's */
+    /* Layers of the one model whose scores are scaled by its width over its heads, not by a head's
+     * length; 0: the family scales no scores of its own. */
+    int wide_layers;
+    double swa_theta; /* rope.freq_base_swa where it is not told; 0: there is none */
+} gguf_arch;
+
+static const gguf_arch archs[] = {
+    {.name = "llama", .window = true}, /* a Mistral is one with a window, a Mixtral with experts */
+    {.name = "qwen2"},
+    {.name = "qwen3"},
+    {.name = "qwen2moe", .family = "qwen2_moe"},
+    {.name = "qwen3moe", .family = "qwen3_moe"},
+    {.name = "olmoe"},
+    {.name = "gemma2", .window = true, .wide_layers = 46},
+    {.name = "gemma3",
+     .family = "gemma3_text",
+     .window = true,
+     .wide_layers = 62,
+     .swa_theta = 10000},
+    {.name = "phi3", .window = true, .partial = true, .original = true},
+    {.name = "glm4", .partial = true},
+    {.name = "olmo2"},
+    {.name = "cohere2", .layer_norm = true, .window = true},
+    {.name = "starcoder2", .layer_norm = true},
+    {.name = "granite"},
+    {.name = "smollm3"},
+};
+
+/* Numbers that one architecture has. */
+static const struct {
+    const char *arch, *key, *field;
+} reals[] = {
+    {"gemma2", "attn_logit_softcapping", "attn_logit_softcapping"},
+    {"gemma2", "final_logit_softcapping", "final_logit_softcapping"},
+    {"gemma3", "final_logit_softcapping", "final_logit_softcapping"},
+    {"cohere2", "logit_scale", "logit_scale"},
+    {"granite", "attention.scale", "attention_multiplier"},
+    {"granite", "embedding_scale", "embedding_multiplier"},
+    {"granite", "residual_scale", "residual_multiplier"},
+    {"granite", "logit_scale", "logits_scaling"},
+};
+
 typedef struct making {
     const gguf *g;
+    const gguf_arch *of;
     const char *arch;
     cJSON *out;
     err *e;
@@ -82,12 +132,20 @@ static const char *family_of(const making *m)
 {
     uint64_t window = 0, experts = 0;
     bool llama = strcmp(m->arch, "llama") == 0;
-    if (strcmp(m->arch, "qwen2moe") == 0) return "qwen2_moe";
-    if (strcmp(m->arch, "qwen3moe") == 0) return "qwen3_moe";
+    if (m->of->family) return m->of->family;
     if (llama && gguf_whole(key_of(m, "expert_count"), &experts) && experts > 0) return "mixtral";
     if (llama && gguf_whole(key_of(m, "attention.sliding_window"), &window) && window > 0)
         return "mistral";
     return m->arch;
+}
+
+/* Which length it is by that scores are scaled, llama.cpp knows by the number of layers. */
+static err_code put_query_scalar(const making *m, uint64_t wide, uint64_t key)
+{
+    uint64_t layers = 0;
+    err_code rc = whole(m, "block_count", &layers);
+    bool is_wide = layers == (uint64_t)m->of->wide_layers;
+    return rc ? rc : put_number(m, "query_pre_attn_scalar", (double)(is_wide ? wide : key));
 }
 
 /* The shape of heads: Hugging Face's head_dim is key_length, or what the model's width gives. */
@@ -109,9 +167,12 @@ static err_code put_heads(const making *m)
     if (rc) return rc;
     if (value != key)
         return refuse(m, "attention.value_length", "other than key_length is not supported");
-    if (rope != key)
+    if (rope != key && !(m->of->partial && rope < key))
         return refuse(m, "rope.dimension_count", "other than a head's length is not supported");
-    rc = put_number(m, "num_attention_heads", (double)heads);
+    rc = m->of->partial ? put_number(m, "partial_rotary_factor", (double)rope / (double)key)
+                        : ERR_NONE;
+    if (!rc && m->of->wide_layers > 0) rc = put_query_scalar(m, dim / heads, key);
+    if (!rc) rc = put_number(m, "num_attention_heads", (double)heads);
     if (!rc) rc = put_number(m, "num_key_value_heads", (double)kv);
     return rc ? rc : put_number(m, "head_dim", (double)key);
 }
@@ -152,9 +213,28 @@ static err_code put_window(const making *m)
     uint64_t window = 0;
     err_code rc = whole(m, "attention.sliding_window", &window);
     if (rc) return rc;
-    if (window > 0 && strcmp(m->arch, "llama") != 0)
+    if (window > 0 && !m->of->window)
         return refuse(m, "attention.sliding_window", "is not supported for this architecture");
     return window > 0 ? put_number(m, "sliding_window", (double)window) : ERR_NONE;
+}
+
+/* What this architecture has alone. */
+static err_code put_own(const making *m)
+{
+    err_code rc = ERR_NONE;
+    double v = m->of->swa_theta;
+    for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]) && !rc; i++) {
+        double own = 0;
+        if (strcmp(reals[i].arch, m->arch) != 0 || !key_of(m, reals[i].key)) continue;
+        rc = real(m, reals[i].key, &own);
+        if (!rc) rc = put_number(m, reals[i].field, own);
+    }
+    if (!rc) rc = real(m, "rope.freq_base_swa", &v);
+    if (!rc && v > 0) rc = put_number(m, "rope_local_base_freq", v);
+    if (!rc && m->of->original && key_of(m, "rope.scaling.original_context_length"))
+        rc = put_whole(m, "rope.scaling.original_context_length",
+                       "original_max_position_embeddings");
+    return rc;
 }
 
 /* Layers that have one MLP among those with experts. */
@@ -208,7 +288,13 @@ static err_code put_from_tensors(const making *m)
         rc = put_flag(m, "attention_bias", gguf_find_tensor(m->g, "blk.0.attn_q.bias") != NULL);
     if (!rc) rc = put_flag(m, "qkv_bias", gguf_find_tensor(m->g, "blk.0.attn_q.bias") != NULL);
     if (!rc) rc = put_flag(m, "mlp_bias", gguf_find_tensor(m->g, "blk.0.ffn_gate.bias") != NULL);
+    if (!rc) rc = put_flag(m, "use_bias", gguf_find_tensor(m->g, "blk.0.attn_q.bias") != NULL);
     return rc;
+}
+
+static const char *eps_key(const making *m)
+{
+    return m->of->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
 }
 
 /* Every key of the architecture is one that is read, or asks for nothing. */
@@ -222,7 +308,6 @@ static err_code check_keys(const making *m)
                                         "attention.head_count",
                                         "attention.key_length",
                                         "attention.head_count_kv",
-                                        "attention.layer_norm_rms_epsilon",
                                         "rope.freq_base",
                                         "rope.dimension_count",
                                         "attention.value_length",
@@ -254,6 +339,10 @@ static err_code check_keys(const making *m)
             is |= strcmp(name, known[k]) == 0;
         for (size_t k = 0; k < sizeof(zero) / sizeof(zero[0]); k++)
             is |= strcmp(name, zero[k]) == 0 && gguf_whole(v, &value) && value == 0;
+        for (size_t k = 0; k < sizeof(reals) / sizeof(reals[0]); k++)
+            is |= strcmp(m->arch, reals[k].arch) == 0 && strcmp(name, reals[k].key) == 0;
+        is |= strcmp(name, eps_key(m)) == 0;
+        is |= strcmp(name, "rope.freq_base_swa") == 0 && m->of->swa_theta > 0;
         is |= strcmp(name, "attention.causal") == 0 && gguf_flag(v, &causal) && causal;
         if (!is) return refuse(m, name, "is not supported");
     }
@@ -297,13 +386,16 @@ static err_code read_arch(making *m, char *out, size_t size)
         return err_set(m->e, ERR_INPUT, "GGUF: general.architecture is missing");
     snprintf(out, size, "%.*s", len < size ? (int)len : (int)size - 1, s);
     m->arch = out;
-    static const char *const taken[] = {"llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "olmoe"};
-    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-        if (strcmp(out, taken[i]) == 0) return ERR_NONE;
+    char names[200] = "";
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof(archs) / sizeof(archs[0]); i++) {
+        if (strcmp(out, archs[i].name) == 0) m->of = &archs[i];
+        at +=
+            (size_t)snprintf(names + at, sizeof(names) - at, "%s%s", i ? ", " : "", archs[i].name);
+    }
+    if (m->of) return ERR_NONE;
     return err_set(m->e, ERR_UNSUPPORTED,
-                   "GGUF: general.architecture '%s' is not supported (llama, qwen2, qwen3, "
-                   "qwen2moe, qwen3moe, olmoe are)",
-                   out);
+                   "GGUF: general.architecture '%s' is not supported (%s are)", out, names);
 }
 
 err_code gguf_make_config(const gguf *g, cJSON *out, err *e)
@@ -322,9 +414,12 @@ err_code gguf_make_config(const gguf *g, cJSON *out, err *e)
     if (!rc) rc = put_heads(&m);
     if (!rc) rc = put_rope(&m);
     if (!rc) rc = put_window(&m);
-    if (!rc) rc = real(&m, "attention.layer_norm_rms_epsilon", &eps);
-    if (!rc && eps < 0) rc = refuse(&m, "attention.layer_norm_rms_epsilon", "is missing");
-    if (!rc) rc = put_number(&m, "rms_norm_eps", eps);
+    if (!rc) rc = put_own(&m);
+    if (!rc) rc = real(&m, eps_key(&m), &eps);
+    if (!rc && eps < 0) rc = refuse(&m, eps_key(&m), "is missing");
+    /* By the name that the family has for it. */
+    if (!rc) rc = put_number(&m, m.of->layer_norm ? "layer_norm_eps" : "rms_norm_eps", eps);
+    if (!rc && m.of->layer_norm) rc = put_number(&m, "norm_epsilon", eps);
     if (!rc) rc = put_experts(&m);
     if (!rc) rc = put_from_tensors(&m);
     return rc ? rc : put_ids(&m);

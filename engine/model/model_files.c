@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/files/documents.h"
 #include "engine/files/gguf.h"
+#include "engine/model/family.h"
 #include "engine/model/packed.h"
 #include "engine/model/safetensors.h"
 
@@ -302,8 +303,22 @@ static err_code find_plain(model_files *f, stored *s, err *e)
 
 /* ---- GGUF ------------------------------------------------------------------------------------ */
 
+/* What a norm is called there, by its place; NULL: `module` is none of the layer's. */
+static const char *gguf_norm(const char *family, const char *module)
+{
+    static const char *const names[LAYER_NORMS] = {
+        [NORM_ATTN_IN] = "attn_norm", [NORM_ATTN_OUT] = "post_attention_norm",
+        [NORM_MLP_IN] = "ffn_norm",   [NORM_MLP_OUT] = "post_ffw_norm",
+        [NORM_Q] = "attn_q_norm",     [NORM_K] = "attn_k_norm"};
+    const model_family *of = family_find(family);
+    for (int i = 0; of && i < LAYER_NORMS; i++)
+        if (of->norm[i] && strcmp(of->norm[i], module) == 0) return names[i];
+    return NULL;
+}
+
 /* "model.layers.3.self_attn.q_proj", "weight" to "blk.3.attn_q.weight". */
-static void gguf_name(const char *module, const char *suffix, char *out, size_t size)
+static void gguf_name(const char *family, const char *module, const char *suffix, char *out,
+                      size_t size)
 {
     static const struct {
         const char *theirs, *ours;
@@ -311,10 +326,12 @@ static void gguf_name(const char *module, const char *suffix, char *out, size_t 
                  {"self_attn.k_proj", "attn_k"},
                  {"self_attn.v_proj", "attn_v"},
                  {"self_attn.o_proj", "attn_output"},
-                 {"self_attn.q_norm", "attn_q_norm"},
-                 {"self_attn.k_norm", "attn_k_norm"},
+                 {"self_attn.qkv_proj", "attn_qkv"},
                  {"mlp.gate_proj", "ffn_gate"},
                  {"mlp.up_proj", "ffn_up"},
+                 {"mlp.gate_up_proj", "ffn_up"},
+                 {"mlp.c_fc", "ffn_up"},
+                 {"mlp.c_proj", "ffn_down"},
                  {"mlp.down_proj", "ffn_down"},
                  {"mlp.gate", "ffn_gate_inp"},
                  {"block_sparse_moe.gate", "ffn_gate_inp"},
@@ -322,13 +339,13 @@ static void gguf_name(const char *module, const char *suffix, char *out, size_t 
                  {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
                  {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
                  {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
-                 {"input_layernorm", "attn_norm"},
-                 {"post_attention_layernorm", "ffn_norm"},
                  {"model.embed_tokens", "token_embd"},
                  {"model.norm", "output_norm"},
                  {"lm_head", "output"}};
     int layer = -1, skip = 0;
     if (sscanf(module, "model.layers.%d.%n", &layer, &skip) == 1) module += skip;
+    const char *norm = layer >= 0 ? gguf_norm(family, module) : NULL;
+    if (norm) module = norm;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(names[i].theirs, module) == 0) module = names[i].ours;
     if (layer >= 0)
@@ -355,9 +372,11 @@ static const gguf_tensor *take_gguf(model_files *f, const char *name, bool *twic
  * llama. */
 static int turned(const model_files *f, const char *module)
 {
-    const char *family = f->cfg.family, *dot = strrchr(module, '.');
-    bool llama = strcmp(family, "llama") == 0 || strcmp(family, "mistral") == 0 ||
-                 strcmp(family, "mixtral") == 0;
+    static const char *const llamas[] = {"llama", "mistral", "mixtral", "granite", "smollm3"};
+    const char *dot = strrchr(module, '.');
+    bool llama = false;
+    for (size_t i = 0; i < sizeof(llamas) / sizeof(llamas[0]); i++)
+        llama |= strcmp(f->cfg.family, llamas[i]) == 0;
     bool is = dot && (strcmp(dot, ".q_proj") == 0 || strcmp(dot, ".k_proj") == 0);
     return llama && is ? f->cfg.head_dim : 0;
 }
@@ -365,7 +384,7 @@ static int turned(const model_files *f, const char *module)
 static err_code find_gguf(model_files *f, const char *module, const char *suffix, stored *s, err *e)
 {
     bool twice;
-    gguf_name(module, suffix, s->name, sizeof(s->name));
+    gguf_name(f->cfg.family, module, suffix, s->name, sizeof(s->name));
     const gguf_tensor *t = take_gguf(f, s->name, &twice);
     if (!t || twice)
         return err_set(e, ERR_INPUT, "tensor '%s' is %s", s->name, t ? "in two files" : "missing");
@@ -413,6 +432,14 @@ err_code model_files_find_rows(model_files *f, const char *module, int whole, in
 {
     err_code rc = model_files_find(f, module, "weight", whole, cols, out, e);
     if (rc) return rc;
+    if (f->is_gguf && !out->turned) { /* rows of codes lie one behind the other, too */
+        uint64_t each = out->part[0].bytes / (uint64_t)whole;
+        out->part[0].data += each * (uint64_t)row0;
+        out->part[0].bytes = each * (uint64_t)rows;
+        if (out->values) out->values = out->part[0].data;
+        out->src.rows = rows;
+        return ERR_NONE;
+    }
     if (!out->values || out->turned)
         return err_set(e, ERR_UNSUPPORTED, "tensor '%s' is fused and quantised, which is not read",
                        out->name);

@@ -156,7 +156,8 @@ static void want_norm(loader *l, const model_family *f, int layer, const char *n
 {
     wanted *w = want(l, layer, name, "weight", n, 0);
     w->device = to;
-    w->plus = f->one_plus ? 1.0F : 0.0F;
+    /* llama.cpp's converter adds it. */
+    w->plus = f->one_plus && !model_files_stacks(l->files) ? 1.0F : 0.0F;
     if (f->norm_bias) want(l, layer, name, "bias", n, 0)->device = bias;
 }
 

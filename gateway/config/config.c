@@ -261,8 +261,11 @@ const option config_options[] = {
      "An upload without progress for this long is given up."},
     {"adapters", "keep_versions", OPT_INT | OPT_LIVE, AT(adapters_keep_versions), "0", 0, 1000000,
      "After each upload the name keeps its newest so many versions; older ones are deleted, but\n"
-     "for those that an alias names or a request uses.  For trainers that publish every minute.\n"
-     "0: all are kept."},
+     "for those that an alias names.  One that a request uses goes with the last of these.  For\n"
+     "trainers that publish every minute.  0: all are kept."},
+    {"adapters", "probe", OPT_BOOL, AT(adapters_probe), "yes", 0, 0,
+     "Measure what each new version changes in the logits of a fixed prompt, when nobody waits\n"
+     "for the engine: the version's logit_change.  0 is a warning: no answer is another one."},
     {"adapters", "roots", OPT_TEXT | OPT_LIVE, AT(adapters_roots), "", 0, 0,
      "Directories, comma-separated, whose adapters an operator may register where they lie,\n"
      "without copying (POST /admin/v1/adapters/register).  A tenant may copy from the folder of\n"

@@ -89,6 +89,7 @@ typedef struct config {
     int64_t adapters_tenant_bytes;
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
     int64_t adapters_keep_versions;
+    bool adapters_probe;
     char adapters_roots[CONFIG_TEXT_MAX];
 
     char sources_hosts[CONFIG_TEXT_MAX], sources_networks[CONFIG_TEXT_MAX];

@@ -1,6 +1,7 @@
 /* adapter_fields.c -- what adapters look like in answers, and the conditions of If-Match. */
 #include "gateway/rest/adapter_fields.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "gateway/auth.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/api_audit.h"
+#include "gateway/rest/effect.h"
 #include "gateway/server.h"
 
 /* Adapter calls need a tenant: an operator's key has none. */
@@ -39,12 +41,21 @@ publish_options adapter_options(const exchange *x, const char *name)
                              .content_bytes = x->content_length};
 }
 
-/* What its upload found: "none" where its answers are the base's. */
+/* What its upload found, and what was measured since (rest/effect.h). */
 static void write_effect(jsonw *w, const char *info)
 {
     cJSON *tree = NULL;
     if (info[0]) (void)json_parse(info, strlen(info), &json_limits_trusted, &tree, NULL);
-    jsonw_str(w, "effect", tree ? cJSON_GetStringValue(json_get(tree, "effect")) : NULL);
+    const char *effect = tree ? cJSON_GetStringValue(json_get(tree, "effect")) : NULL;
+    const cJSON *change = tree ? json_get(tree, "logit_change") : NULL;
+    const char *warning = NULL;
+    if (effect && strcmp(effect, "none") == 0)
+        warning = "it changes nothing: all its products of A and B are zero, as before a training";
+    else if (cJSON_IsNumber(change) && change->valuedouble == 0)
+        warning = "it changes nothing: the logits of a fixed prompt are the base's";
+    jsonw_str(w, "effect", effect);
+    jsonw_num(w, "logit_change", cJSON_IsNumber(change) ? change->valuedouble : NAN);
+    jsonw_str(w, "warning", warning);
     cJSON_Delete(tree);
 }
 
@@ -193,15 +204,19 @@ uint64_t adapter_default_id(exchange *x, const char *name)
     return a.default_id;
 }
 
+void adapter_note(exchange *x, const adapter_version *v, bool existed)
+{
+    char detail[64];
+    if (existed) return;
+    snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
+    api_audit(x, x->caller->tenant.id, "adapter.publish", v->name, detail);
+    effect_add(x->server->effects, v->id);
+}
+
 void adapter_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
 {
     atomic_fetch_add(&x->server->count.uploads, 1);
-    if (!existed) {
-        char detail[64];
-        snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
-        api_audit(x, x->caller->tenant.id, "adapter.publish", v->name, detail);
-        residency_warm(x->server->residency, v->id);
-    }
+    if (!existed) residency_warm(x->server->residency, v->id);
     if (adapter_default_id(x, v->name) != before) adapter_follow_pin(x, v->name, before);
 }
 
@@ -217,6 +232,7 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
     adapter_entry a;
     err e;
     adapter_published(x, v, existed, before);
+    adapter_note(x, v, existed);
     if (registry_version(x->server->registry, x->caller->tenant.id, v->name, v->version, &entry,
                          &e) ||
         registry_get(x->server->registry, x->caller->tenant.id, v->name, &a, &e)) {

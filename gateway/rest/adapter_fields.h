@@ -24,14 +24,16 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a);
 /* The adapter param[0] with its ETag, or why not. */
 void adapter_reply_entry(exchange *x, int status);
 
-/* After a publish: counted, noted in the audit, on its way into memory; a pinned name's new default
- * is kept resident (`before`: its default's id until now). */
+/* After a publish: counted, on its way into memory; a pinned name's new default is kept resident
+ * (`before`: its default's id until now). */
 void adapter_published(exchange *x, const adapter_version *v, bool existed, uint64_t before);
+/* Notes it in the audit, which waits for the disk. */
+void adapter_note(exchange *x, const adapter_version *v, bool existed);
 /* Deletes what adapters.keep_versions does not keep of the caller's name; behind the answer, for it
  * writes to the disk. */
 void adapter_prune(exchange *x, const char *name);
 
-/* Both, and between them 201, or 200 for content that the newest version has already.  */
+/* All three, and before the last 201, or 200 for content that the newest version has already.  */
 void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before);
 
 /* What is wrong with an adapter's content is 422; limits, conflicts and the

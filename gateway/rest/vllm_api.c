@@ -101,6 +101,7 @@ static void end_load(lora_load *l)
     exchange_add_header(x, "x-adapter-digest", "%s", hex);
     int n = snprintf(said, sizeof(said), "Success: LoRA adapter '%s' added successfully.", v.name);
     exchange_reply(x, 200, "text/plain; charset=utf-8", said, (size_t)n);
+    adapter_note(x, &v, existed);
     adapter_prune(x, v.name);
 }
 

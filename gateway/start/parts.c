@@ -15,6 +15,7 @@
 #include "gateway/doors/background.h"
 #include "gateway/net/tls_warm.h"
 #include "gateway/openai/vocabulary.h"
+#include "gateway/rest/effect.h"
 #include "gateway/route.h"
 #include "gateway/start/draft_model.h"
 #include "gateway/start/fleet_source.h"
@@ -264,7 +265,11 @@ static err_code open_adapters(parts *p, err *e)
     rc = storeroom_create(&s->room, c->data_dir, s->disk_floor_bytes, e);
     if (rc) return rc;
     s->tenant_share = (int64_t)disk_share_bytes(c->data_dir);
+    s->upload_memory.most = (uint64_t)c->adapters_host_memory / 4;
+    s->upload_memory.fill = residency_fill;
+    s->upload_memory.self = s->residency;
     s->upload = (upload_env){.reg = s->registry,
+                             .memory = &s->upload_memory,
                              .room = s->room,
                              .tok = s->tok,
                              .base = model_get_config(s->model),
@@ -382,6 +387,7 @@ err_code parts_open(parts *p, err *e)
     if (!rc) rc = batch_runner_start(&p->srv.batches, &p->srv, e);
     if (!rc && p->cfg.responses_background)
         rc = background_start(&p->srv.background, &p->srv, (int)p->cfg.responses_background, e);
+    if (!rc && p->cfg.adapters_probe) rc = effect_start(&p->srv.effects, &p->srv, e);
     if (!rc) rc = open_listeners(p, e);
     return rc;
 }
@@ -414,6 +420,7 @@ void parts_close(parts *p)
     atomic_store(&s->cut, true); /* what a failed start has begun, too */
     batch_runner_stop(s->batches);
     background_stop(s->background);
+    effect_stop(s->effects);
     spans_destroy(s->spans);
     stats_destroy(s->stats);
     sched_destroy(s->sched);

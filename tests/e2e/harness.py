@@ -64,7 +64,8 @@ class Server:
         self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
         backend = os.environ.get("LORAD_BACKEND")  # tests/gpu/run.sh: these tests on a device
         # How full the disk of whoever runs these tests is must not matter (data.min_free).
-        self.model, self.settings = model, {"data.min_free": "1MiB", **({"engine.backend": backend} if backend else {}), **(settings or {})}
+        # Nothing runs but what a test asks for (adapters.probe).
+        self.model, self.settings = model, {"data.min_free": "1MiB", "adapters.probe": "no", **({"engine.backend": backend} if backend else {}), **(settings or {})}
         self.process, self.program = None, program
         self.log_path = self.dir.with_suffix(".log")
         self.admin_key = None

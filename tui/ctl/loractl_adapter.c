@@ -34,7 +34,9 @@ const column ctl_version_columns[] = {
     {"MEMORY", "memory_bytes", CELL_BYTES, true},
     {"DIGEST", "digest", CELL_TEXT, true},
     {"EFFECT", "effect", CELL_TEXT, true},
+    {"CHANGE", "logit_change", CELL_NUM, true},
     {"ERROR", "error", CELL_TEXT, false},
+    {"WARNING", "warning", CELL_TEXT, false},
     {NULL, NULL, CELL_TEXT, false},
 };
 

@@ -315,13 +315,9 @@ static int send_missing(push *p, const cJSON *upload)
 static void show_version(const ctl *c, const cJSON *tree)
 {
     const char *model = cJSON_GetStringValue(json_get(tree, "model"));
-    const char *effect = cJSON_GetStringValue(json_get(tree, "effect"));
+    const char *warning = cJSON_GetStringValue(json_get(tree, "warning"));
     (void)ctl_print_row(c, ctl_version_columns, tree);
-    if (model && effect && strcmp(effect, "none") == 0)
-        fprintf(stderr,
-                "warning: %s changes nothing: all its products of A and B are zero, as they are "
-                "before a training\n",
-                model);
+    if (model && warning) fprintf(stderr, "warning: %s: %s\n", model, warning);
 }
 
 static int commit(push *p)

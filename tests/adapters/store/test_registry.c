@@ -324,7 +324,8 @@ START_TEST(test_delete_while_pinned)
 }
 END_TEST
 
-/* A trainer publishes every minute: what nobody holds or names goes, the rest when it may. */
+/* A trainer publishes every minute: what nobody holds or names goes, the rest with its last
+ * hold. */
 START_TEST(test_prune)
 {
     const adapter_version *held;
@@ -345,9 +346,17 @@ START_TEST(test_prune)
         ck_assert_int_eq(version_of(acme, model), there[i] ? there[i] : -ERR_NOT_FOUND);
         ck_assert_int_eq(files_there(i + 1), there[i] > 0);
     }
+    registry_release(reg, held); /* the last hold takes it along */
+    ck_assert_int_eq(version_of(acme, "poet@3"), -ERR_NOT_FOUND);
+    ck_assert_int_eq(atomic_load(&n_gone), 3);
+    ck_assert(!files_there(3));
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 2), 0);
+    /* One that is named meanwhile stays. */
+    ck_assert_int_eq(registry_acquire(reg, acme, "poet@5", false, &held, &e), ERR_NONE);
+    ck_assert_int_eq(registry_prune(reg, acme, "poet", 1), 0);
+    ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "spare", 5, -1, NULL, &e), ERR_NONE);
     registry_release(reg, held);
-    ck_assert_int_eq(version_of(acme, "poet@3"), 3);
-    ck_assert_int_eq(registry_prune(reg, acme, "poet", 2), 1);
+    ck_assert_int_eq(version_of(acme, "poet:spare"), 5);
     ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "default", 5, -1, NULL, &e), ERR_NONE);
     ck_assert_int_eq(registry_prune(reg, acme, "poet", 1), 0);
     reopen();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/families/gguf: mixtures of experts of that folder as llama.cpp's converter writes them.
 
-Usage: make_moe_ggufs.py [fixtures/families]          (needs gguf, safetensors, numpy)
+Usage: make_family_ggufs.py [fixtures/families]          (needs gguf, safetensors, numpy)
 
 The values are those of the models, F16 or, of OLMoE, whose weights are such that nothing is rounded, Q8_0; so the
 goldens of the models, and their adapters, are these files', too.
