@@ -83,7 +83,6 @@ typedef struct server {
     _Atomic uint64_t disk_floor_bytes;
     int64_t tenant_share; /* quota on the disk of tenants, where nothing says another */
     upload_env upload;
-    upload_memory upload_memory;
     staging *staging;     /* interrupted and running resumable uploads */
     _Atomic int fetching; /* adapters that are fetched from a source now */
     char class_name[SLO_CLASS_MAX][CLASS_WORD_MAX + 1]; /* in the configuration's order */

@@ -28,7 +28,6 @@ void adapter_load_clear(adapter_load *ld)
     extras_clear(&ld->extras, ld->env->be);
     free(ld->mat);
     if (ld->own_copy) copy_free(ld->copy);
-    free(ld->given);
     adapter_layout_clear(&ld->layout);
     if (ld->dir_fd >= 0) close(ld->dir_fd);
     registry_release(ld->env->reg, ld->v);
@@ -85,7 +84,7 @@ static err_code open_stack(adapter_load *ld, uint64_t id, err *e)
     if (!ld->part) return err_set(e, ERR_NOMEM, "no memory for a stack");
     for (int i = 0; i < ld->stack->n && !rc; i++) {
         adapter_load *p = &ld->part[i];
-        *p = (adapter_load){.env = env, .dir_fd = -1};
+        *p = (adapter_load){.env = env, .dir_fd = -1, .given_fd = -1};
         rc = open_version(p, ld->stack->part[i].v->id, e);
         if (!rc) rc = stacked_check(&p->layout, env->base, e);
         if (rc == ERR_UNSUPPORTED) (void)err_context(e, "%s@%d", p->v->name, p->v->version);
@@ -97,7 +96,7 @@ static err_code open_stack(adapter_load *ld, uint64_t id, err *e)
 err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, adapter_copy *copy,
                             err *e)
 {
-    *ld = (adapter_load){.env = env, .copy = copy, .dir_fd = -1};
+    *ld = (adapter_load){.env = env, .copy = copy, .dir_fd = -1, .given_fd = -1};
     err_code rc = stacks_is(id) ? open_stack(ld, id, e) : open_version(ld, id, e);
     if (rc) return rc;
     ld->n_chunks = count_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
@@ -402,7 +401,8 @@ static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
 {
     adapter_copy *c = ld->copy;
     const load_env *env = ld->env;
-    if (!env->keep || !ld->own_copy || c->image_bytes > 0 || bytes > c->bytes + c->bytes / 4 * 3)
+    if (!env->keep || !ld->own_copy || c->mapped || c->image_bytes > 0 ||
+        bytes > c->bytes + c->bytes / 4 * 3)
         return;
     if (extent_bytes(&c->layout, env->base, env->be) > 0) return;
     uint8_t *data = malloc((size_t)bytes);
@@ -494,18 +494,14 @@ err_code adapter_load_read(adapter_load *ld, err *e)
     uint64_t len = 0;
     if (ld->copy) return ERR_NONE;
     err_code rc = ERR_NONE;
-    if (ld->given) {
-        file = ld->given;
-        len = ld->n_given;
-        ld->given = NULL;
-    } else {
+    if (ld->given_fd < 0)
         rc = ld->stack ? join_parts(ld, &file, &len, e) : read_checked(ld, &file, &len, e);
-    }
     if (rc) {
         free(file);
         return rc;
     }
-    ld->copy = copy_make(&ld->layout, file, len, ld->env->int8);
+    ld->copy = file ? copy_make(&ld->layout, file, len, ld->env->int8)
+                    : copy_map(&ld->layout, ld->given_fd, ld->n_given);
     ld->own_copy = ld->copy != NULL;
     return ld->copy != NULL ? ERR_NONE
                             : err_set(e, ERR_DAMAGED, "%s@%d cannot be kept: its file is too short",

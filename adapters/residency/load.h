@@ -48,8 +48,8 @@ typedef struct adapter_load {
     struct adapter_load *part; /* [stack->n], where there is no copy */
     int dir_fd;
     adapter_layout layout;
-    /* The weights' file, checked, that read() takes over instead of reading it; NULL: it reads. */
-    uint8_t *given;
+    /* The weights' file, checked, of which read() makes the copy; -1: it reads and checks. */
+    int given_fd;
     uint64_t n_given;
     adapter_copy *copy;
     bool own_copy; /* made by read(): clear() frees it */

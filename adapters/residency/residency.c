@@ -278,17 +278,13 @@ static err_code pack_one(const entry *en, adapter_load *ld, timing *t, err *e)
 }
 
 /* After the lock was not held: what was read is worth keeping, whatever became of the rest. */
-static void count_read(residency *rs, entry *en, adapter_load *ld, const timing *t, bool from_disk)
+static void count_read(residency *rs, entry *en, adapter_load *ld, const timing *t)
 {
     lock_assert_held(&rs->mu);
-    if (!ld->own_copy) return;
-    if (from_disk) {
-        rs->stats.read_us_sum += t->read_us;
-        rs->stats.read_bytes += ld->copy->bytes;
-    }
-    bool guess = !from_disk && rs->read_bytes > 0; /* what reading it will take */
-    host_keep(rs, en, ld,
-              guess ? (int64_t)((double)en->bytes * rs->read_us / rs->read_bytes) : t->read_us);
+    if (!ld->own_copy || ld->copy->mapped) return;
+    rs->stats.read_us_sum += t->read_us;
+    rs->stats.read_bytes += ld->copy->bytes;
+    host_keep(rs, en, ld, t->read_us);
 }
 
 static void keep_pace(const entry *en)
@@ -308,21 +304,21 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
     bool only_host = rc == ERR_CANCELLED && !rs->stop && !en->gone && rs->host_budget > 0;
     if (rc && !only_host) return rc;
     keep_pace(en); /* a hint may have become a demand */
-    ld->hint = en->wanted == WANT_HINT && !ld->given;
+    ld->hint = en->wanted == WANT_HINT && ld->given_fd < 0;
     if (!only_host) {
         if (ld->copy)
             rs->stats.n_host_hits++;
-        else if (!ld->given)
+        else if (ld->given_fd < 0)
             rs->stats.n_host_misses++;
     }
-    bool given = ld->given != NULL;
+    bool given = ld->given_fd >= 0;
     lock_release(&rs->mu);
     err ignored;
     err_code done = read_one(ld, t, only_host ? &ignored : e);
     if (done == ERR_NONE && !only_host) done = pack_one(en, ld, t, e);
     lock_take(&rs->mu);
     bool from_disk = ld->own_copy && !given;
-    count_read(rs, en, ld, t, from_disk);
+    count_read(rs, en, ld, t);
     rs->stats.pack_us_sum += t->pack_us;
     if (only_host) return rc;
     if (done == ERR_NONE) tier_learn(rs, en, from_disk ? t->read_us : 0, t->pack_us);
@@ -332,9 +328,8 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
     return done;
 }
 
-/* Loads one entry, of `given` [n_given] where that is not NULL (taken over); called and returns
- * with mu held. */
-static void load_one(residency *rs, entry *en, uint8_t *given, uint64_t n_given)
+/* Loads one entry, of the open file where given_fd is not -1; called and returns with mu held. */
+static void load_one(residency *rs, entry *en, int given_fd, uint64_t n_given)
 {
     lock_assert_held(&rs->mu);
     adapter_load ld;
@@ -349,7 +344,7 @@ static void load_one(residency *rs, entry *en, uint8_t *given, uint64_t n_given)
     int64_t t0 = clock_now_us(), busy0 = clock_busy_us();
     uint64_t failures = memory_failures();
     err_code rc = adapter_load_begin(&ld, &rs->env, id, copy, &why);
-    ld.given = given;
+    ld.given_fd = given_fd;
     ld.n_given = n_given;
     t.busy_us = clock_busy_us() - busy0;
     t.read_us = clock_now_us() - t0;
@@ -395,7 +390,7 @@ static void *loader_main(void *arg)
         entry *en = rs->suspended ? NULL : next_to_load(rs);
         if (en) {
             rs->n_busy++;
-            load_one(rs, en, NULL, 0);
+            load_one(rs, en, -1, 0);
             rs->n_busy--;
             if (rs->suspended) cond_broadcast(&rs->work);
         } else {
@@ -647,27 +642,23 @@ void residency_warm(residency *rs, uint64_t version_id)
     hint(rs, version_id, INT64_MAX);
 }
 
-void residency_fill(void *self, uint64_t version_id, uint8_t *file, uint64_t len)
+void residency_fill(void *self, uint64_t version_id, int fd, uint64_t bytes)
 {
     residency *rs = self;
     lock_take(&rs->mu);
     collect(rs);
     entry *en = tier_find_or_add(rs, version_id);
-    bool mine = en && en->state == RESIDENCY_DISK && !en->copy && !rs->filling && !rs->suspended &&
-                !rs->stop;
-    if (mine) {
-        tier_enqueue(rs, en, WANT_HINT, INT64_MAX);
+    bool idle = en && en->state == RESIDENCY_DISK && !en->copy;
+    if (idle) tier_enqueue(rs, en, WANT_HINT, INT64_MAX);
+    if (idle && !rs->env.int8 && !rs->filling && !rs->suspended && !rs->stop) {
         rs->filling = true;
         rs->n_busy++;
-        load_one(rs, en, file, len);
+        load_one(rs, en, fd, bytes);
         rs->n_busy--;
         rs->filling = false;
         cond_broadcast(&rs->work);
-    } else if (en && en->state == RESIDENCY_DISK) {
-        tier_enqueue(rs, en, WANT_HINT, INT64_MAX);
     }
     lock_release(&rs->mu);
-    if (!mine) free(file);
 }
 
 err_code residency_pin(residency *rs, uint64_t version_id, err *e)

@@ -85,10 +85,10 @@ lora_source residency_source(residency *rs);
 
 /* Starts loading if it is not resident; returns at once. */
 void residency_warm(residency *rs, uint64_t version_id);
-/* The same for a version whose weights have just arrived: `file` (malloced, [len], taken over) is
- * what its folder has, checked.  Loads it on the caller's thread, at the caller's priority, into
- * what room is idle; where others do that already, or the device is away, as residency_warm(). */
-void residency_fill(void *residency_, uint64_t version_id, uint8_t *file, uint64_t len);
+/* The same for a version that was just published: `fd` is its weights' file, checked and still in
+ * the system's memory.  Loads it on the caller's thread, at the caller's priority, into what room
+ * is idle; where another is filled, or the device is away, as residency_warm(). */
+void residency_fill(void *residency_, uint64_t version_id, int fd, uint64_t bytes);
 /* Keeps a version resident (loads it when it is not).  ERR_LIMIT when the pinned ones would take
  * more than half of the budget; ERR_NOT_FOUND. */
 err_code residency_pin(residency *rs, uint64_t version_id, err *e);

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "adapters/format/validate.h"
 
@@ -135,11 +136,30 @@ adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, boo
     return NULL;
 }
 
+adapter_copy *copy_map(adapter_layout *layout, int fd, uint64_t len)
+{
+    void *file = MAP_FAILED;
+    adapter_copy *c = calloc(1, sizeof(*c));
+    if (c && inside(layout, len))
+        file = mmap(NULL, (size_t)len, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (file == MAP_FAILED) {
+        adapter_layout_clear(layout);
+        free(c);
+        return NULL;
+    }
+    *c = (adapter_copy){.layout = *layout, .data = file, .bytes = len, .mapped = true};
+    memset(layout, 0, sizeof(*layout));
+    return c;
+}
+
 void copy_free(adapter_copy *c)
 {
     if (!c) return;
     adapter_layout_clear(&c->layout);
-    free(c->data);
+    if (c->mapped)
+        (void)munmap(c->data, (size_t)c->bytes);
+    else
+        free(c->data);
     free(c);
 }
 

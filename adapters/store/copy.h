@@ -27,6 +27,7 @@ typedef struct adapter_copy {
     uint8_t *data;
     uint64_t bytes;
     uint64_t image_bytes;      /* int8; 0: data is the image */
+    bool mapped;               /* data is a file's, in the system's memory */
     size_t chunk_bytes;        /* data is what stood in the chunks, the last one cut short; 0: no */
     struct adapter_copy *next; /* for whoever frees several */
 } adapter_copy;
@@ -34,6 +35,9 @@ typedef struct adapter_copy {
 /* Takes over file (malloced, `len` bytes, checked) and the layout, also when it fails; the layout
  * is zeroed.  NULL: out of memory, or a tensor that ends beyond the file. */
 adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, bool int8);
+/* The same of an open file that was checked, without a copy of its own: it must not change any
+ * more.  `fd` stays the caller's. */
+adapter_copy *copy_map(adapter_layout *layout, int fd, uint64_t len);
 void copy_free(adapter_copy *c); /* NULL: nothing */
 
 /* The file's image, in which copy->layout tells where each tensor lies; *spare is the caller's to

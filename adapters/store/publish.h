@@ -10,7 +10,6 @@
 #ifndef ADAPTERS_STORE_PUBLISH_H
 #define ADAPTERS_STORE_PUBLISH_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,15 +19,6 @@
 #include "engine/backend.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
-
-/* Memory for weights that arrive, beside the disk, so that nobody reads them again to load them. */
-typedef struct upload_memory {
-    uint64_t most; /* bytes of all uploads at a time */
-    _Atomic uint64_t used;
-    /* Takes over `file` (malloced, [len]): the weights of the version that was just published. */
-    void (*fill)(void *self, uint64_t version_id, uint8_t *file, uint64_t len);
-    void *self;
-} upload_memory;
 
 /* What every upload of a server shares. */
 typedef struct upload_env {
@@ -40,7 +30,10 @@ typedef struct upload_env {
     uint64_t max_bytes;        /* of the whole folder; 0: 2 GiB */
     uint64_t max_packed_bytes; /* residency's budget: a larger adapter could never run; 0: none */
     int rank_max;              /* 0: LORA_RANK_MAX */
-    upload_memory *memory;     /* NULL: weights go to the disk alone */
+    /* Told of a version that was just published and of its weights' file, which the system still has
+     * in memory; NULL: nobody is. */
+    void (*fill)(void *filler, uint64_t version_id, int fd, uint64_t bytes);
+    void *filler;
 } upload_env;
 
 typedef struct publish_options {

@@ -40,9 +40,7 @@ struct upload {
     bool no_tar;             /* files come one by one */
     uint64_t held;           /* of the tenant's quota */
     digest_state hash;
-    bool gguf;        /* the weights came as a GGUF */
-    uint8_t *weights; /* [n_weights] kept beside the disk, all that has come; NULL: they are not */
-    uint64_t n_weights; /* counted in env.memory */
+    bool gguf;          /* the weights came as a GGUF */
     int kept[PART_ALL]; /* open until they are synced; -1: none */
     bool have[PART_ALL];
     uint64_t bytes[PART_ALL];
@@ -86,7 +84,7 @@ static err_code file_begin(upload *u, const char *name, int64_t bytes, err *e)
                    : err_set(e, ERR_INPUT, "%s comes twice", name);
     err_code code = bytes > 0 ? check_size(p, (uint64_t)bytes, e) : ERR_NONE;
     if (code != ERR_NONE) return code;
-    u->fd = openat(u->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    u->fd = openat(u->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (u->fd < 0) return folder_disk_error(e, "store");
     u->now = p;
     u->received = u->room = u->writing = 0;
@@ -110,45 +108,6 @@ static err_code more_room(upload *u, size_t len, err *e)
     return code;
 }
 
-/* ---- weights in memory ------------------------------------------------------------------- */
-
-static void drop_weights(upload *u)
-{
-    free(u->weights);
-    u->weights = NULL;
-    if (u->n_weights > 0) atomic_fetch_sub(&u->env.memory->used, u->n_weights);
-    u->n_weights = 0;
-}
-
-/* Room for n bytes in all; without it the weights are read from the disk again. */
-static bool grow_weights(upload *u, uint64_t n)
-{
-    upload_memory *m = u->env.memory;
-    uint64_t cap = u->n_weights > 0 ? 2 * u->n_weights : ROOM_STEP;
-    if (u->o.content_bytes > 0 && u->n_weights == 0) cap = (uint64_t)u->o.content_bytes;
-    if (cap < n) cap = n;
-    uint64_t more = cap - u->n_weights;
-    bool fits = atomic_fetch_add(&m->used, more) + more <= m->most;
-    uint8_t *p = fits ? realloc(u->weights, (size_t)cap) : NULL;
-    if (!p) {
-        atomic_fetch_sub(&m->used, more);
-        return false;
-    }
-    u->weights = p;
-    u->n_weights = cap;
-    return true;
-}
-
-static void keep_weights(upload *u, const void *data, size_t len)
-{
-    if (!u->env.memory || u->now != PART_WEIGHTS || u->gguf) return;
-    if (u->received > 0 && !u->weights) return; /* it did not fit */
-    if (u->received + len > u->n_weights && !grow_weights(u, u->received + len))
-        drop_weights(u);
-    else
-        memcpy(u->weights + u->received, data, len);
-}
-
 /* ---- bytes ------------------------------------------------------------------------------- */
 
 /* The disk writes while the rest comes, so that little is left for the sync. */
@@ -170,7 +129,6 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
     digest_add(&u->hash, data, len);
     code = folder_put(u->fd, data, len, e);
     if (code != ERR_NONE) return code;
-    keep_weights(u, data, len);
     u->received += len;
     begin_writing(u);
     return ERR_NONE;
@@ -308,7 +266,6 @@ void upload_abort(upload *u)
     if (u->fd >= 0) close(u->fd);
     for (int p = 0; p < PART_ALL; p++)
         if (u->kept[p] >= 0) close(u->kept[p]);
-    drop_weights(u);
     if (u->dir_fd >= 0) close(u->dir_fd);
     if (u->path[0] != 0) folder_remove(u->path);
     storeroom_unhold(u->env.room, u->o.tenant_id, u->held);
@@ -348,7 +305,6 @@ static err_code rewrite(upload *u, const kinds *k, int in, uint64_t bytes, err *
     int fd[PART_COUNT] = {part_fd(u, PART_CONFIG), part_fd(u, PART_WEIGHTS)};
     err_code code = ERR_NONE;
     bool taken;
-    drop_weights(u); /* others come */
     if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0) code = folder_disk_error(e, "store");
     if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], bytes, &taken, e);
     if (code == ERR_NONE)
@@ -406,10 +362,8 @@ err_code upload_finish(upload *u, adapter_version *out, bool *existed, err *e)
     if (code == ERR_NONE)
         code = publish_folder(&u->env, &u->o, u->path, u->dir_fd, u->kept, u->bytes,
                               (const uint8_t(*)[DIGEST_BYTES])u->digest, &v, &again, e);
-    if (code == ERR_NONE && !again && u->weights) {
-        u->env.memory->fill(u->env.memory->self, v.id, u->weights, u->bytes[PART_WEIGHTS]);
-        u->weights = NULL;
-    }
+    if (code == ERR_NONE && !again && u->env.fill)
+        u->env.fill(u->env.filler, v.id, u->kept[PART_WEIGHTS], u->bytes[PART_WEIGHTS]);
     if (code == ERR_NONE && out) *out = v;
     if (code == ERR_NONE && existed) *existed = again;
     upload_abort(u);

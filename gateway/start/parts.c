@@ -265,11 +265,9 @@ static err_code open_adapters(parts *p, err *e)
     rc = storeroom_create(&s->room, c->data_dir, s->disk_floor_bytes, e);
     if (rc) return rc;
     s->tenant_share = (int64_t)disk_share_bytes(c->data_dir);
-    s->upload_memory.most = (uint64_t)c->adapters_host_memory / 4;
-    s->upload_memory.fill = residency_fill;
-    s->upload_memory.self = s->residency;
     s->upload = (upload_env){.reg = s->registry,
-                             .memory = &s->upload_memory,
+                             .fill = residency_fill,
+                             .filler = s->residency,
                              .room = s->room,
                              .tok = s->tok,
                              .base = model_get_config(s->model),
