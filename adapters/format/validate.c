@@ -55,22 +55,41 @@ static err_code read_config(int dir_fd, char **text, uint64_t *bytes, err *e)
 
 /* ---- values ------------------------------------------------------------------------------ */
 
-/* Index of the first value that is NaN, infinite, or 2^64 and above; or -1. */
+/* Is a value NaN, infinite, or 2^64 and above?  By its bits. */
+static inline bool is_bad(uint32_t v, dtype type)
+{
+    return type == DT_F32   ? (v >> 23 & 0xff) >= 127 + 64
+           : type == DT_F16 ? (v & 0x7c00) == 0x7c00
+                            : (v >> 7 & 0xff) >= 127 + 64;
+}
+
+static inline uint32_t bits_at(const uint8_t *p, size_t i, dtype type)
+{
+    uint32_t v = 0;
+    memcpy(&v, p + i * (type == DT_F32 ? 4 : 2), type == DT_F32 ? 4 : 2);
+    return v;
+}
+
+/* Are any of n values?  Looks at all of a block, which vector instructions do at once. */
+static inline bool any_bad(const uint8_t *p, size_t n, dtype type)
+{
+    enum { BLOCK = 64 };
+    uint32_t any = 0;
+    size_t i = 0, size = type == DT_F32 ? 4 : 2;
+    for (; i + BLOCK <= n && !any; i += BLOCK)
+        for (size_t k = 0; k < BLOCK; k++) any |= is_bad(bits_at(p + i * size, k, type), type);
+    for (; i < n; i++) any |= is_bad(bits_at(p, i, type), type);
+    return any != 0;
+}
+
+/* Index of the first such value; or -1. */
 static int64_t first_bad(const uint8_t *p, size_t n, dtype type)
 {
-    for (size_t i = 0; i < n; i++) {
-        bool bad;
-        if (type == DT_F32) {
-            uint32_t v;
-            memcpy(&v, p + 4 * i, 4);
-            bad = (v >> 23 & 0xff) >= 127 + 64;
-        } else {
-            uint16_t v;
-            memcpy(&v, p + 2 * i, 2);
-            bad = type == DT_F16 ? (v & 0x7c00) == 0x7c00 : (v >> 7 & 0xff) >= 127 + 64;
-        }
-        if (bad) return (int64_t)i;
-    }
+    bool any = type == DT_F32   ? any_bad(p, n, DT_F32)
+               : type == DT_F16 ? any_bad(p, n, DT_F16)
+                                : any_bad(p, n, DT_BF16);
+    for (size_t i = 0; any && i < n; i++)
+        if (is_bad(bits_at(p, i, type), type)) return (int64_t)i;
     return -1;
 }
 

@@ -106,9 +106,15 @@ static err_code slow_pack(backend *b, dtype type, void *a_dst, void *b_dst, cons
     return backend_cpu.lora_pack(b, type, a_dst, b_dst, a_src, b_src, src, rank, d_in, d_out, why);
 }
 
+static bool filling; /* uploads go up at once */
+
 static adapter_version upload_one(const char *name, int r, const char *type, float value)
 {
     upload_env env = {.reg = reg, .base = &base, .be = be};
+    if (filling) {
+        env.fill = residency_fill;
+        env.filler = rs;
+    }
     upload_options o = {
         .tenant_id = tenant_id, .name = name, .activate = true, .content_bytes = -1};
     bytes config = make_config(r), weights = make_weights(&base, r, type, value);
@@ -228,6 +234,37 @@ START_TEST(test_loads_what_was_uploaded)
     ck_assert_uint_eq(s.n_misses, 1);
     ck_assert_uint_eq(s.n_hits, 1);
     ck_assert_int_eq(wait_for(12345, &v), ERR_NOT_FOUND);
+}
+END_TEST
+
+/* What has just been published is on the device when its upload returns, with nothing read again,
+ * and is what its files would give; without idle room it waits to be asked for. */
+START_TEST(test_filled)
+{
+    const lora_view *v, *held;
+    start(packed, 1);
+    filling = true;
+    adapter_version fresh = upload_one("fresh", 4, "F32", 0.25F);
+    ck_assert_int_eq(residency_get(rs, fresh.id, NULL), RESIDENCY_RESIDENT);
+    ck_assert_uint_eq(stats_now().n_loads, 1);
+    ck_assert_uint_eq(stats_now().read_bytes, 0);
+    ck_assert_int_eq(wait_for(fresh.id, &held), ERR_NONE);
+    ck_assert_uint_eq(stats_now().n_misses, 0);
+    size_t n = be_lora_a_bytes(be, base.type, 4, base.dim);
+    void *as_filled = malloc(n);
+    memcpy(as_filled, held->mat[PROJ_Q].a, n);
+    adapter_version full = upload_one("full", 4, "F32", 0.5F);
+    ck_assert_int_eq(residency_get(rs, full.id, NULL), RESIDENCY_DISK);
+    filling = false;
+    door.release(door.self, held);
+    ck_assert_int_eq(wait_for(full.id, &v), ERR_NONE);
+    ck_assert_int_ne(memcmp(as_filled, v->mat[PROJ_Q].a, n), 0);
+    door.release(door.self, v);
+    ck_assert_int_eq(wait_for(fresh.id, &v), ERR_NONE);
+    ck_assert_int_eq(memcmp(as_filled, v->mat[PROJ_Q].a, n), 0);
+    door.release(door.self, v);
+    ck_assert_uint_gt(stats_now().read_bytes, 0);
+    free(as_filled);
 }
 END_TEST
 
@@ -1009,6 +1046,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_loads_what_was_uploaded);
+    tcase_add_test(tc, test_filled);
     tcase_add_test(tc, test_popular_stays);
     tcase_add_test(tc, test_waiting_is_no_use);
     tcase_add_test(tc, test_acquired_stays);

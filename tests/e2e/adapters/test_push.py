@@ -15,7 +15,7 @@ from tiny import FIXTURES, make_model
 ADAPTERS = FIXTURES / "models/adapters-a"
 tmp = pathlib.Path(tempfile.mkdtemp())
 roots = tmp / "runs"
-server = Server(model=make_model(tmp / "llama"), settings={"engine.max_seqs": 16, "adapters.roots": roots, "adapters.keep_versions": 2})
+server = Server(model=make_model(tmp / "llama"), settings={"engine.max_seqs": 16, "adapters.roots": roots, "adapters.keep_versions": 2, "adapters.probe": "yes"})
 PROMPT = list(range(20, 60))
 
 
@@ -184,6 +184,38 @@ def versions_follow_each_other_by_name():
     until(lambda: kept("policy") == [7, 6])  # its hold ends a moment after its last byte
 
 
+def what_a_version_changes_is_measured():
+    """By the log-probabilities of a fixed prompt, as anybody can ask for them; 0 is a warning."""
+    vocab = json.loads((tmp / "llama/config.json").read_text())["vocab_size"]
+    prompt = [(7 + i * 7919) % vocab for i in range(16)]
+    tiny = tmp / "tiny"
+    shutil.copytree(ADAPTERS / "r4", tiny)
+    raw = bytearray((tiny / "adapter_model.safetensors").read_bytes())
+    head = 8 + int.from_bytes(raw[:8], "little")
+    for name, of in json.loads(raw[8:head]).items():
+        if "lora_B" in name:
+            assert of["dtype"] == "F32", of
+            first, end = (head + at for at in of["data_offsets"])
+            raw[first:end] = b"\0\0\x80\0" * ((end - first) // 4)  # the least normal number
+    (tiny / "adapter_model.safetensors").write_bytes(raw)
+
+    def scores(model):
+        r = post("/v1/completions", {"model": model, "prompt": [prompt], "max_tokens": 1, "temperature": 0, "prompt_logprobs": 20})
+        return [{t: of["logprob"] for t, of in at.items()} for at in r.json["choices"][0]["prompt_logprobs"][1:]]
+
+    def shown(name):
+        r = server.call("GET", f"/v1/adapters/{name}/versions/1", key=server.tenant_key).json
+        return r if r["logit_change"] is not None else None
+
+    base = scores("base")
+    for name, where in (("some", ADAPTERS / "r4"), ("least", tiny)):
+        assert server.upload(server.tenant_key, name, where).json["effect"] == "some"
+        got = until(lambda: shown(name))
+        want = max(abs(a[t] - b[t]) for a, b in zip(base, scores(name)) for t in a.keys() & b.keys())
+        assert math.isclose(got["logit_change"], want, rel_tol=1e-6, abs_tol=1e-9), (got, want)
+        assert (want == 0) == (name == "least") == bool(got["warning"]), (name, want, got)
+
+
 def no_answer_is_of_another_version_under_load():
     """Two adapters take turns under one name, with nothing between; each answer is what its header's version gives alone."""
     ways = ["r4", "mlp"]
@@ -260,6 +292,6 @@ try:
         (roots / "acme").mkdir()
         server.tenant_key = server.tenant("acme")
         run([policies_come_and_go_as_trl_has_it, trls_generate_finds_what_it_reads, log_probabilities_are_of_what_was_asked_for,
-             versions_follow_each_other_by_name, no_answer_is_of_another_version_under_load, what_cannot_be_is_refused_by_name])
+             versions_follow_each_other_by_name, what_a_version_changes_is_measured, no_answer_is_of_another_version_under_load, what_cannot_be_is_refused_by_name])
 finally:
     shutil.rmtree(tmp)

@@ -78,7 +78,8 @@ def an_adapter_that_does_nothing_says_so():
                 first, end = of["data_offsets"]
                 raw[head + first:head + end] = bytes(end - first)
         (where / "adapter_model.safetensors").write_bytes(raw)
-        assert server.upload(server.tenant_key, name, where).json["effect"] == effect, name
+        r = server.upload(server.tenant_key, name, where).json
+        assert r["effect"] == effect and bool(r["warning"]) == (effect == "none") and r["logit_change"] is None, r
         r = server.call("GET", f"/v1/adapters/{name}/versions/1", key=server.tenant_key)
         assert r.json["effect"] == effect, r
         base, own = (text(None, [20, 21, 22], model=m)["choices"] for m in ("base", name))
