@@ -505,10 +505,11 @@ START_TEST(test_quantised_base)
 }
 END_TEST
 
-/* Mixtures in llama.cpp's files, whose values are those of the folders: of OLMoE by its codes. */
-START_TEST(test_experts_in_ggufs)
+/* Models in llama.cpp's files, whose values are those of the folders: of OLMoE by its codes. */
+START_TEST(test_ggufs)
 {
-    static const char *const names[] = {"mixtral", "qwen2-moe", "qwen3-moe", "olmoe"};
+    static const char *const names[] = {"mixtral", "qwen2-moe", "qwen3-moe", "olmoe",
+                                        "glm4",    "olmo2",     "granite"};
     bool codes = strcmp(names[_i], "olmoe") == 0;
     fixtures = "fixtures/families";
     as_gguf = true;
@@ -516,6 +517,61 @@ START_TEST(test_experts_in_ggufs)
     ck_assert(conform(names[_i], "auto", codes ? 0.2 : FAMILY_BOUND)); /* codes: x is rounded */
     as_gguf = false;
     fixtures = "fixtures";
+}
+END_TEST
+
+/* What the model at `path` makes of a case. */
+static float *logits_of(const char *path, const golden_case *c)
+{
+    ck_assert(open_backend("plain"));
+    ck_assert_msg(model_load(&m, path, be, MAX_ROWS, MAX_ROWS, &e) == ERR_NONE, "%s", e.msg);
+    attn_shape shape = model_attn_shape(m);
+    ck_assert_int_eq(be_kv_create(be, &kv, &shape, N_PAGES, &e), ERR_NONE);
+    run u = {.c = c, .n_now = case_rows(c), .logits = logits_alloc()};
+    step_runs(&u, 1);
+    be_kv_destroy(be, kv);
+    return u.logits;
+}
+
+static void close_model(void)
+{
+    model_destroy(m);
+    be_close(be);
+}
+
+/* Files that say less than the folder's config.json: they are of a model whose config.json stands
+ * beside them, with the folder's weights. */
+START_TEST(test_ggufs_of_others)
+{
+    static const char *const names[] = {"gemma2",     "gemma3",  "cohere2",
+                                        "starcoder2", "smollm3", "phi3"};
+    static const char at[] = "fixtures/families";
+    char path[300], from[400], to[200], here[200];
+    snprintf(path, sizeof path, "%s/models/%s", at, names[_i]);
+    golden *g = golden_read(path);
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    tmpdir_make(dir);
+    snprintf(from, sizeof from, "%s/%s/gguf/%s.json", here, at, names[_i]);
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    ck_assert_int_eq(symlink(from, to), 0);
+    snprintf(from, sizeof from, "%s/%s/model.safetensors", here, path);
+    snprintf(to, sizeof to, "%s/model.safetensors", dir);
+    ck_assert_int_eq(symlink(from, to), 0);
+    float *want = logits_of(dir, &g->c[0]);
+    close_model();
+    snprintf(path, sizeof path, "%s/gguf/%s.gguf", at, names[_i]);
+    float *got = logits_of(path, &g->c[0]);
+    double worst = 0;
+    size_t n = (size_t)case_rows(&g->c[0]) * (size_t)model_get_config(m)->n_vocab;
+    for (size_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
+    close_model();
+    double bound = strcmp(names[_i], "phi3") == 0 ? 0.1 : 1e-5; /* its attn_qkv is in Q8_0 */
+    ck_assert_msg(worst <= bound, "%s: off by %.2e", names[_i], worst);
+    printf("%-16s in GGUF: logits differ by %.2e at most\n", names[_i], worst);
+    free(want);
+    free(got);
+    free(g);
+    tmpdir_remove(dir);
 }
 END_TEST
 
@@ -580,7 +636,8 @@ int main(void)
     /* of the base where no two tokens are nearly as likely: check_alone() holds the greedy ones */
     tcase_add_loop_test(tc, test_quantised_base, 1, 2);
     tcase_add_loop_test(tc, test_experts_rounded, 0, 3);
-    tcase_add_loop_test(tc, test_experts_in_ggufs, 0, 4);
+    tcase_add_loop_test(tc, test_ggufs, 0, 7);
+    tcase_add_loop_test(tc, test_ggufs_of_others, 0, 6);
     tcase_add_test(tc, test_mxfp4);
 #endif
     suite_add_tcase(s, tc);
