@@ -80,6 +80,7 @@ typedef struct server {
     struct background *background; /* gateway/doors/background.h; NULL: none are taken */
     struct effect_probe *effects;  /* gateway/rest/effect.h; NULL: nothing is measured */
     storeroom *room;               /* above the floor of the disk */
+    depot *depot;                  /* the fleet's object store; NULL: there is none */
     _Atomic uint64_t disk_floor_bytes;
     int64_t tenant_share; /* quota on the disk of tenants, where nothing says another */
     upload_env upload;

@@ -126,10 +126,9 @@ static bool is_whole(const char *path, const uint8_t sha[PART_COUNT][DIGEST_BYTE
     return whole;
 }
 
-/* Gives the folder its final name, unless the same content is there already. */
-static err_code place(registry *reg, const char *path, int dir_fd,
-                      const uint8_t sha[PART_COUNT][DIGEST_BYTES],
-                      const uint8_t whole[DIGEST_BYTES], err *e)
+err_code publish_place(registry *reg, const char *path, int dir_fd,
+                       const uint8_t sha[PART_COUNT][DIGEST_BYTES],
+                       const uint8_t whole[DIGEST_BYTES], err *e)
 {
     char to[FOLDER_PATH_MAX + 80], root[FOLDER_PATH_MAX];
     registry_path(reg, whole, to, sizeof to);
@@ -178,16 +177,14 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
     /* A failed sync is never tried again: the data is in doubt. */
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         if (fd[p] >= 0 && fsync(fd[p]) != 0) code = folder_disk_error(e, "sync");
-    if (code != ERR_NONE) {
-        free(text);
-        return code;
-    }
+    if (code == ERR_NONE) code = depot_store(env->depot, dir_fd, bytes, sha, whole, e);
     registry_files_lock(env->reg);
-    code = place(env->reg, path, dir_fd, sha, whole, e);
+    if (code == ERR_NONE) code = publish_place(env->reg, path, dir_fd, sha, whole, e);
     if (code == ERR_NONE) code = registry_publish(env->reg, &nv, out, existed, e);
     /* Refused for a limit or a name: files that no version has go again. */
     if (code != ERR_NONE) registry_files_forget(env->reg, whole);
     registry_files_unlock(env->reg);
+    depot_look(env->depot, whole);
     free(text);
     return code;
 }

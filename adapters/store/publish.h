@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "adapters/format/folder.h"
+#include "adapters/store/depot.h"
 #include "adapters/store/registry.h"
 #include "adapters/store/storeroom.h"
 #include "engine/backend.h"
@@ -24,6 +25,7 @@
 typedef struct upload_env {
     registry *reg;
     storeroom *room;           /* NULL: neither floor nor quotas */
+    depot *depot;              /* NULL: files lie here alone */
     const model_config *base;  /* what adapters must fit */
     const tokenizer *tok;      /* the base's; NULL: adapters bring no tokens */
     const backend *be;         /* for the packed size; NULL: the file's size stands for it */
@@ -59,6 +61,7 @@ err_code publish_tmp(registry *reg, char path[FOLDER_PATH_MAX], int *dir_fd, err
  * sizes and SHA-256; `fd`: those that still must be synced, by part, -1: they were).  The caller removes what is left at `path` afterwards, whatever the result.
  *   ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED  what is wrong with the adapter
  *   ERR_LIMIT, ERR_STALE, ERR_CONFLICT, ERR_NO_ROOM, ERR_IO  why it cannot be published now
+ * With a depot the object store has the files before the row is written.
  * *existed (may be NULL): the name's newest version has exactly this content already. */
 err_code publish_folder(const upload_env *env, const publish_options *o, const char *path,
                         int dir_fd, const int fd[PART_COUNT], const uint64_t bytes[PART_COUNT],
@@ -70,6 +73,12 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
  * caller's to free), NULL for none. */
 err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
                        registry_new_version *nv, char *info, size_t cap, char **text, err *e);
+
+/* Gives the folder at `path` its final name, unless the same content is there already.  The files'
+ * lock is held. */
+err_code publish_place(registry *reg, const char *path, int dir_fd,
+                       const uint8_t sha[PART_COUNT][DIGEST_BYTES],
+                       const uint8_t whole[DIGEST_BYTES], err *e);
 
 /* Removes what a crash left under adapters/tmp; call once at the start. */
 void publish_sweep(const char *data_dir);

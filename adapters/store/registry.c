@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "adapters/store/registry_tables.h"
+#include "engine/base/clock.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "storage/tenants.h"
@@ -62,8 +63,9 @@ static err_code load_one_version(registry *r, const adapter_rows *rows, version_
     bool absent = false;
     if (v->state == ADAPTER_READY && !registry_files_there(r, v->digest)) {
         version_note_missing(r, v, &absent);
-        log_error("adapters", "files of %s@%d are missing; it cannot be served", en->name,
-                  v->version);
+        if (!r->remote)
+            log_error("adapters", "files of %s@%d are missing; it cannot be served", en->name,
+                      v->version);
     }
     version *made = version_make(en, v->error);
     if (!made) return registry_no_memory(e);
@@ -142,6 +144,7 @@ err_code registry_create(registry **out, store *db, const registry_config *cfg, 
     registry *r = calloc(1, sizeof(*r));
     if (!r) return registry_no_memory(e);
     r->db = db;
+    r->remote = cfg != NULL && cfg->remote;
     for (int i = 0; cfg != NULL && i < cfg->n_reserved; i++)
         snprintf(r->reserved[r->n_reserved++], sizeof r->reserved[0], "%s", cfg->reserved[i]);
     lock_init(&r->files, LOCK_REGISTRY_FILES);
@@ -195,6 +198,15 @@ void registry_on_gone(registry *r, void (*fn)(void *self, uint64_t version_id), 
     lock_take(&r->mu);
     r->gone = fn;
     r->gone_self = self;
+    lock_release(&r->mu);
+}
+
+void registry_on_dropped(registry *r, void (*fn)(void *self, const uint8_t digest[DIGEST_BYTES]),
+                         void *self)
+{
+    lock_take(&r->mu);
+    r->dropped = fn;
+    r->dropped_self = self;
     lock_release(&r->mu);
 }
 
@@ -258,6 +270,7 @@ static const char *split_owner(registry *r, const char *model, uint64_t *owner_i
 static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
                         const adapter_version **out, uint64_t *absent_id, err *e)
 {
+    int64_t now_us = r->remote ? clock_now_us() : 0;
     uint64_t owner_id = tenant_id;
     const char *rest = split_owner(r, model, &owner_id);
     model_name m;
@@ -275,7 +288,7 @@ static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool
                                      : NULL;
     if (!v) {
         rc = unknown(e, model);
-    } else if (v->absent && v->state == ADAPTER_FAILED) {
+    } else if (v->absent && v->state <= ADAPTER_FAILED) {
         *absent_id = v->pub.id;
         rc = err_set(e, ERR_ELSEWHERE,
                      "the files of the model '%.160s' are not on this node yet: try again", model);
@@ -285,6 +298,7 @@ static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool
                      v->error != NULL ? v->error : "");
     } else {
         v->pins++;
+        v->used_us = now_us;
         r->n_pins++;
         *out = &v->pub;
     }
@@ -292,14 +306,20 @@ static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool
     return rc;
 }
 
+err_code registry_try(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
+                      const adapter_version **out, uint64_t *absent_id, err *e)
+{
+    *out = NULL;
+    err_code rc = acquire(r, tenant_id, model, any_tenant, out, absent_id, e);
+    if (rc != ERR_ELSEWHERE || !registry_look_again(r, *absent_id)) return rc;
+    return acquire(r, tenant_id, model, any_tenant, out, absent_id, e);
+}
+
 err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
                           const adapter_version **out, err *e)
 {
-    uint64_t absent_id = 0;
-    *out = NULL;
-    err_code rc = acquire(r, tenant_id, model, any_tenant, out, &absent_id, e);
-    if (rc != ERR_ELSEWHERE || !registry_look_again(r, absent_id)) return rc;
-    return acquire(r, tenant_id, model, any_tenant, out, &absent_id, e);
+    uint64_t absent_id;
+    return registry_try(r, tenant_id, model, any_tenant, out, &absent_id, e);
 }
 
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e)
@@ -307,7 +327,7 @@ err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_ver
     *out = NULL;
     lock_take(&r->mu);
     version *v = version_by_id(r, version_id);
-    bool ok = v != NULL && (v->state == ADAPTER_READY || v->pins > 0);
+    bool ok = v != NULL && ((v->state == ADAPTER_READY && !v->absent) || v->pins > 0);
     if (ok) {
         v->pins++;
         r->n_pins++;

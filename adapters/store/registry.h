@@ -41,6 +41,7 @@ typedef struct adapter_version {
 typedef struct registry_config {
     const char *reserved[4]; /* model names that no adapter may take (the base's) */
     int n_reserved;
+    bool remote; /* an object store has all files; those that are not here can be brought */
 } registry_config;
 
 /* Loads all rows, finishes deletes that a crash cut short, removes files that no row knows.  A
@@ -58,6 +59,9 @@ void registry_destroy(registry *r);
  *   ERR_ELSEWHERE  another node of the fleet has its files, this one not yet */
 err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
                           const adapter_version **out, err *e);
+/* The same; with ERR_ELSEWHERE *absent_id is the version whose files are not here. */
+err_code registry_try(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
+                      const adapter_version **out, uint64_t *absent_id, err *e);
 /* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e);
 void registry_release(registry *r, const adapter_version *v);
@@ -140,6 +144,9 @@ int registry_prune(registry *r, uint64_t tenant_id, const char *name, int keep);
 /* Called (on the thread of a release or delete, no lock held) when a version id is gone for good,
  * so that residency can drop it.  Set before use by many threads. */
 void registry_on_gone(registry *r, void (*fn)(void *self, uint64_t version_id), void *self);
+/* The same for a version's content, after its row is gone for good. */
+void registry_on_dropped(registry *r, void (*fn)(void *self, const uint8_t digest[DIGEST_BYTES]),
+                         void *self);
 
 /* ---- looking ---------------------------------------------------------------------- */
 
@@ -171,6 +178,7 @@ typedef struct version_entry {
     adapter_version v;
     adapter_state state;
     int pins;
+    bool absent, in_place; /* its files are not on this node; are an operator's, elsewhere */
     char error[248];
     char info[ADAPTER_INFO_MAX]; /* JSON; by registry_version() alone, else empty */
 } version_entry;
@@ -252,5 +260,28 @@ void registry_files_unlock(registry *r);
 /* Removes files that no version has (an upload that was refused at the last step); with the
  * lock. */
 void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES]);
+
+/* ---- files that an object store has, too (adapters/store/depot.h) ------------------------------ */
+
+/* A version that is served but whose files are not here; false: there is none, or they are. */
+bool registry_absent(registry *r, uint64_t version_id, adapter_version *out);
+/* Are the files of an absent version here by now?  Then it is served.  No lock is held. */
+bool registry_look_again(registry *r, uint64_t version_id);
+
+typedef struct registry_content { /* files that lie here and are our own, of one digest */
+    uint8_t digest[DIGEST_BYTES];
+    uint64_t bytes;
+    int64_t last_use_us; /* clock_now_us(); 0: not since the start */
+    bool idle;           /* no request holds it, no name that has it is pinned */
+} registry_content;
+/* All of them, in no order; malloced. */
+err_code registry_contents(registry *r, registry_content **out, size_t *n, err *e);
+/* One; false: it does not lie here. */
+bool registry_content_of(registry *r, const uint8_t digest[DIGEST_BYTES], registry_content *out);
+/* Ids of the versions of a content, at most `cap`; how many there are. */
+int registry_versions_of(registry *r, const uint8_t digest[DIGEST_BYTES], uint64_t *id, int cap);
+/* Removes the files of a content that is idle: its versions are absent then.  False: it is not
+ * idle, or not here.  Takes the files' lock. */
+bool registry_files_evict(registry *r, const uint8_t digest[DIGEST_BYTES]);
 
 #endif

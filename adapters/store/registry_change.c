@@ -29,12 +29,15 @@ void registry_finish_version(registry *r, version *v)
     if (last) entry_unlink(r, en);
     void (*gone)(void *, uint64_t) = r->gone;
     void *self = r->gone_self;
+    void (*dropped)(void *, const uint8_t *) = r->dropped;
+    void *dropped_self = r->dropped_self;
     lock_release(&r->mu);
     version_free(v);
     if (last) entry_free(en);
     atomic_fetch_add(&r->n_changes, 1);
     lock_release(&r->change);
     if (!rc) registry_files_drop(r, was.digest);
+    if (!rc && dropped) dropped(dropped_self, was.digest);
     if (gone) gone(self, was.id);
 }
 

@@ -9,11 +9,13 @@
 #include <string.h>
 
 #include "adapters/store/registry_tables.h"
+#include "engine/base/clock.h"
 #include "engine/base/lock.h"
 
 void version_note_missing(const registry *r, version_row *v, bool *absent)
 {
     *absent = store_in_fleet(r->db);
+    if (r->remote) return;
     /* Not written down: a disk that is mounted again serves it again. */
     v->state = ADAPTER_FAILED;
     snprintf(v->error, sizeof v->error, "the adapter's files are %s",
@@ -22,25 +24,24 @@ void version_note_missing(const registry *r, version_row *v, bool *absent)
 
 bool registry_look_again(registry *r, uint64_t version_id)
 {
-    uint8_t digest[DIGEST_BYTES];
+    adapter_version was;
+    uint64_t evicted = atomic_load(&r->n_evicted);
+    if (!registry_absent(r, version_id, &was) || !registry_files_there(r, was.digest)) return false;
+    bool linked = registry_files_linked(r, was.digest);
     lock_take(&r->mu);
     version *v = version_by_id(r, version_id);
-    bool absent = v != NULL && v->absent;
-    if (absent) memcpy(digest, v->pub.digest, DIGEST_BYTES);
-    lock_release(&r->mu);
-    if (!absent || !registry_files_there(r, digest)) return false;
-    bool linked = registry_files_linked(r, digest);
-    lock_take(&r->mu);
-    v = version_by_id(r, version_id);
-    if (v && v->absent && v->state == ADAPTER_FAILED) {
+    /* Where files went meanwhile, these may be among them. */
+    bool stay = evicted == atomic_load(&r->n_evicted);
+    if (stay && v && v->absent && v->state <= ADAPTER_FAILED) {
         v->state = ADAPTER_READY;
         v->absent = false;
         v->in_place = linked;
+        v->used_us = clock_now_us();
         free(v->error);
         v->error = NULL;
     }
     lock_release(&r->mu);
-    return true;
+    return stay;
 }
 
 /* All below: `change` is held, and `mu` where the name says so. */

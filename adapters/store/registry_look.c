@@ -64,6 +64,8 @@ static void copy_version(const version *v, version_entry *out)
     out->v = v->pub;
     out->state = v->state;
     out->pins = v->pins;
+    out->absent = v->absent;
+    out->in_place = v->in_place;
     snprintf(out->error, sizeof out->error, "%s", v->error != NULL ? v->error : "");
     out->info[0] = 0;
 }
@@ -271,7 +273,7 @@ void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out)
             out->n_pins += (size_t)en->version[i]->pins;
             uint64_t bytes = en->version[i]->pub.file_bytes;
             out->file_bytes += bytes;
-            if (!en->version[i]->in_place)
+            if (!en->version[i]->in_place && !en->version[i]->absent)
                 out->disk_bytes += bytes > REGISTRY_VERSION_LEAST ? bytes : REGISTRY_VERSION_LEAST;
         }
     }

@@ -268,11 +268,17 @@ void version_unlink(registry *r, version *v)
     r->n_version--;
 }
 
+version *version_of_digest(const registry *r, const uint8_t digest[DIGEST_BYTES],
+                           const version *before)
+{
+    version *v = before != NULL ? before->next_digest : r->by_digest[hash_digest(digest)];
+    while (v && memcmp(v->pub.digest, digest, DIGEST_BYTES) != 0) v = v->next_digest;
+    return v;
+}
+
 bool registry_has_digest(const registry *r, const uint8_t digest[DIGEST_BYTES])
 {
-    const version *v = r->by_digest[hash_digest(digest)];
-    while (v && memcmp(v->pub.digest, digest, DIGEST_BYTES) != 0) v = v->next_digest;
-    return v != NULL;
+    return version_of_digest(r, digest, NULL) != NULL;
 }
 
 /* ---- aliases ------------------------------------------------------------------------------- */

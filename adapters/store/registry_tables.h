@@ -25,11 +25,12 @@ typedef struct version {
     struct entry *owner;
     adapter_state state, before; /* before: what a delete that is not written yet found */
     int pins;
-    bool finishing; /* somebody is removing it for good */
-    bool outlived;  /* registry_prune() left it for those that hold it: the last takes it along */
-    bool in_place;  /* an operator's files, elsewhere */
-    bool absent;    /* in a fleet: another node has the files, this one not yet */
-    char *error;    /* NULL: none */
+    bool finishing;  /* somebody is removing it for good */
+    bool outlived;   /* registry_prune() left it for those that hold it: the last takes it along */
+    bool in_place;   /* an operator's files, elsewhere */
+    bool absent;     /* in a fleet: another node has the files, this one not yet */
+    int64_t used_us; /* where files can be brought: the last pin; 0: none since the start */
+    char *error;     /* NULL: none */
 } version;
 
 typedef struct alias {
@@ -57,8 +58,9 @@ struct registry {
     store *db;
     char reserved[4][ADAPTER_NAME_MAX * 2];
     int n_reserved;
+    bool remote;
     lock files, change;
-    _Atomic uint64_t n_changes;
+    _Atomic uint64_t n_changes, n_evicted;
     lock mu; /* guards all below */
     entry *by_name[REGISTRY_BUCKETS];
     version *by_id[REGISTRY_BUCKETS];
@@ -67,7 +69,8 @@ struct registry {
     size_t n_entry, cap_order, n_version, n_pins, n_shared_entries;
     bool loading; /* order is sorted at the end */
     void (*gone)(void *self, uint64_t version_id);
-    void *gone_self;
+    void (*dropped)(void *self, const uint8_t digest[DIGEST_BYTES]);
+    void *gone_self, *dropped_self;
 };
 
 /* All of these with mu held, but for the start. */
@@ -96,6 +99,9 @@ version *version_make(entry *en, const char *error);
 void version_place(registry *r, entry *en, version *v, const version_row *row);
 void version_unlink(registry *r, version *v);
 void version_free(version *v);
+/* The first with this content, or the next after `before`; NULL: there is none. */
+version *version_of_digest(const registry *r, const uint8_t digest[DIGEST_BYTES],
+                           const version *before);
 bool registry_has_digest(const registry *r, const uint8_t digest[DIGEST_BYTES]);
 
 alias *alias_find(const entry *en, const char *name);
@@ -116,10 +122,9 @@ void registry_files_drop(registry *r, const uint8_t digest[DIGEST_BYTES]);
 
 /* registry_fleet.c: for store_on_adapter(): brings a name to what its rows say. */
 err_code registry_refresh(void *registry_, uint64_t adapter_id, err *e);
-/* Marks a version whose files are not here: absent in a fleet, else failed. */
+/* Marks a version whose files are not here: absent in a fleet, and failed unless they can be
+ * brought. */
 void version_note_missing(const registry *r, version_row *v, bool *absent);
-/* Are the files of an absent version here by now?  No lock is held. */
-bool registry_look_again(registry *r, uint64_t version_id);
 
 /* registry_change.c: removes a drained version without pins for good (row, memory, files).  The
  * caller has set v->finishing, so that nobody else does; no lock is held. */

@@ -40,6 +40,8 @@
     X(REGISTRY, "registry.mu", NO_WAIT, \
       UNDER(STATS) | UNDER(STAGING) | UNDER(REGISTRY_FILES) | UNDER(REGISTRY_CHANGE), \
       "the tables of adapters, versions, aliases and pins") \
+    X(DEPOT, "depot.mu", NO_WAIT, ALONE, \
+      "what is brought from the object store, who waits for it, what is to be looked at there") \
     X(TENANTS_CHANGE, "tenant_cache.change", MAY_WAIT, ALONE, \
       "changes of tenants, one after another, over the write of their rows") \
     X(KEYS_CHANGE, "key_cache.change", MAY_WAIT, ALONE, \

@@ -9,6 +9,7 @@
 
 #include "gateway/config/classes.h"
 #include "gateway/config/config_inside.h"
+#include "gateway/fetch/bucket.h"
 #include "gateway/fetch/source.h"
 #include "gateway/http/networks.h"
 
@@ -104,6 +105,27 @@ const option config_options[] = {
     {"storage", "limits_open", OPT_BOOL, AT(storage_limits_open), "no", 0, 0,
      "no: what has limits is refused (503) while that database is away and this server's share\n"
      "of them is used up.  yes: each server goes on with the limits by itself."},
+    {"store", "url", OPT_TEXT, AT(store_url), "", 0, 0,
+     "A fleet's object store for adapters' files: s3://bucket/prefix.  Uploads go there before\n"
+     "they are announced, and each node brings what it is asked for.  One fleet alone may use a\n"
+     "prefix.  Empty: files stay on the node that took them."},
+    {"store", "endpoint", OPT_TEXT, AT(store_endpoint), "", 0, 0,
+     "Its S3 API: https://host[:port], or http://; buckets by path."},
+    {"store", "region", OPT_TEXT, AT(store_region), "us-east-1", 0, 0,
+     "Its region, for signatures."},
+    {"store", "credentials_file", OPT_TEXT, AT(store_credentials_file), "", 0, 0,
+     "File with the access key's id, its secret and perhaps a session token, a line each, which\n"
+     "others must not be able to read.  It is read before each call, so it may be changed.\n"
+     "Relative paths are relative to data.dir.  Empty: AWS_ACCESS_KEY_ID,\n"
+     "AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN of the environment."},
+    {"store", "ca_file", OPT_TEXT, AT(store_ca_file), "", 0, 0,
+     "Certificates (PEM) that it is held to.  Empty: the system's."},
+    {"store", "cache_bytes", OPT_BYTES, AT(store_cache_bytes), "0", 0, 1024 * 1024 * CONFIG_GIB,
+     "Bound of adapters' files on this node's disk.  What was not used longest goes first, but\n"
+     "for what is pinned, in use, on the device, or not in the store.  0: none but\n"
+     "data.min_free."},
+    {"store", "timeout", OPT_TIME, AT(store_timeout_us), "10min", CONFIG_SECOND,
+     86400 * CONFIG_SECOND, "The longest that one file may take."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
      "The base model: a Hugging Face directory, or a GGUF (of several files the first)."},
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,
@@ -516,6 +538,16 @@ static err_code check_sources(const config *c, err *e)
     return ERR_NONE;
 }
 
+static err_code check_store(const config *c, err *e)
+{
+    if (!*c->store_url) return ERR_NONE;
+    if (!*c->storage_database)
+        return err_set(e, ERR_INPUT, "store.url is for a fleet: storage.database is not set");
+    if (bucket_check_url(c->store_url, e)) return err_context(e, "store.url");
+    if (bucket_check_endpoint(c->store_endpoint, e)) return err_context(e, "store.endpoint");
+    return *c->store_region ? ERR_NONE : err_set(e, ERR_INPUT, "store.region is empty");
+}
+
 static err_code check_pooling(const config *c, err *e)
 {
     static const char *const words[] = {"auto", "last",         "cls",           "mean",
@@ -551,7 +583,7 @@ err_code config_check(const config *c, err *e)
         return err_context(e, "server.plain_networks");
     if (networks_check_list(c->metrics_inference_networks, e))
         return err_context(e, "metrics.inference_networks");
-    if (check_sources(c, e)) return e->code;
+    if (check_sources(c, e) || check_store(c, e)) return e->code;
     static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", NULL};
     static const char *const logprobs[] = {"adjusted_logprobs", "processed_logprobs",
                                            "raw_logprobs", NULL};

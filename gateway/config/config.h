@@ -57,6 +57,9 @@ typedef struct config {
     char data_dir[CONFIG_TEXT_MAX];
     char storage_database[CONFIG_TEXT_MAX], storage_password_file[CONFIG_TEXT_MAX];
     bool storage_limits_open;
+    char store_url[CONFIG_TEXT_MAX], store_endpoint[CONFIG_TEXT_MAX], store_region[CONFIG_TEXT_MAX];
+    char store_credentials_file[CONFIG_TEXT_MAX], store_ca_file[CONFIG_TEXT_MAX];
+    int64_t store_cache_bytes, store_timeout_us;
     char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
     char model_chat_template[CONFIG_TEXT_MAX], model_draft[CONFIG_TEXT_MAX];
     char model_weights[CONFIG_TEXT_MAX], model_pooling[CONFIG_TEXT_MAX];

@@ -79,9 +79,16 @@ void models_get(exchange *x)
     const adapter_version *v = NULL;
     err e;
     bool base = strcmp(id, s->cfg->model_name) == 0;
-    bool ok = auth_may_use_model(x, id) &&
-              (base || (x->caller->tenant.id && registry_acquire(s->registry, x->caller->tenant.id,
-                                                                 id, false, &v, &e) == ERR_NONE));
+    bool may = auth_may_use_model(x, id), ok = may && base;
+    adapter_version shown = {0};
+    if (may && !base && x->caller->tenant.id) {
+        uint64_t absent_id;
+        err_code rc =
+            registry_try(s->registry, x->caller->tenant.id, id, false, &v, &absent_id, &e);
+        if (!rc) shown = *v;
+        /* It exists, wherever its files are. */
+        ok = !rc || (rc == ERR_ELSEWHERE && registry_absent(s->registry, absent_id, &shown));
+    }
     if (!ok) {
         exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
                        "The model '%.100s' does not exist or you do not have access to it.", id);
@@ -90,9 +97,10 @@ void models_get(exchange *x)
     jsonw w;
     jsonw_init(&w);
     tenant owner = x->caller->tenant;
-    if (v && v->tenant_id != owner.id) (void)tenants_get(s->store, v->tenant_id, &owner, NULL);
+    if (!base && shown.tenant_id != owner.id)
+        (void)tenants_get(s->store, shown.tenant_id, &owner, NULL);
     write_model(x, &w, id, base ? "lorad" : owner.name,
-                base ? s->started_wall_us : v->created_wall_us, !base);
+                base ? s->started_wall_us : shown.created_wall_us, !base);
     if (v) registry_release(s->registry, v);
     exchange_reply_json(x, 200, &w);
     jsonw_clear(&w);

@@ -11,6 +11,8 @@
 
 #include <curl/curl.h>
 
+#include "gateway/fetch/fetch_inside.h"
+
 enum {
     HOPS = 5,
     CONNECT_MS = 10000,
@@ -70,7 +72,7 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
     return len;
 }
 
-static bool add_header(struct curl_slist **list, const char *name, const char *value)
+bool fetch_add_header(struct curl_slist **list, const char *name, const char *value)
 {
     char line[HEADER_MAX];
     if (snprintf(line, sizeof(line), "%s: %s", name, value) >= (int)sizeof(line)) return false;
@@ -79,24 +81,30 @@ static bool add_header(struct curl_slist **list, const char *name, const char *v
     return more != NULL;
 }
 
+bool fetch_sign(const sigv4_key *key, const sigv4_call *call, struct curl_slist **headers)
+{
+    char authorization[SIGV4_HEADER_MAX], date[SIGV4_DATE_MAX];
+    return sigv4_authorize(key, call, time(NULL), authorization, date) &&
+           fetch_add_header(headers, "Authorization", authorization) &&
+           fetch_add_header(headers, "x-amz-date", date) &&
+           fetch_add_header(headers, "x-amz-content-sha256", call->payload) &&
+           (!key->session || !*key->session ||
+            fetch_add_header(headers, "x-amz-security-token", key->session));
+}
+
 /* An S3 request's address is written as it is signed. */
 static bool sign(const sigv4_key *key, const source *s, char url[SIGV4_PATH_MAX],
                  struct curl_slist **headers)
 {
-    char path[SIGV4_PATH_MAX], host[SOURCE_HOST_MAX + 8], authorization[SIGV4_HEADER_MAX],
-        date[SIGV4_DATE_MAX];
+    char path[SIGV4_PATH_MAX], host[SOURCE_HOST_MAX + 8];
+    const sigv4_call call = {"GET", host, path, SIGV4_UNSIGNED};
     char *at = strchr(strstr(url, "://") + 3, '/');
     snprintf(host, sizeof(host), s->port == 443 ? "%s" : "%s:%d", s->host, s->port);
     if (!at || !sigv4_path(at, path, sizeof(path)) ||
         (size_t)(at - url) + strlen(path) >= SIGV4_PATH_MAX)
         return false;
     strcpy(at, path); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): measured above */
-    if (!key->id) return true;
-    return sigv4_authorize(key, host, path, time(NULL), authorization, date) &&
-           add_header(headers, "Authorization", authorization) &&
-           add_header(headers, "x-amz-date", date) &&
-           add_header(headers, "x-amz-content-sha256", "UNSIGNED-PAYLOAD") &&
-           (!key->session || add_header(headers, "x-amz-security-token", key->session));
+    return !key->id || fetch_sign(key, &call, headers);
 }
 
 static bool prepare(hop *h, const char *url, struct curl_slist *headers)
@@ -153,7 +161,7 @@ static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX],
     if (s->s3 && home) ok = sign(&secret->s3, s, url, &headers);
     if (!s->s3 && home && secret->bearer)
         ok = snprintf(bearer, sizeof(bearer), "Bearer %s", secret->bearer) < (int)sizeof(bearer) &&
-             add_header(&headers, "Authorization", bearer);
+             fetch_add_header(&headers, "Authorization", bearer);
     if (!ok || !prepare(h, url, headers)) {
         err_set(h->e, ERR_INPUT, "the credentials or the address are too long");
         curl_slist_free_all(headers);

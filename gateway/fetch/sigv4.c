@@ -11,8 +11,6 @@
 
 enum { SHA = 32, HEX = 2 * SHA + 1, CANONICAL_MAX = 8192, KEY_MAX = 256 };
 
-static const char payload[] = "UNSIGNED-PAYLOAD";
-
 bool sigv4_path(const char *path, char *out, size_t cap)
 {
     static const char unreserved[] =
@@ -60,7 +58,7 @@ static bool sha_hex(const char *text, char out[HEX])
     return true;
 }
 
-bool sigv4_authorize(const sigv4_key *key, const char *host, const char *path, time_t now,
+bool sigv4_authorize(const sigv4_key *key, const sigv4_call *call, time_t now,
                      char authorization[SIGV4_HEADER_MAX], char date[SIGV4_DATE_MAX])
 {
     char text[CANONICAL_MAX], scope[128], hex[HEX], day[9];
@@ -72,9 +70,10 @@ bool sigv4_authorize(const sigv4_key *key, const char *host, const char *path, t
     if (!gmtime_r(&now, &t) || !strftime(date, SIGV4_DATE_MAX, "%Y%m%dT%H%M%SZ", &t)) return false;
     snprintf(day, sizeof(day), "%.8s", date);
     int n = snprintf(text, sizeof(text),
-                     "GET\n%s\n\nhost:%s\nx-amz-content-sha256:%s\nx-amz-date:%s\n%s%s%s\n%s\n%s",
-                     path, host, payload, date, session ? "x-amz-security-token:" : "",
-                     session ? key->session : "", session ? "\n" : "", names, payload);
+                     "%s\n%s\n\nhost:%s\nx-amz-content-sha256:%s\nx-amz-date:%s\n%s%s%s\n%s\n%s",
+                     call->method, call->path, call->host, call->payload, date,
+                     session ? "x-amz-security-token:" : "", session ? key->session : "",
+                     session ? "\n" : "", names, call->payload);
     if (n >= (int)sizeof(text) || !sha_hex(text, hex)) return false;
     n = snprintf(scope, sizeof(scope), "%s/%s/s3/aws4_request", day, key->region);
     if (n >= (int)sizeof(scope)) return false;

@@ -1,4 +1,4 @@
-/* sigv4.h -- AWS Signature Version 4 for a GET of an S3 API (AWS, "Authenticating Requests").
+/* sigv4.h -- AWS Signature Version 4 for calls of an S3 API (AWS, "Authenticating Requests").
  *
  * Threads: any; nothing is kept.
  */
@@ -19,10 +19,19 @@ enum { SIGV4_HEADER_MAX = 1024, SIGV4_DATE_MAX = 17, SIGV4_PATH_MAX = 3 * 1024 }
  * %XX, once.  False: no room. */
 bool sigv4_path(const char *path, char *out, size_t cap);
 
-/* For an empty body: the value of Authorization, and of x-amz-date.  `host` as the Host header
- * says it, `path` from sigv4_path().  x-amz-content-sha256 must be sent as
- * "UNSIGNED-PAYLOAD", the session as x-amz-security-token.  False: a part is too long. */
-bool sigv4_authorize(const sigv4_key *key, const char *host, const char *path, time_t now,
+#define SIGV4_UNSIGNED "UNSIGNED-PAYLOAD"
+
+typedef struct sigv4_call {
+    const char *method;
+    const char *host;    /* as the Host header says it */
+    const char *path;    /* from sigv4_path() */
+    const char *payload; /* the body's SHA-256 in hexadecimal digits, or SIGV4_UNSIGNED */
+} sigv4_call;
+
+/* Of a call without a query: the value of Authorization, and of x-amz-date.  x-amz-content-sha256
+ * must be sent as the payload, the session as x-amz-security-token.  False: a part is too
+ * long. */
+bool sigv4_authorize(const sigv4_key *key, const sigv4_call *call, time_t now,
                      char authorization[SIGV4_HEADER_MAX], char date[SIGV4_DATE_MAX]);
 
 #endif

@@ -23,14 +23,13 @@
 #include "gateway/watch/stats.h"
 
 enum {
-    PROBLEM_BYTES = 4096,      /* a sentence, escaped */
-    RESTART_RETRY_MS = 5000,   /* a guess: weights come from the page cache */
-    ELSEWHERE_RETRY_MS = 2000, /* a guess: files come when somebody brings them */
-    SPOOL_RETRY_MS = 5000,     /* a disk is not emptied sooner */
-    WAIT_MS = 250,             /* how often a waiting worker looks whether it was told to stop */
-    LOOK_MS = 20,              /* and whether the client is gone, where nobody tells it */
-    COMMIT_MS = 10000,         /* silence before a stream is begun without a token */
-    PING_MS = 10000,           /* silence between comments after that */
+    PROBLEM_BYTES = 4096,    /* a sentence, escaped */
+    RESTART_RETRY_MS = 5000, /* a guess: weights come from the page cache */
+    SPOOL_RETRY_MS = 5000,   /* a disk is not emptied sooner */
+    WAIT_MS = 250,           /* how often a waiting worker looks whether it was told to stop */
+    LOOK_MS = 20,            /* and whether the client is gone, where nobody tells it */
+    COMMIT_MS = 10000,       /* silence before a stream is begun without a token */
+    PING_MS = 10000,         /* silence between comments after that */
 };
 
 /* ------------------------------------------------------------------ refusals -- */
@@ -41,7 +40,6 @@ bool completion_refuse(completion *c, const err *e, const char *param)
     c->problem = (openai_problem){.status = h->status, .type = h->type, .code = h->code};
     snprintf(c->problem.param, sizeof(c->problem.param), "%s", param ? param : "");
     snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", e->msg);
-    if (e->code == ERR_ELSEWHERE) exchange_retry_after(c->x, ELSEWHERE_RETRY_MS);
     return false;
 }
 

@@ -74,8 +74,11 @@ bool completion_pin(completion *c, const char *name, const char *param, const ad
 {
     err e;
     if (!auth_may_use_model(c->x, name)) return no_such_model(c, name, param);
-    err_code rc = registry_acquire(c->srv->registry, c->x->caller->tenant.id, name, false, out, &e);
+    int64_t retry_ms, until_us = clock_now_us() + c->x->conf->classes[c->slo_class].ttft_us;
+    err_code rc = depot_acquire(c->srv->depot, c->srv->registry, c->x->caller->tenant.id, name,
+                                until_us, out, &retry_ms, &e);
     if (rc == ERR_NOT_FOUND || rc == ERR_INPUT) return no_such_model(c, name, param);
+    if (rc == ERR_ELSEWHERE) exchange_retry_after(c->x, retry_ms);
     return rc ? completion_refuse(c, &e, param) : true;
 }
 
@@ -422,7 +425,7 @@ bool completion_admit(completion *c, bool chat)
 {
     if (!read_body(c, chat)) return false;
     int64_t began_us = clock_now_us() - clock_thread_us();
-    if (!resolve_model(c) || !makes_text(c) || !check_ids(c) || !pick_class(c)) return false;
+    if (!pick_class(c) || !resolve_model(c) || !makes_text(c) || !check_ids(c)) return false;
     if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c)) return false;
     if (!c->pooled && (!set_stop_ids(c) || !find_bars(c))) return false;
     if (!reserve(c)) return false;

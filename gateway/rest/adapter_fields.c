@@ -59,6 +59,13 @@ static void write_effect(jsonw *w, const char *info)
     cJSON_Delete(tree);
 }
 
+/* Where its bytes can be read from. */
+static const char *files_of(const server *s, const version_entry *v)
+{
+    if (v->absent) return s->depot ? "store" : "elsewhere";
+    return v->in_place ? "in_place" : "here";
+}
+
 void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
 {
     char hex[DIGEST_HEX], model_id[ADAPTER_NAME_MAX + 16];
@@ -75,6 +82,7 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
     jsonw_str(w, "error", v->error[0] ? v->error : NULL);
     jsonw_str(w, "digest", hex);
     jsonw_int(w, "bytes", (int64_t)v->v.file_bytes);
+    jsonw_str(w, "files", files_of(x->server, v));
     jsonw_int(w, "memory_bytes", (int64_t)v->v.packed_bytes);
     jsonw_int(w, "rank", v->v.rank_max);
     write_effect(w, v->info);

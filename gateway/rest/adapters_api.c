@@ -409,9 +409,13 @@ void adapters_warm(exchange *x)
                        "there is no such version of an adapter '%.64s'", x->param[0]);
         return;
     }
+    int64_t retry_ms, end = clock_now_us() + (int64_t)seconds * 1000000;
+    if (s->depot && depot_bring(s->depot, id, end, &retry_ms, &e)) {
+        adapter_reply_entry(x, 202);
+        return;
+    }
     residency_warm(s->residency, id);
     residency_state now = residency_get(s->residency, id, NULL);
-    int64_t end = clock_now_us() + (int64_t)seconds * 1000000;
     const struct timespec pause = {0, 5000000};
     while ((now == RESIDENCY_LOADING || now == RESIDENCY_DISK) && clock_now_us() < end &&
            !atomic_load(&s->http.draining) && !exchange_client_gone(x)) {

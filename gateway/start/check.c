@@ -13,6 +13,7 @@
 #include "gateway/http/listener.h"
 #include "gateway/offline_backup.h"
 #include "gateway/start/draft_model.h"
+#include "gateway/start/object_store.h"
 #include "gateway/start/verbs.h"
 
 /* How the matrices stand in memory. */
@@ -110,6 +111,10 @@ int verb_check(const arguments *a)
         (void)err_context(&e, "model.draft");
         return arguments_fail(&e);
     }
+    if (object_store_probe(&c, &e)) {
+        (void)err_context(&e, "%s at %s", c.store_url, c.store_endpoint);
+        return arguments_fail(&e);
+    }
     describe_experts(&mc, experts, sizeof(experts));
     printf("config       %s: fine\n"
            "certificate  %s: %s\n"
@@ -119,14 +124,18 @@ int verb_check(const arguments *a)
            "backend      %s\n"
            "context      %d tokens at most\n"
            "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n"
-           "storage      %s%s\n",
+           "storage      %s%s\n"
+           "store        %s\n",
            a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, experts,
            mc.n_vocab, weights.format, (double)weights.file_bytes / gib, served_as(&weights),
            (double)weights.memory_bytes / gib, draft, device,
            mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
            (long long)(c.adapters_host_memory >> 20),
            c.storage_database[0] ? c.storage_database : "SQLite, a server by itself",
-           c.storage_database[0] ? " (a fleet; adapters' files are each node's own)" : "");
+           c.storage_database[0] && !c.store_url[0]
+               ? " (a fleet; adapters' files are each node's own)"
+               : "",
+           c.store_url[0] ? c.store_url : "none");
     return EXIT_SUCCESS;
 }
 

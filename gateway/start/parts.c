@@ -19,6 +19,7 @@
 #include "gateway/route.h"
 #include "gateway/start/draft_model.h"
 #include "gateway/start/fleet_source.h"
+#include "gateway/start/object_store.h"
 #include "gateway/watch/spans.h"
 #include "gateway/watch/stats.h"
 #include "storage/disk.h"
@@ -237,12 +238,34 @@ static staging_config uploads_of(const config *c)
                             .expiry_us = c->adapters_upload_expiry_us};
 }
 
+static bool on_device(void *self, uint64_t version_id)
+{
+    residency_state now = residency_get(self, version_id, NULL);
+    return now == RESIDENCY_RESIDENT || now == RESIDENCY_LOADING;
+}
+
+static err_code open_depot(parts *p, err *e)
+{
+    server *s = &p->srv;
+    const depot_config dc = {.reg = s->registry,
+                             .room = s->room,
+                             .remote = p->bucket ? bucket_remote(p->bucket) : (remote){0},
+                             .cache_bytes = (uint64_t)p->cfg.store_cache_bytes,
+                             .in_use = on_device,
+                             .in_use_self = s->residency,
+                             .cut = &s->cut};
+    return p->bucket ? depot_start(&s->depot, &dc, e) : ERR_NONE;
+}
+
 static err_code open_adapters(parts *p, err *e)
 {
     server *s = &p->srv;
     const config *c = &p->cfg;
-    registry_config rc_cfg = {.reserved = {c->model_name}, .n_reserved = 1};
-    err_code rc = registry_create(&s->registry, s->store, &rc_cfg, e);
+    registry_config rc_cfg = {
+        .reserved = {c->model_name}, .n_reserved = 1, .remote = *c->store_url != 0};
+    err_code rc = object_store_open(&p->bucket, c, e);
+    if (rc) return rc;
+    rc = registry_create(&s->registry, s->store, &rc_cfg, e);
     if (rc) return rc;
     s->stacks = stacks_create(s->registry);
     if (!s->stacks) return err_set(e, ERR_NOMEM, "no memory for stacks of adapters");
@@ -263,12 +286,14 @@ static err_code open_adapters(parts *p, err *e)
     if (!s->vocabularies) return err_set(e, ERR_NOMEM, "no memory for adapters' vocabularies");
     s->disk_floor_bytes = disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free);
     rc = storeroom_create(&s->room, c->data_dir, s->disk_floor_bytes, e);
+    if (!rc) rc = open_depot(p, e);
     if (rc) return rc;
     s->tenant_share = (int64_t)disk_share_bytes(c->data_dir);
     s->upload = (upload_env){.reg = s->registry,
                              .fill = residency_fill,
                              .filler = s->residency,
                              .room = s->room,
+                             .depot = s->depot,
                              .tok = s->tok,
                              .base = model_get_config(s->model),
                              .be = s->be,
@@ -423,6 +448,8 @@ void parts_close(parts *p)
     stats_destroy(s->stats);
     sched_destroy(s->sched);
     staging_close(s->staging);
+    depot_stop(s->depot);
+    bucket_close(p->bucket);
     storeroom_destroy(s->room);
     if (s->residency) residency_destroy(s->residency);
     devmem_destroy(s->arena);

@@ -8,6 +8,7 @@
 
 #include "engine/base/err.h"
 #include "gateway/config/config.h"
+#include "gateway/fetch/bucket.h"
 #include "gateway/http/listener.h"
 #include "gateway/server.h"
 #include "storage/fleet/journal.h"
@@ -19,6 +20,7 @@ typedef struct parts {
     lora_source source;
     tls_files tls;
     journal_source fleet; /* where storage.database is set */
+    bucket *bucket;       /* where store.url is */
     sched_legacy legacy; /* of the process whose place this one has taken; to be left to the next */
 } parts;
 

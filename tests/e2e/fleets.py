@@ -17,9 +17,10 @@ def lorad(*args):
 
 
 class Fleet:
-    """with Fleet() as f: f.nodes[0] made it, the others joined."""
+    """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone."""
 
-    def __init__(self, n=3, settings=None):
+    def __init__(self, n=3, settings=None, shared=None):
+        self.shared = shared or {}
         self.postgres = Postgres()
         self.wires = [Wire(self.postgres.port) for _ in range(n)]
         self.nodes = [Server(settings={**(settings or {}), "server.node": str(i)}) for i in range(n)]
@@ -40,7 +41,7 @@ class Fleet:
                                  "--set", f"server.node={i}")
                     assert made.returncode == 0, made
                     (node.dir / "admin.key").write_text(first.admin_key)
-                node.settings["storage.database"] = self.url(i)
+                node.settings.update({**self.shared, "storage.database": self.url(i)})
                 node.start()
         except BaseException:
             self.__exit__(True)

@@ -67,7 +67,7 @@ LIMITS = obj({n: COUNT for n in ("requests_per_minute", "tokens_per_minute", "ma
 RESIDENCY = {"enum": ["disk", "loading", "host", "device", "failed"]}
 STATE = {"enum": ["ready", "failed", "draining"]}
 VERSION = obj({"object": {"const": "adapter.version"}, "name": STR, "version": COUNT, "model": STR, "state": STATE,
-               "error": maybe(STR), "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": COUNT, "memory_bytes": COUNT,
+               "error": maybe(STR), "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": COUNT, "files": {"enum": ["here", "store", "elsewhere", "in_place"]}, "memory_bytes": COUNT,
                "rank": COUNT, "effect": maybe({"enum": ["some", "none"]}), "logit_change": maybe(NUM), "warning": maybe(STR), "residency": RESIDENCY, "host_bytes": COUNT, "hits": COUNT, "loads": COUNT, "load_us": COUNT,
                "idle_seconds": maybe(COUNT), "pinned": BOOL, "in_use": COUNT, "created": COUNT})
 ADAPTER = obj({"object": {"const": "adapter"}, "name": STR, "model": STR, "owner": STR, "description": STR, "state": STATE,

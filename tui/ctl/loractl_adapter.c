@@ -28,6 +28,7 @@ const column ctl_version_columns[] = {
     {"STATE", "state", CELL_TEXT, false},
     {"RANK", "rank", CELL_INT, false},
     {"SIZE", "bytes", CELL_BYTES, false},
+    {"FILES", "files", CELL_TEXT, false},
     {"RESIDENCY", "residency", CELL_TEXT, false},
     {"IN USE", "in_use", CELL_INT, false},
     {"CREATED", "created", CELL_TIME, false},

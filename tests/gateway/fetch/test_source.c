@@ -340,21 +340,24 @@ START_TEST(signatures)
         ck_assert(sigv4_path(text_of(row, "path"), path, sizeof(path)));
         ck_assert_str_eq(path, text_of(row, "asked"));
         time_t now = (time_t)json_get(row, "time")->valuedouble;
-        ck_assert(sigv4_authorize(&key, text_of(row, "host"), path, now, authorization, date));
+        const sigv4_call call = {text_of(row, "method"), text_of(row, "host"), path,
+                                 text_of(row, "payload")};
+        ck_assert(sigv4_authorize(&key, &call, now, authorization, date));
         ck_assert_str_eq(date, text_of(row, "date"));
         ck_assert_str_eq(authorization, text_of(row, "authorization"));
         cJSON_Delete(row);
         n_rows++;
     }
     ck_assert_int_eq(fclose(f), 0);
-    ck_assert_uint_eq(n_rows, 5);
+    ck_assert_uint_eq(n_rows, 33);
     char small[8], secret[400];
     ck_assert(!sigv4_path("/1234567", small, sizeof(small)));
     memset(secret, 'x', sizeof(secret));
     secret[sizeof(secret) - 1] = 0;
     char authorization[SIGV4_HEADER_MAX], date[SIGV4_DATE_MAX];
+    const sigv4_call call = {"GET", "h", "/", SIGV4_UNSIGNED};
     ck_assert(
-        !sigv4_authorize(&(sigv4_key){"a", secret, NULL, "r"}, "h", "/", 0, authorization, date));
+        !sigv4_authorize(&(sigv4_key){"a", secret, NULL, "r"}, &call, 0, authorization, date));
 }
 END_TEST
 
