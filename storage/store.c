@@ -911,6 +911,11 @@ void store_on_adapter(store *st, err_code (*fn)(void *self, uint64_t adapter_id,
     if (st->fleet) fleet_on_adapter(st->fleet, fn, self);
 }
 
+void store_catch_up(store *st, int64_t patience_us)
+{
+    if (st->fleet) fleet_catch_up(st->fleet, patience_us);
+}
+
 /* On the connection that writes, while nothing else does: migrating is a program of its own. */
 err_code store_found_fleet(store *st, const journal_source *to, int node, err *e)
 {

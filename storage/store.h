@@ -79,6 +79,10 @@ void store_on_adapter(store *st, err_code (*fn)(void *self, uint64_t adapter_id,
 /* Is this a node of a fleet? */
 bool store_in_fleet(const store *st);
 
+/* In a fleet: what other nodes had changed before this call is shown here when it returns, unless
+ * the fleet's database is away or `patience_us` are over. */
+void store_catch_up(store *st, int64_t patience_us);
+
 /* Waits for the writes still queued, then closes.  NULL is fine. */
 void store_close(store *st);
 

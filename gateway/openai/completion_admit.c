@@ -17,6 +17,7 @@
 #include "gateway/watch/stats.h"
 
 enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX + 1 };
+enum { CATCH_UP_US = 300000 }; /* a look at the fleet's journal; one comes every 250 ms anyway */
 
 /* ------------------------------------------------------------ body and model -- */
 
@@ -91,7 +92,7 @@ void completion_label(const completion *c, const char *name, const adapter_versi
              v->version);
 }
 
-static bool resolve_model(completion *c)
+static bool resolve_once(completion *c)
 {
     if (c->rq.n_adapters > 0) return completion_resolve_stack(c);
     if (strcmp(c->rq.model, c->srv->cfg->model_name) == 0) {
@@ -104,6 +105,17 @@ static bool resolve_model(completion *c)
     c->counted = c->adapter;
     completion_label(c, c->rq.model, c->adapter, c->label, sizeof(c->label));
     return true;
+}
+
+/* In a fleet another node may have made it a moment ago. */
+static bool resolve_model(completion *c)
+{
+    if (resolve_once(c)) return true;
+    bool unknown = c->problem.status == 404 && c->rq.n_adapters == 0;
+    if (!unknown || !store_in_fleet(c->srv->store)) return false;
+    store_catch_up(c->srv->store, CATCH_UP_US);
+    c->problem = (openai_problem){0};
+    return resolve_once(c);
 }
 
 /* ---------------------------------------------------------------- tokens -- */

@@ -70,6 +70,9 @@ int64_t fleet_next_turn(fleet *f);
 err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *const *values,
                      int n_values, journal_row each, void *self, err *e);
 
+/* store_catch_up() */
+void fleet_catch_up(fleet *f, int64_t patience_us);
+
 void fleet_stats(fleet *f, store_fleet_stats *out);
 /* fn is called for each adapter that another node changed, on the follower's thread; NULL: nobody.
  * When it returns, the one before is not called any more. */

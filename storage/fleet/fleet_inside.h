@@ -46,7 +46,9 @@ struct fleet {
     bool stop, fenced, drain;
     int64_t away_us; /* since when (clock_now_us()); 0: it answers */
     int64_t applied, last_seq;
-    bool showing; /* on_adapter is being called */
+    int64_t begun, done; /* rounds of the follower */
+    int64_t hurried_us;  /* when somebody last asked for one */
+    bool showing;        /* on_adapter is being called */
     cond shown;
     err_code (*on_adapter)(void *self, uint64_t adapter_id, err *e);
     void *on_adapter_self;

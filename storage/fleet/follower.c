@@ -17,6 +17,7 @@
 
 enum {
     LOOK_US = 250000,
+    HURRY_US = 20000, /* between looks that are asked for */
     AWAY_LOOK_US = 500000,
     BEAT_US = 1000000,
     APPLY_PATIENCE_US = 5000000,
@@ -247,17 +248,49 @@ static bool stopping(fleet *f)
     return stop;
 }
 
+static void round_begins(fleet *f)
+{
+    uint64_t n;
+    (void)!read(f->wake_fd, &n, sizeof n);
+    lock_take(&f->mu);
+    f->begun++;
+    lock_release(&f->mu);
+}
+
+static void round_ends(fleet *f)
+{
+    lock_take(&f->mu);
+    f->done = f->begun;
+    cond_broadcast(&f->shown);
+    lock_release(&f->mu);
+}
+
+void fleet_catch_up(fleet *f, int64_t patience_us)
+{
+    uint64_t one = 1;
+    int64_t now_us = clock_now_us(), end_us = now_us + patience_us;
+    lock_take(&f->mu);
+    int64_t wanted = f->begun + 1; /* one that begins after this moment */
+    bool hurry = f->away_us == 0 && now_us - f->hurried_us >= HURRY_US;
+    if (hurry) f->hurried_us = now_us;
+    if (hurry) (void)!write(f->wake_fd, &one, sizeof(one));
+    while (f->away_us == 0 && !f->stop && f->done < wanted &&
+           cond_wait_until(&f->shown, &f->mu, end_us)) {
+    }
+    lock_release(&f->mu);
+}
+
 static void *follower_main(void *arg)
 {
     fleet *f = arg;
     err why;
     while (!stopping(f)) {
-        uint64_t n;
-        (void)!read(f->wake_fd, &n, sizeof n);
+        round_begins(f);
         show_touched(f); /* what the writer has applied need not wait for the network */
         err_code rc = follow_once(f, &why);
         tell(f, rc, &why);
         show_touched(f);
+        round_ends(f);
         f->reader->wait(f->reader, f->wake_fd, rc ? AWAY_LOOK_US : LOOK_US);
     }
     return NULL;

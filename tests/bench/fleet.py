@@ -1,22 +1,28 @@
 #!/usr/bin/env python3
-"""fleet.py CASE -- three lorads, one PostgreSQL, kills and cuts: the figures of fleet-limits, fleet-usage, fleet-revoke, fleet-away.
+"""fleet.py CASE -- three lorads, one PostgreSQL, kills and cuts: the figures of fleet-limits, fleet-usage, fleet-revoke, fleet-away, fleet-adapter.
 
 The last line is "CASE <figure> <unit> (asked <bound>): ok|short". LORAD_TRIALS: how many, instead of each case's own number.
 """
+import concurrent.futures
 import json
 import os
 import pathlib
 import random
 import statistics
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import fleets  # noqa: E402
-from harness import until  # noqa: E402
+from harness import DEMO, until  # noqa: E402
 from postgres import PROGRAMS  # noqa: E402
+from s3 import S3  # noqa: E402
 
 RNG = random.Random(11)
+RATE = 4 << 20
+MORE = {"fleet-adapter": {"server.threads": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050",
+                          "engine.max_queued": "2000"}}
 ASK = {"model": "base", "prompt": "1", "max_tokens": 2, "temperature": 0}
 
 
@@ -114,12 +120,72 @@ def away(fleet):
                    failed == 0 and more <= 0.1)
 
 
-CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away}
+def adapter(fleet):
+    """Uploads at one node, asked for at another at once; many first requests; damaged objects.  The store gives 4 MiB a second."""
+    a, b, c = fleet.nodes
+    key, s3 = fleet.tenant("many"), fleet.s3
+    parts = {n: (DEMO / "adapters/acme-support" / n).read_bytes() for n in ("adapter_config.json", "adapter_model.safetensors")}
+    size = sum(map(len, parts.values()))
+
+    def publish(name, blanks):
+        """Other bytes each time."""
+        with tempfile.TemporaryDirectory() as folder:
+            for n, data in parts.items():
+                (pathlib.Path(folder) / n).write_bytes(data + b" " * blanks * n.endswith(".json"))
+            a.upload(key, name, folder, (201,))
+
+    def first_token(node, name):
+        begin = time.monotonic()
+        connection = node.connect()
+        connection.request("POST", "/v1/completions", json.dumps({**ASK, "model": name, "stream": True}),
+                           {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+        r = connection.getresponse()
+        r.readline()
+        took = time.monotonic() - begin
+        r.read()
+        connection.close()
+        return r.status, took
+    n, statuses, shares = trials(20), [], []
+    warm = []
+    for i in range(n):
+        publish(f"a-{i}", 2 * i + 1)
+        a.admin("POST", f"/tenants/many/adapters/a-{i}/evict")
+        warm.append(first_token(a, f"a-{i}")[1])  # its files lie here: what is left is the load and the step
+        s3.rate = RATE
+        status, took = first_token(b, f"a-{i}")
+        s3.rate = None
+        statuses.append(status)
+        shares.append(took / (size / RATE + warm[-1]))
+    publish("crowd", 1001)
+    before, s3.rate = s3.count("GET", ".safetensors"), RATE
+    with concurrent.futures.ThreadPoolExecutor(1000) as crowd:
+        answers = list(crowd.map(lambda _: first_token(c, "crowd")[0], range(1000)))
+    downloads, s3.rate = s3.count("GET", ".safetensors") - before, None
+    served = 0
+    for i in range(n):
+        publish(f"bad-{i}", 2 * i + 2000)
+        digest = a.call("GET", f"/v1/adapters/bad-{i}/versions/1", key=key).json["digest"]
+        path = RNG.choice([p for p in s3.objects if digest in p])
+        bytes_ = bytearray(s3.objects[path])
+        bytes_[RNG.randrange(len(bytes_))] ^= 1 << RNG.randrange(8)
+        s3.objects[path] = bytes(bytes_)
+        served += first_token(b, f"bad-{i}")[0] != 503
+    print(f"warm {1000 * statistics.median(warm):.0f} ms, {size} bytes in {1000 * size / RATE:.0f} ms; of them "
+          f"{statistics.median(shares):.3f} in the middle; of 1000 answers {answers.count(200)} were 200")
+    good = set(statuses) == {200} and max(shares) <= 1.2 and downloads == 1 and set(answers) <= {200, 503} and served == 0
+    return verdict("fleet-adapter", f"{n - statuses.count(200)} of {n} not 200, {max(shares):.3f} times at most; {downloads} download for 1000; "
+                   f"{served} of {n} damaged served", "0, 1.2, 1, 0", good)
+
+
+CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away, "fleet-adapter": adapter}
 
 if __name__ == "__main__":
     if not PROGRAMS:
         print("fleet.py: PostgreSQL is not on this machine (Debian: postgresql)")
         sys.exit(2)
-    with fleets.Fleet() as made:
-        status = CASES[sys.argv[1]](made)
+    with tempfile.TemporaryDirectory() as keys:
+        store = S3() if sys.argv[1] == "fleet-adapter" else None
+        with fleets.Fleet(settings=MORE.get(sys.argv[1]), shared=store and store.settings(pathlib.Path(keys) / "keys")) as made:
+            made.s3 = store
+            status = CASES[sys.argv[1]](made)
     sys.exit(status)

@@ -75,6 +75,15 @@ def uploaded_at_one_served_by_all():
     assert p.returncode == 0 and "here" in p.stdout, p
 
 
+def a_new_name_is_known_at_once():
+    """Whoever was told 201 at one node gets no 404 at another."""
+    a, b, c = fleet.nodes
+    for i in range(8):
+        a.upload(key, f"new-{i}", DEMO / "adapters/pirate", (201,))
+        assert ask((b, c)[i % 2], f"new-{i}").status == 200, i
+    assert ask(b, "new-99").status == 404
+
+
 def many_requests_make_one_download():
     a, b, _ = fleet.nodes
     publish(a, "spanish")
@@ -159,7 +168,7 @@ def all_of_it():
     global key
     with fleet:
         key = fleet.tenant("acme")
-        for step in (check_tries_it, uploaded_at_one_served_by_all, many_requests_make_one_download, who_waits_is_told_when, damaged_is_never_served,
+        for step in (check_tries_it, uploaded_at_one_served_by_all, a_new_name_is_known_at_once, many_requests_make_one_download, who_waits_is_told_when, damaged_is_never_served,
                      a_store_that_is_away_takes_no_upload, the_cache_has_a_bound, what_is_deleted_goes_there_too):
             begin = time.monotonic()
             step()
