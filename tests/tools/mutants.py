@@ -23,6 +23,27 @@ _rule("fetch.secret-stays-home", "gateway/fetch/fetch.c",
       "*home = *home && port == s->port && strcasecmp(host, s->host) == 0;", "(void)port;",
       "e2e.test_sources", "credentials do not follow a redirect to another server")
 
+# ---- a fleet's object store ------------------------------------------------------------------
+
+_rule("depot.digest-checked", "adapters/store/depot.c",
+      "if (memcmp(whole, f->v.digest, DIGEST_BYTES) != 0)", "if (left > f->v.file_bytes)",
+      "e2e.test_store", "what comes from the store is what the version's digest says")
+_rule("depot.one-flight", "adapters/store/depot.c",
+      "while (f && (f->state == FLIGHT_DONE || memcmp(f->v.digest, v->digest, DIGEST_BYTES) != 0))", "while (f)",
+      "e2e.test_store", "many who ask for a version make one download")
+_rule("depot.last-copy", "adapters/store/depot.c",
+      "|| is_stored(d, c->digest, c->bytes, &why)) continue;", ") continue;",
+      "e2e.test_store", "files that the store lacks do not go from the disk")
+_rule("depot.on-device", "adapters/store/depot.c",
+      "if (!c->idle || in_use(d, c->digest) ||", "if (!c->idle || (in_use(d, c->digest) && !c->bytes) ||",
+      "e2e.test_store", "files of what is on the device do not go from the disk")
+_rule("depot.dropped", "adapters/store/depot.c",
+      "    depot_look(self, digest);", "    (void)self, (void)digest;",
+      "e2e.test_store", "an object goes after its last version")
+_rule("fleet.catch-up", "gateway/openai/completion_admit.c",
+      "    store_catch_up(c->srv->store, CATCH_UP_US);\n", "",
+      "e2e.test_store", "a name that another node has made is known at the next request")
+
 # ---- packed weights --------------------------------------------------------------------------
 
 _rule("packed.header-checked", "engine/model/packed.c",

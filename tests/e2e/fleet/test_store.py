@@ -79,7 +79,7 @@ def a_new_name_is_known_at_once():
     """Whoever was told 201 at one node gets no 404 at another."""
     a, b, c = fleet.nodes
     for i in range(8):
-        a.upload(key, f"new-{i}", DEMO / "adapters/pirate", (201,))
+        a.upload(key, f"new-{i}", DEMO / "adapters/bullets", (201,))
         assert ask((b, c)[i % 2], f"new-{i}").status == 200, i
     assert ask(b, "new-99").status == 404
 
@@ -156,9 +156,9 @@ def the_cache_has_a_bound():
 
 def what_is_deleted_goes_there_too():
     a, b, c = fleet.nodes
-    digest = version(a, "json")["digest"]
+    digest = version(a, "spanish")["digest"]
     assert len(objects(digest)) == 2
-    r = until(lambda: (r := b.call("DELETE", "/v1/adapters/json", key=key)).status != 409 and r)
+    r = until(lambda: (r := b.call("DELETE", "/v1/adapters/spanish", key=key)).status != 409 and r)
     assert r.status in (200, 202, 204), r
     until(lambda: not objects(digest))
     assert not s3.refused, s3.refused
