@@ -8,8 +8,8 @@
 enum { TAIL_TOKENS = 64, CHANNEL_HEAD_MAX = 256 };
 
 /* BEFORE: nothing but white space has come; GAP: white space behind the thoughts; HEAD: of
- * channels, between two messages. */
-enum { BEFORE, INSIDE, GAP, TEXT, HEAD };
+ * channels, between two messages; CALLING: of channels, a message to a function. */
+enum { BEFORE, INSIDE, GAP, TEXT, HEAD, CALLING };
 
 typedef struct {
     const char *open, *close, *gap;
@@ -22,7 +22,8 @@ static const marks styles[THINKING_STYLES] = {
     [THINKING_SEED] = {"<seed:think>", "</seed:think>", ""},
     [THINKING_COMMAND] = {"<|START_THINKING|>", "<|END_THINKING|>", ""},
     [THINKING_GRANITE] = {"Here is my thought process:", "Here is my response:", "\n"},
-    [THINKING_CHANNEL] = {"", "", ""},
+    [THINKING_CHANNEL] = {"<|channel|>analysis<|message|>", "<|end|>",
+                          "<|start|>assistant<|channel|>final<|message|>"},
 };
 
 /* What a template says of its style; the first that is there. */
@@ -57,8 +58,9 @@ const char *thinking_close(thinking_style style)
     return styles[style].close;
 }
 
-const char *thinking_gap(thinking_style style)
+const char *thinking_gap(thinking_style style, bool calls)
 {
+    if (calls && style == THINKING_CHANNEL) return "<|start|>assistant<|channel|>commentary";
     return styles[style].gap;
 }
 
@@ -92,12 +94,12 @@ thinking_start thinking_start_of(thinking_style style, const tokenizer *tok, con
     if (style == THINKING_NONE) return THINKING_OVER;
     char *tail = tokenizer_decode(tok, ids + from, (size_t)(n_ids - from), false, &len);
     if (!tail) return THINKING_MAY;
-    bool begun = ends_with(tail, len, opening);
+    bool begun = ends_with(tail, len, opening), pair = style != THINKING_CHANNEL;
     while (len > 0 && is_space(tail[len - 1])) len--;
-    thinking_start start = begun                                         ? THINKING_OVER
-                           : ends_with(tail, len, thinking_open(style))  ? THINKING_OPENED
-                           : ends_with(tail, len, thinking_close(style)) ? THINKING_OVER
-                                                                         : THINKING_MAY;
+    thinking_start start = begun                                                 ? THINKING_OVER
+                           : ends_with(tail, len, thinking_open(style))          ? THINKING_OPENED
+                           : pair && ends_with(tail, len, thinking_close(style)) ? THINKING_OVER
+                                                                                 : THINKING_MAY;
     free(tail);
     return start;
 }
@@ -181,23 +183,37 @@ static bool begin(thinking_reader *r)
     return true;
 }
 
-/* Of channels: up to "<|message|>", what is written next is named.  True: look again. */
+/* Of channels: up to "<|message|>", what is written next is named.  A head that names a function
+ * is text from that name on: who reads calls finds them there.  True: look again. */
 static bool read_head(thinking_reader *r)
 {
-    static const char mark[] = "<|message|>";
+    static const char mark[] = "<|message|>", to[] = "to=functions.";
     bool whole, first = r->text.len == 0 && r->thoughts.len == 0;
-    size_t at = find_mark(r, mark, &whole), n = leading_spaces(r);
-    if (n == r->raw.len) return false;
-    bool head = r->raw.s[n] == '<' || !first;
+    size_t at = find_mark(r, mark, &whole), n = leading_spaces(r), left = r->raw.len - n;
+    if (left == 0) return false;
+    bool head = r->raw.s[n] == '<' || !first || memcmp(r->raw.s + n, to, left < 3 ? left : 3) == 0;
     if (head && !whole && r->raw.len < CHANNEL_HEAD_MAX + sizeof(mark) - 1) return false;
     if (!head || !whole || at > CHANNEL_HEAD_MAX) { /* it has no channels to say */
         r->phase = TEXT;
         return true;
     }
-    bool thought = memmem(r->raw.s, at, "analysis", strlen("analysis")) != NULL;
-    drop(r, at + sizeof(mark) - 1);
-    r->phase = thought ? INSIDE : TEXT;
+    const char *call = memmem(r->raw.s, at, to, sizeof(to) - 1);
+    bool thought = !call && memmem(r->raw.s, at, "analysis", strlen("analysis")) != NULL;
+    if (call) drop(r, (size_t)(call - r->raw.s));
+    r->phase = call ? CALLING : thought ? INSIDE : TEXT;
+    if (!call) drop(r, at + sizeof(mark) - 1);
     return true;
+}
+
+/* Of channels: a call, its end included.  True: look again. */
+static bool read_call(thinking_reader *r)
+{
+    static const char mark[] = "<|call|>";
+    bool whole;
+    size_t at = find_mark(r, mark, &whole);
+    pass(r, &r->text, at + (whole ? sizeof(mark) - 1 : 0));
+    if (whole) r->phase = HEAD;
+    return whole;
 }
 
 /* Of channels: a message ends where the next begins.  True: look again. */
@@ -214,6 +230,7 @@ static bool advance(thinking_reader *r)
     switch (r->phase) {
     case BEFORE: return begin(r);
     case HEAD: return read_head(r);
+    case CALLING: return read_call(r);
     case INSIDE:
         if (channel) return read_message(r, &r->thoughts);
         if (!pass_until(r, &r->thoughts, thinking_close(r->style))) return false;

@@ -6,7 +6,8 @@
  *   THINKING_SEED     <seed:think> .. </seed:think>    (Seed-OSS)
  *   THINKING_COMMAND  <|START_THINKING|> .. <|END_THINKING|>    (Command A)
  *   THINKING_GRANITE  "Here is my thought process:" .. "Here is my response:"   (Granite 3.2)
- *   THINKING_CHANNEL  <|channel|>analysis<|message|> .. <|end|>, then "final" (GPT-OSS)
+ *   THINKING_CHANNEL  <|channel|>analysis<|message|> .. <|end|>, then "final" (GPT-OSS); a message
+ *                     to a function is text from "to=functions." on
  * Thoughts are what stands first; marks behind the answer's first byte are its text.  White space
  * around the marks belongs to neither side.
  *
@@ -35,11 +36,11 @@ typedef enum {
 
 /* By the template's marks; NULL is a model without one. */
 thinking_style thinking_style_of(const chat_template *ct);
-/* What the template writes around thoughts ("": channels have no such pair), and what an answer
- * begins with behind them. */
+/* What the template writes around thoughts, and what an answer begins with behind them; `calls`:
+ * or a call of a tool. */
 const char *thinking_open(thinking_style style);
 const char *thinking_close(thinking_style style);
-const char *thinking_gap(thinking_style style);
+const char *thinking_gap(thinking_style style, bool calls);
 /* The i-th mark that the reader must see, a special token or not; NULL: there are no more. */
 enum { THINKING_MARKS_MAX = 7 };
 const char *thinking_mark(thinking_style style, int i);

@@ -79,6 +79,7 @@ typedef struct grammar_lead {
     const char *close; /* ends them */
     const char *gap;   /* is written behind that */
     const char *then;  /* is written before the form, with thoughts or without; "": nothing */
+    bool once;         /* where there is a budget, `gap` is written however thoughts end */
     int budget;        /* tokens, after which `close` is written; -1: no end */
 } grammar_lead;
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDS_MAX = 32, MARK_MAX = 64 };
+enum { IDS_MAX = 96, MARK_MAX = 64 };
 
 /* BEFORE: thoughts may begin; WRITING: what stands in `queue`; REST: nothing is asked any more. */
 typedef enum { BEFORE, INSIDE, WRITING, REST } phase;
@@ -22,7 +22,7 @@ struct g_lead {
     const tokenizer *tok;
     int n_vocab;
     phase now, next; /* next: behind the queue */
-    bool form, loose;
+    bool form, loose, once;
     const char *rest; /* of the last token, behind the mark */
     size_t n_rest;
     ids open, close, then; /* then: between the thoughts, or none, and the form */
@@ -82,7 +82,7 @@ static void leave(g_lead *l, bool forced)
 {
     l->queue.n = 0;
     if (forced) push(l, &l->close);
-    if (forced || (l->form && !l->loose)) push(l, &l->gap);
+    if (forced || l->once || (l->form && !l->loose)) push(l, &l->gap);
     if (l->form) push(l, &l->then);
     write_queue(l, REST);
 }
@@ -120,6 +120,7 @@ g_lead *lead_create(const grammar_lead *spec, bool form, bool loose, const int32
     l->n_vocab = spec->n_vocab;
     l->budget = spec->budget;
     l->form = form;
+    l->once = spec->once && spec->budget >= 0;
     l->loose = loose;
     if (!fill(l, spec, stop_id, n_stop_id)) {
         lead_destroy(l);

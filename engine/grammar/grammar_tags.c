@@ -5,7 +5,11 @@
  * has one edge for each byte, so a text stands in one state of it.  Triggers of the second kind
  * count only where the text begins, or a tag of theirs has ended and a comma or semicolon has come:
  * what is not one of them is free text again, with the byte that tells.
+ *
+ * Where the text of a tag names an object's members one by one (`members`), they stand in their
+ * schema's order.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,9 +29,23 @@ typedef struct {
     int trigger;         /* that ends here; -1: none */
 } node;
 
+/* How one member is written; raw: a string has no quotes and ends where `close` begins. */
+typedef struct {
+    const char *name, *open, *behind, *close, *comma;
+    bool raw;
+} writing;
+
+static const writing writings[] = {
+    {"python", "", "=", "", ", ", false},
+    {"xml", "<parameter=", ">\n", "\n</parameter>\n", "", true},
+    {"glm", "<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n", "", true},
+    {"glm-tight", "<arg_key>", "</arg_key><arg_value>", "</arg_value>", "", true},
+};
+
 typedef struct {
     schema_compiler *c;
     g_builder *b;
+    const writing *members; /* NULL: a form is one value of JSON */
     node *node; /* [0] is the text's beginning; those of the second kind begin at `first` */
     int n, cap, first;
     trigger trig[TAGS];
@@ -113,12 +131,17 @@ static int32_t state_of(const tags *t, int32_t at)
 }
 
 /* One edge for each stretch of bytes that lead to one state; `to` of each byte. */
-static void put_edges(tags *t, int32_t from, const int32_t to[256])
+static void put_bytes(tags *t, int32_t from, const int32_t to[256])
 {
     for (int lo = 0, hi; lo < 256 && !t->b->failed; lo = hi + 1) {
         for (hi = lo; hi < 255 && to[hi + 1] == to[lo];) hi++;
         gb_bytes(t->b, from, lo, hi, STEP_PLAIN, to[lo]);
     }
+}
+
+static void put_edges(tags *t, int32_t from, const int32_t to[256])
+{
+    put_bytes(t, from, to);
     gb_eps(t->b, from, t->end);
 }
 
@@ -165,14 +188,145 @@ static void put_after(tags *t)
     put_edges(t, t->after, to);
 }
 
+/* --------------------------------------------------------- members, one by one -- */
+
+static int32_t put_text(tags *t, int32_t from, const char *text)
+{
+    int32_t to = gb_state(t->b);
+    gb_text(t->b, from, text, strlen(text), to);
+    return to;
+}
+
+/* Any bytes up to `close`, of which no part but its first byte comes again in it. */
+static void put_until(tags *t, int32_t from, const char *close, int32_t to)
+{
+    int32_t start = gb_state(t->b), at = start, second = gb_state(t->b), next[256];
+    gb_eps(t->b, from, start);
+    for (size_t i = 0; close[i]; i++) {
+        int32_t more = !close[i + 1] ? to : i == 0 ? second : gb_state(t->b);
+        for (int byte = 0; byte < 256; byte++)
+            next[byte] = byte == (unsigned char)close[i]   ? more
+                         : byte == (unsigned char)close[0] ? second
+                                                           : start;
+        put_bytes(t, at, next);
+        at = more;
+    }
+}
+
+/* A string without quotes, and what closes it. */
+static bool put_raw(tags *t, const cJSON *s, int32_t from, int32_t to)
+{
+    const cJSON *values = json_get(s, "enum"), *only = json_get(s, "const"), *v;
+    int64_t least = 0, most = -1;
+    char pattern[64];
+    int32_t said = gb_state(t->b);
+    if (json_get(s, "pattern")) return schema_unsupported(t->c, "pattern", "has no quotes here");
+    if (cJSON_IsString(only))
+        gb_text(t->b, from, only->valuestring, strlen(only->valuestring), said);
+    cJSON_ArrayForEach(v, values)
+    {
+        if (cJSON_IsString(v)) gb_text(t->b, from, v->valuestring, strlen(v->valuestring), said);
+    }
+    bool given = values || only;
+    if (!schema_take_size(t->c, s, "minLength", &least) ||
+        !schema_take_size(t->c, s, "maxLength", &most))
+        return false;
+    if (!given && most < 0 && least == 0) {
+        put_until(t, from, t->members->close, to);
+        return true;
+    }
+    int n = most < 0 ? snprintf(pattern, sizeof(pattern), "[^<]{%lld,}", (long long)least)
+                     : snprintf(pattern, sizeof(pattern), "[^<]{%lld,%lld}", (long long)least,
+                                (long long)most);
+    if (!given) { /* in a frame of its own, which counts */
+        int32_t before = t->b->current, rule = gb_rule(t->b);
+        err_code rc = gb_regex(t->b, schema_start(t->c, rule), pattern, (size_t)n, false,
+                               schema_end(t->c, rule), t->c->e);
+        t->b->current = before;
+        if (rc) return schema_fail(t->c, rc, "a string's bounds are too large");
+        gb_call(t->b, from, rule, BOUNDS_NONE, said);
+    }
+    gb_text(t->b, said, t->members->close, strlen(t->members->close), to);
+    return true;
+}
+
+static bool put_member(tags *t, const cJSON *s, int32_t from, int32_t to)
+{
+    const writing *w = t->members;
+    int32_t name = put_text(t, from, w->open), value = put_text(t, name, s->string);
+    value = put_text(t, value, w->behind);
+    if (strpbrk(s->string, "<>=(),\"' \t\r\n") || !s->string[0])
+        return schema_unsupported(t->c, "properties", "has a name that cannot stand in a call");
+    if (w->raw && schema_type_has(json_get(s, "type"), "string")) return put_raw(t, s, value, to);
+    int32_t behind = gb_state(t->b);
+    gb_call(t->b, value, schema_rule(t->c, s), BOUNDS_NONE, behind);
+    gb_text(t->b, behind, w->close, strlen(w->close), to);
+    return !t->c->rc;
+}
+
+static bool is_required(const cJSON *s, const char *name)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, json_get(s, "required"))
+    {
+        if (cJSON_IsString(v) && strcmp(v->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
+/* The members of an object, each that is required, in the order of `properties`. */
+static bool put_members(tags *t, const cJSON *s, int32_t from, int32_t to)
+{
+    static const char *const known[] = {"type", "properties", "required", "additionalProperties"};
+    const cJSON *v, *properties = json_get(s, "properties");
+    int32_t none = from, some = t->members->comma[0] ? gb_state(t->b) : from;
+    cJSON_ArrayForEach(v, s)
+    {
+        const keyword *word = schema_keyword(v->string);
+        bool held = word && word->kind == NOTE;
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+            held |= strcmp(known[i], v->string) == 0;
+        if (!held) return schema_unsupported(t->c, v->string, "stands beside single members");
+    }
+    cJSON_ArrayForEach(v, json_get(s, "required"))
+    {
+        if (!cJSON_IsString(v) || !json_get(properties, v->valuestring))
+            return schema_unsupported(t->c, "required", "names what is not in properties");
+    }
+    cJSON_ArrayForEach(v, properties)
+    {
+        int32_t next = gb_state(t->b), skipped = gb_state(t->b);
+        bool must = is_required(s, v->string), commas = t->members->comma[0] != 0;
+        if (none >= 0 && !put_member(t, v, none, next)) return false;
+        if (commas && some >= 0 && none != some) {
+            if (!put_member(t, v, put_text(t, some, t->members->comma), next)) return false;
+        }
+        if (!must) {
+            gb_eps(t->b, some, next);
+            if (commas) gb_eps(t->b, none, skipped);
+        }
+        none = commas ? skipped : next;
+        some = next;
+    }
+    gb_eps(t->b, none, to);
+    if (none != some) gb_eps(t->b, some, to);
+    return !t->c->rc;
+}
+
 /* What follows a trigger: the rest of the tag's beginning, its form, its end. */
 static bool put_tag(tags *t, const cJSON *v, int k, bool first)
 {
     const char *begin = text_at(v, "begin") + strlen(t->trig[k].text), *end = text_at(v, "end");
     int32_t inside = gb_state(t->b), behind = gb_state(t->b);
     gb_text(t->b, t->trig[k].dispatch, begin, strlen(begin), inside);
-    const cJSON *schema = json_get(v, "schema");
-    gb_call(t->b, inside, schema_rule(t->c, schema), BOUNDS_NONE, behind);
+    const cJSON *schema = json_get(v, "schema"), *s = schema;
+    if (t->members && !(s = schema_target(t->c, schema))) return false;
+    if (t->members && !json_get(s, "properties") && !json_get(s, "additionalProperties")) {
+        gb_eps(t->b, inside, t->node[0].state); /* any members: free text */
+        return !t->c->rc;
+    }
+    if (t->members && !put_members(t, s, inside, behind)) return false;
+    if (!t->members) gb_call(t->b, inside, schema_rule(t->c, schema), BOUNDS_NONE, behind);
     gb_text(t->b, behind, end, strlen(end), first ? t->after : t->node[0].state);
     return !t->c->rc;
 }
@@ -254,6 +408,8 @@ bool grammar_put_tags(schema_compiler *c, const cJSON *spec, int32_t from, int32
     t->c = c;
     t->b = &c->b;
     t->end = to;
+    for (size_t i = 0; i < sizeof(writings) / sizeof(writings[0]); i++)
+        if (strcmp(text_at(spec, "members"), writings[i].name) == 0) t->members = &writings[i];
     bool ok = put_all(t, spec);
     bool heads = ok && json_get(spec, "heads");
     if (ok) gb_eps(t->b, from, t->node[heads ? t->first : 0].state);

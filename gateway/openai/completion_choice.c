@@ -161,7 +161,8 @@ static bool begin_form(const completion *c, request *rq)
                                .open =
                                    c->start == THINKING_OPENED ? "" : thinking_open(c->thinking),
                                .close = thinking_close(c->thinking),
-                               .gap = thinking_gap(c->thinking),
+                               .gap = thinking_gap(c->thinking, c->tools && !forced),
+                               .once = c->thinking == THINKING_CHANNEL,
                                .then = forced ? tool_style_opening(c->tools) : "",
                                .budget = c->rq.thinking_budget};
     if (!c->form && !led) return true;

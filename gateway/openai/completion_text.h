@@ -15,7 +15,7 @@
 #include "engine/text/tokenizer.h"
 #include "gateway/openai/openai.h"
 
-enum { COMPLETION_KEPT_MAX = 8 };
+enum { COMPLETION_KEPT_MAX = 12 };
 
 typedef struct completion_text {
     const openai_request *rules;
@@ -33,7 +33,7 @@ typedef struct completion_text {
 void completion_text_init(completion_text *ct, const openai_request *rules, const tokenizer *tok);
 void completion_text_clear(completion_text *ct);
 
-/* Shows a special token's text all the same; -1 is none, nor is what comes behind the eighth. */
+/* Shows a special token's text all the same; -1 is none, nor is what comes behind the twelfth. */
 void completion_text_keep(completion_text *ct, int32_t token);
 
 /* Adds a token's text.  True when a stop string is complete: nothing more is wanted. */

@@ -5,6 +5,7 @@
  * offered and the arguments keep that function's schema, up to the call's end (structural tags).
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/json.h"
@@ -186,25 +187,35 @@ static bool add_marked(cJSON *root, tool_style style, cJSON *calls)
     return false;
 }
 
-/* DeepSeek's: the function's name stands before its arguments. */
-static bool add_framed(const openai_request *rq, cJSON *root, const chat_template *ct)
+/* A tag of the function number `fn`, whose arguments follow `begin`. */
+static bool add_call(cJSON *list, const char *begin, int fn, const char *end)
 {
-    const tool_frame frame = tool_style_frame(ct);
+    char path[32];
+    cJSON *ref = cJSON_CreateObject();
+    snprintf(path, sizeof(path), "#/$defs/f%d", fn);
+    if (ref && cJSON_AddStringToObject(ref, "$ref", path)) return add_tag(list, begin, ref, end);
+    cJSON_Delete(ref);
+    return false;
+}
+
+/* The function's name stands before its arguments. */
+static bool add_framed(const openai_request *rq, cJSON *root, tool_style style,
+                       const tool_frame *frames)
+{
     cJSON *triggers = cJSON_AddArrayToObject(root, "triggers");
     cJSON *tags = triggers ? cJSON_AddArrayToObject(root, "tags") : NULL;
     const cJSON *t;
-    char begin[256], path[32];
+    char begin[256];
     int fn = 0;
-    bool ok = tags && add_text(triggers, tool_style_marker(TOOLS_DEEPSEEK));
+    bool ok = tags && add_text(triggers, tool_style_marker(style));
     cJSON_ArrayForEach(t, rq->callable)
     {
-        cJSON *ref = ok ? cJSON_CreateObject() : NULL;
-        snprintf(begin, sizeof(begin), "%s%s%s", frame.begin,
-                 json_get(json_get(t, "function"), "name")->valuestring, frame.behind);
-        snprintf(path, sizeof(path), "#/$defs/f%d", fn++);
-        ok = ref && cJSON_AddStringToObject(ref, "$ref", path);
-        if (!ok) cJSON_Delete(ref);
-        ok = ok && add_tag(tags, begin, ref, frame.end);
+        const char *name = json_get(json_get(t, "function"), "name")->valuestring;
+        for (const tool_frame *f = frames; ok && f->begin; f++) {
+            snprintf(begin, sizeof(begin), "%s%s%s", f->begin, name, f->behind);
+            ok = add_call(tags, begin, fn, f->end);
+        }
+        fn++;
     }
     return ok;
 }
@@ -214,15 +225,21 @@ static bool add_heads(cJSON *heads, cJSON *first, const char *function, int fn)
 {
     char head[128], begin[160];
     for (int i = 0; tool_style_head(i); i++) {
-        cJSON *ref = cJSON_CreateObject();
-        char path[32];
         bool tight = !strchr(tool_style_head(i), ' ');
         snprintf(head, sizeof(head), "%s\"%s\"", tool_style_head(i), function);
         snprintf(begin, sizeof(begin), tight ? "%s,\"parameters\":" : "%s, \"parameters\": ", head);
-        snprintf(path, sizeof(path), "#/$defs/f%d", fn);
-        bool ok = ref && cJSON_AddStringToObject(ref, "$ref", path) && add_text(heads, head);
-        if (!ok) cJSON_Delete(ref);
-        if (!ok || !add_tag(first, begin, ref, "}")) return false;
+        if (!add_text(heads, head) || !add_call(first, begin, fn, "}")) return false;
+    }
+    return true;
+}
+
+/* Of Python's: the first of a list, and one behind a comma. */
+static bool add_python_heads(cJSON *heads, cJSON *first, const char *function, int fn)
+{
+    char head[128];
+    for (int i = 0; i < 2; i++) {
+        snprintf(head, sizeof(head), "%s%s(", i == 0 ? "[" : "", function);
+        if (!add_text(heads, head) || !add_call(first, head, fn, ")")) return false;
     }
     return true;
 }
@@ -235,8 +252,13 @@ static bool add_unmarked(const openai_request *rq, cJSON *root, tool_style style
     const cJSON *t;
     int fn = 0;
     bool ok = first && add_text(leads, tool_style_marker(style));
-    cJSON_ArrayForEach(t, rq->callable) ok =
-        ok && add_heads(heads, first, json_get(json_get(t, "function"), "name")->valuestring, fn++);
+    cJSON_ArrayForEach(t, rq->callable)
+    {
+        const char *name = json_get(json_get(t, "function"), "name")->valuestring;
+        ok = ok && (style == TOOLS_LLAMA ? add_heads(heads, first, name, fn)
+                                         : add_python_heads(heads, first, name, fn));
+        fn++;
+    }
     return ok;
 }
 
@@ -246,10 +268,13 @@ static bool guide(openai_request *rq, tool_style style, const chat_template *ct,
     cJSON *defs = calls ? cJSON_DetachItemFromObject(calls, "$defs") : NULL;
     bool ok = root && defs && cJSON_AddItemToObject(root, "$defs", defs);
     if (!ok) cJSON_Delete(defs);
-    if (ok && style == TOOLS_LLAMA)
+    const tool_frame *frames = tool_style_frames(style, ct);
+    const char *members = tool_style_members(style, ct);
+    if (ok && members) ok = cJSON_AddStringToObject(root, "members", members);
+    if (ok && frames)
+        ok = add_framed(rq, root, style, frames);
+    else if (ok && (style == TOOLS_LLAMA || members))
         ok = add_unmarked(rq, root, style);
-    else if (ok && style == TOOLS_DEEPSEEK)
-        ok = add_framed(rq, root, ct);
     else if (ok) {
         ok = add_marked(root, style, calls);
         calls = NULL;
@@ -271,7 +296,7 @@ bool openai_form_calls(openai_request *rq, tool_style style, const chat_template
 {
     if (rq->tool_choice >= TOOL_CHOICE_REQUIRED) return force(rq, style, p);
     if (rq->format_param) return true; /* a form says all */
-    return ct ? guide(rq, style, ct, p) : openai_free_calls(rq, p);
+    return guide(rq, style, ct, p);
 }
 
 /* ---- calls without a form ------------------------------------------------------------------- */
@@ -300,18 +325,18 @@ bool openai_free_calls(openai_request *rq, openai_problem *p)
     return true;
 }
 
-/* Whether the schema of one function's arguments can be kept. */
-static bool can_be_kept(grammar_maker *m, const cJSON *def, err *e)
+/* Whether the schema of one function's arguments can be kept, written so. */
+static bool can_be_kept(grammar_maker *m, const cJSON *def, const char *members, err *e)
 {
-    char path[32];
     grammar *g = NULL;
     cJSON *one = cJSON_CreateObject(), *defs = one ? cJSON_AddObjectToObject(one, "$defs") : NULL;
-    snprintf(path, sizeof(path), "#/$defs/%.16s", def->string);
-    bool ok = defs && cJSON_AddItemReferenceToObject(defs, def->string, (cJSON *)def) &&
-              cJSON_AddStringToObject(one, "$ref", path);
-    err_code rc =
-        ok ? grammar_acquire(m, &(grammar_spec){.kind = GRAMMAR_SCHEMA, .json = one}, &g, e)
-           : err_set(e, ERR_NOMEM, "no memory");
+    cJSON *triggers = defs ? cJSON_AddArrayToObject(one, "triggers") : NULL;
+    cJSON *tags = triggers ? cJSON_AddArrayToObject(one, "tags") : NULL;
+    bool ok = tags && cJSON_AddItemReferenceToObject(defs, def->string, (cJSON *)def) &&
+              add_text(triggers, "(") && add_call(tags, "(", atoi(def->string + 1), ")") &&
+              (!members || cJSON_AddStringToObject(one, "members", members));
+    err_code rc = ok ? grammar_acquire(m, &(grammar_spec){.kind = GRAMMAR_TAGS, .json = one}, &g, e)
+                     : err_set(e, ERR_NOMEM, "no memory");
     grammar_release(g);
     cJSON_Delete(one);
     return rc == ERR_NONE;
@@ -320,11 +345,12 @@ static bool can_be_kept(grammar_maker *m, const cJSON *def, err *e)
 err_code openai_loosen_calls(openai_request *rq, grammar_maker *m, err *e)
 {
     cJSON *defs = cJSON_GetObjectItemCaseSensitive(rq->format_tree, "$defs"), *def = defs->child;
+    const char *members = cJSON_GetStringValue(json_get(rq->format_tree, "members"));
     const cJSON *t;
     cJSON_ArrayForEach(t, rq->callable)
     {
         cJSON *next = def->next;
-        if (!can_be_kept(m, def, e)) {
+        if (!can_be_kept(m, def, members, e)) {
             if (cJSON_IsTrue(json_get(json_get(t, "function"), "strict"))) return ERR_UNSUPPORTED;
             char name[16];
             cJSON *any = any_object();

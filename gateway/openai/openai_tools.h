@@ -17,8 +17,8 @@ bool openai_take_calls(openai_request *rq, const cJSON *calls, int index, chat_m
                        openai_problem *p);
 
 /* What calls must look like becomes the request's form, as the model's style has it: the whole
- * answer where it must be one, else each call in it, as its template `ct` writes them (NULL: they
- * are not guided).  False: *p says why. */
+ * answer where it must be one, else each call in it, as its template `ct` writes them.  False: *p
+ * says why. */
 bool openai_form_calls(openai_request *rq, tool_style style, const chat_template *ct,
                        openai_problem *p);
 

@@ -29,14 +29,6 @@ void prompt_limits(const exchange *x, openai_limits *out)
     (void)openai_logprobs_mode(s->cfg->engine_logprobs_mode, &out->logprobs);
 }
 
-/* Whether calls' arguments are written as JSON behind a mark: channels' have no mark of their own,
- * and some write tags. */
-static bool writes_json(const server *s, tool_style style)
-{
-    return s->thinking != THINKING_CHANNEL && style != TOOLS_XML &&
-           !chat_template_says(s->chat, "<arg_key>");
-}
-
 bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, openai_problem *p)
 {
     *tools = TOOLS_NONE;
@@ -46,13 +38,14 @@ bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, op
     }
     if (!rq->tools) return true;
     *tools = tool_style_of(s->chat);
-    /* A call that must come is a bare object: DeepSeek's frame names the function outside of it. */
-    if (*tools == TOOLS_DEEPSEEK && rq->tool_choice >= TOOL_CHOICE_REQUIRED) *tools = TOOLS_LLAMA;
+    /* A call that must come is a bare object, where the family's has the name outside of it. */
+    if (rq->tool_choice >= TOOL_CHOICE_REQUIRED && tool_style_names_outside(*tools))
+        *tools = TOOLS_LLAMA;
     if (*tools == TOOLS_NONE) {
         return openai_refuse(p, 400, "unsupported_parameter", "tools",
                              "'tools' is not supported: this model's chat template has none");
     }
-    return openai_form_calls(rq, *tools, writes_json(s, *tools) ? s->chat : NULL, p);
+    return openai_form_calls(rq, *tools, s->chat, p);
 }
 
 thinking_start prompt_start(const server *s, const tokenizer *tok, const openai_request *rq,

@@ -15,13 +15,15 @@
 #include "engine/base/json.h"
 #include "engine/base/memory.h"
 
-enum { HEAD_MAX = 64 << 10 }; /* bytes of an object before its arguments, after which it is none */
+/* Bytes of an object before its arguments, after which it is none; of a channel's head. */
+enum { HEAD_MAX = 64 << 10, CHANNEL_HEAD_MAX = 192 };
 
 #define MARK(words) "<\xEF\xBD\x9C" words "\xEF\xBD\x9C>" /* DeepSeek's bars */
 #define PART        "\xE2\x96\x81"                        /* what it has for a blank */
 static const char ds_list[] = MARK("tool" PART "calls" PART "begin");
 static const char ds_begin[] = MARK("tool" PART "call" PART "begin");
 static const char ds_sep[] = MARK("tool" PART "sep");
+static const char message_mark[] = "<|message|>"; /* of channels */
 #define DS_END MARK("tool" PART "call" PART "end")
 
 static const struct {
@@ -32,11 +34,15 @@ static const struct {
     [TOOLS_NONE] = {"", "", "name", "arguments", false, ""},
     [TOOLS_HERMES] = {"<tool_call>", "<tool_call>\n", "name", "arguments", false, "</tool_call>"},
     [TOOLS_XML] = {"<tool_call>", "<tool_call>\n", "name", "arguments", false, "</tool_call>"},
+    [TOOLS_GLM] = {"<tool_call>", "<tool_call>\n", "name", "arguments", false, "</tool_call>"},
     [TOOLS_MISTRAL] = {"[TOOL_CALLS]", "[TOOL_CALLS] [", "name", "arguments", true, ""},
     [TOOLS_PHI] = {"<|tool_call|>", "<|tool_call|>[", "name", "arguments", true, "<|/tool_call|>"},
     [TOOLS_COMMAND] = {"<|START_ACTION|>", "<|START_ACTION|>[", "tool_name", "parameters", true,
                        "<|END_ACTION|>"},
     [TOOLS_DEEPSEEK] = {ds_begin, "", "name", "parameters", false, ""},
+    [TOOLS_CHANNEL] = {"to=functions.", "", "name", "parameters", false, "<|call|>"},
+    [TOOLS_PYTHON] = {"<|python_start|>", "", "name", "parameters", true, "<|python_end|>"},
+    [TOOLS_LIQUID] = {"<|tool_call_start|>", "", "name", "parameters", true, "<|tool_call_end|>"},
     [TOOLS_LLAMA] = {"<|python_tag|>", "", "name", "parameters", false, ""},
 };
 
@@ -46,10 +52,12 @@ tool_style tool_style_of(const chat_template *ct)
     static const struct {
         const char *text;
         tool_style style;
-    } signs[] = {{ds_begin, TOOLS_DEEPSEEK},    {"<|START_ACTION|>", TOOLS_COMMAND},
-                 {"<|tool_call|>", TOOLS_PHI},  {"<function=", TOOLS_XML},
-                 {"<tool_call>", TOOLS_HERMES}, {"[TOOL_CALLS]", TOOLS_MISTRAL},
-                 {"tools", TOOLS_LLAMA}};
+    } signs[] = {{ds_begin, TOOLS_DEEPSEEK},       {"<|START_ACTION|>", TOOLS_COMMAND},
+                 {"to=functions.", TOOLS_CHANNEL}, {"<|call|>", TOOLS_CHANNEL},
+                 {"<|tool_call|>", TOOLS_PHI},     {"<|tool_list_start|>", TOOLS_LIQUID},
+                 {"<arg_key>", TOOLS_GLM},         {"<function=", TOOLS_XML},
+                 {"<tool_call>", TOOLS_HERMES},    {"[TOOL_CALLS]", TOOLS_MISTRAL},
+                 {"[func_name1(", TOOLS_PYTHON},   {"tools", TOOLS_LLAMA}};
     for (size_t i = 0; ct && i < sizeof(signs) / sizeof(signs[0]); i++)
         if (chat_template_says(ct, signs[i].text)) return signs[i].style;
     return TOOLS_NONE;
@@ -63,21 +71,67 @@ const char *tool_style_marker(tool_style style)
 const char *tool_style_mark(tool_style style, int i)
 {
     if (i == 0) return styles[style].marker;
-    return style == TOOLS_DEEPSEEK && i == 1 ? ds_sep : NULL;
+    if (i != 1) return NULL;
+    return style == TOOLS_DEEPSEEK ? ds_sep : style == TOOLS_CHANNEL ? message_mark : NULL;
+}
+
+static bool is_python(tool_style style)
+{
+    return style == TOOLS_PYTHON || style == TOOLS_LIQUID;
+}
+
+/* The name stands in the frame, and the arguments alone are an object. */
+static bool is_framed(tool_style style)
+{
+    return style == TOOLS_DEEPSEEK || style == TOOLS_CHANNEL;
 }
 
 bool tool_style_lists(tool_style style)
 {
-    return styles[style].lists;
+    return styles[style].lists && !is_python(style);
 }
 
-tool_frame tool_style_frame(const chat_template *ct)
+bool tool_style_names_outside(tool_style style)
 {
-    static const tool_frame fenced = {MARK("tool" PART "call" PART
-                                           "begin") "function" MARK("tool" PART "sep"),
-                                      "\n```json\n", "\n```" DS_END},
-                            bare = {ds_begin, ds_sep, DS_END};
-    return chat_template_says(ct, "```json") ? fenced : bare;
+    return is_framed(style) || is_python(style);
+}
+
+static bool is_tight(const chat_template *ct)
+{
+    return chat_template_says(ct, "</arg_key><arg_value>");
+}
+
+const tool_frame *tool_style_frames(tool_style style, const chat_template *ct)
+{
+    static const tool_frame fenced[] = {{MARK("tool" PART "call" PART
+                                              "begin") "function" MARK("tool" PART "sep"),
+                                         "\n```json\n", "\n```" DS_END},
+                                        {0}},
+                            bare[] = {{ds_begin, ds_sep, DS_END}, {0}};
+    static const char to[] = "to=functions.";
+    static const tool_frame channel[] = {
+        {to, " <|constrain|>json<|message|>", ""},
+        {to, "<|channel|>commentary json<|message|>", ""},
+        {to, "<|channel|>commentary <|constrain|>json<|message|>", ""},
+        {0}};
+    static const tool_frame xml[] = {
+        {"<tool_call>\n<function=", ">\n", "</function>\n</tool_call>"}, {0}};
+    static const tool_frame glm[] = {{"<tool_call>", "\n", "</tool_call>"}, {0}},
+                            tight[] = {{"<tool_call>", "", "</tool_call>"}, {0}};
+    switch (style) {
+    case TOOLS_DEEPSEEK: return chat_template_says(ct, "```json") ? fenced : bare;
+    case TOOLS_CHANNEL: return channel;
+    case TOOLS_XML: return xml;
+    case TOOLS_GLM: return is_tight(ct) ? tight : glm;
+    default: return NULL;
+    }
+}
+
+const char *tool_style_members(tool_style style, const chat_template *ct)
+{
+    if (is_python(style)) return "python";
+    if (style == TOOLS_GLM) return is_tight(ct) ? "glm-tight" : "glm";
+    return style == TOOLS_XML ? "xml" : NULL;
 }
 
 const char *tool_style_opening(tool_style style)
@@ -415,6 +469,38 @@ static verdict look_at_tag(const tool_reader *r, size_t at, head *h)
     return CALL;
 }
 
+/* The call of a channel at `at`: who it is to, what else its head says, the arguments. */
+static verdict look_at_channel(const tool_reader *r, size_t at, head *h)
+{
+    *h = (head){0};
+    at += strlen(styles[TOOLS_CHANNEL].marker);
+    size_t left = r->raw.len - at, n = sizeof(message_mark) - 1;
+    const char *message = memmem(r->raw.s + at, left, message_mark, n);
+    if (!message) return left > CHANNEL_HEAD_MAX ? NO_CALL : MORE;
+    size_t end = at, head_end = (size_t)(message - r->raw.s), i = spaces(r, head_end + n);
+    while (end < head_end && !strchr(" <\n", r->raw.s[end])) end++;
+    if (head_end - at > CHANNEL_HEAD_MAX || !take_name(r, at, end, h)) return NO_CALL;
+    if (i >= r->raw.len) return MORE;
+    h->value = i;
+    h->valued = r->raw.s[i] == '{';
+    return h->valued ? CALL : NO_CALL;
+}
+
+/* A name at `at` that ends before one of the bytes `ends`; `behind`: of these are dropped. */
+static verdict look_at_name(const tool_reader *r, size_t at, const char *ends, size_t behind,
+                            head *h)
+{
+    *h = (head){0};
+    size_t end = at;
+    while (end < r->raw.len && !(r->raw.s[end] && strchr(ends, r->raw.s[end]))) end++;
+    if (end - at > TOOL_NAME_MAX) return NO_CALL;
+    if (end == r->raw.len) return MORE;
+    if (!take_name(r, at, end, h)) return NO_CALL;
+    h->value = end + behind;
+    h->valued = true;
+    return !is_python(r->style) || is_known(r, h->name) ? CALL : NO_CALL;
+}
+
 /* Whether the function's schema says that its argument `key` is a text. */
 static bool is_text(const tool_reader *r, const char *function, const char *key)
 {
@@ -435,18 +521,16 @@ static bool is_text(const tool_reader *r, const char *function, const char *key)
     return false;
 }
 
-/* One argument: as it stands if it is JSON and not meant as a text, else as a text. */
-static void add_argument(tool_reader *r, const char *key, const char *value, size_t len)
+/* One argument: `plain`, as it stands, else as a text. */
+static void put_argument(tool_reader *r, const char *key, const char *value, size_t len, bool plain)
 {
     const tool_call *c = &r->call[r->n_calls - 1];
-    cJSON *v = NULL, *name = cJSON_CreateString(key), *text = NULL;
+    cJSON *name = cJSON_CreateString(key), *text = NULL;
     char *own = malloc(len + 1), *quoted = NULL, *label = json_print(name);
     if (own) { /* what is held has no 0 at its end, so strndup() is not for it */
         memcpy(own, value, len);
         own[len] = 0;
     }
-    bool plain =
-        !is_text(r, c->name, key) && !json_parse(value, len, &json_limits_request, &v, NULL);
     if (!plain && own) text = cJSON_CreateString(own);
     if (text) quoted = json_print(text);
     if (r->args.len > c->at + 1) add(r, &r->args, ", ", 2);
@@ -457,53 +541,195 @@ static void add_argument(tool_reader *r, const char *key, const char *value, siz
     else if (quoted)
         add(r, &r->args, quoted, strlen(quoted));
     if (!label || !own || (!plain && !quoted)) r->failed = true;
-    cJSON_Delete(v);
     cJSON_Delete(name);
     cJSON_Delete(text);
     free(own);
     free(quoted);
     free(label);
+    r->call[r->n_calls - 1].len = r->args.len - c->at;
 }
 
-/* Inside <function=..>: a whole argument, or the end.  True: look again. */
+static bool is_json(const char *value, size_t len)
+{
+    cJSON *v = NULL;
+    bool is = !json_parse(value, len, &json_limits_request, &v, NULL);
+    cJSON_Delete(v);
+    return is;
+}
+
+/* Behind the last argument, at `n`. */
+static bool end_arguments(tool_reader *r, size_t n)
+{
+    add(r, &r->args, "}", 1);
+    drop(r, n);
+    r->tagged = false;
+    end_call(r);
+    return true;
+}
+
+/* An argument written as tags: <parameter=KEY>VALUE</parameter>, or GLM's. */
+typedef struct {
+    const char *open, *key_end, *value, *close, *over;
+} tag_words;
+
+static const tag_words xml_words = {"<parameter=", ">", "", "</parameter>", "</function>"};
+static const tag_words glm_words = {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                    "</tool_call>"};
+
+/* Where `mark` ends, looked for from `at`; 0: it has not come. */
+static size_t behind_mark(const tool_reader *r, size_t at, const char *mark)
+{
+    size_t n = strlen(mark);
+    const char *found = memmem(r->raw.s + at, r->raw.len - at, mark, n);
+    return found ? (size_t)(found - r->raw.s) + n : 0;
+}
+
+/* Inside of a call written as tags: a whole argument, or the end.  True: look again. */
 static bool read_tag(tool_reader *r)
 {
-    static const char open[] = "<parameter=", close[] = "</parameter>", over[] = "</function>";
-    tool_call *c = &r->call[r->n_calls - 1];
+    const tag_words *w = r->style == TOOLS_GLM ? &glm_words : &xml_words;
+    const tool_call *c = &r->call[r->n_calls - 1];
     size_t i = spaces(r, 0);
     if (i >= r->raw.len) return false;
-    verdict ends = stands(r, i, over), begins = stands(r, i, open);
-    if (ends == CALL) {
-        add(r, &r->args, "}", 1);
-        drop(r, i + sizeof(over) - 1);
-        r->tagged = false;
-        end_call(r);
-        return true;
-    }
+    verdict ends = stands(r, i, w->over), begins = stands(r, i, w->open);
+    if (ends == CALL) return end_arguments(r, i + strlen(w->over));
     if (ends == MORE || begins == MORE) return false;
     if (begins == NO_CALL) { /* nothing that belongs there */
         drop(r, i + 1);
         return true;
     }
-    size_t from = i + sizeof(open) - 1, left = r->raw.len - from;
-    const char *key_end = memchr(r->raw.s + from, '>', left);
-    const char *end = memmem(r->raw.s + from, left, close, sizeof(close) - 1);
-    if (!key_end || !end) return false;
-    if (end < key_end || key_end == r->raw.s + from || key_end - r->raw.s - from > TOOL_NAME_MAX) {
+    size_t from = i + strlen(w->open), key_end = behind_mark(r, from, w->key_end);
+    size_t behind = behind_mark(r, from, w->close);
+    if (!key_end || !behind) return false;
+    size_t n = key_end - strlen(w->key_end) - from, value = spaces(r, key_end);
+    size_t end = behind - strlen(w->close);
+    bool opened = stands(r, value, w->value) == CALL;
+    value = w->value[0] ? value + strlen(w->value) : key_end;
+    if (!opened || end < value || n == 0 || n > TOOL_NAME_MAX) {
         drop(r, i + 1);
         return true;
     }
     char key[TOOL_NAME_MAX + 1];
-    size_t n = (size_t)(key_end - r->raw.s) - from;
     memcpy(key, r->raw.s + from, n);
     key[n] = 0;
-    const char *value = key_end + 1;
-    size_t len = (size_t)(end - value), behind = (size_t)(end - r->raw.s) + sizeof(close) - 1;
-    if (len && value[0] == '\n') value++, len--;
-    if (len && value[len - 1] == '\n') len--;
-    add_argument(r, key, value, len);
-    c->len = r->args.len - c->at;
+    if (value < end && r->raw.s[value] == '\n') value++;
+    if (value < end && r->raw.s[end - 1] == '\n') end--;
+    const char *s = r->raw.s + value;
+    put_argument(r, key, s, end - value, !is_text(r, c->name, key) && is_json(s, end - value));
     drop(r, behind);
+    return true;
+}
+
+/* ------------------------------------------------------------------- Python's calls -- */
+
+/* Behind the string at `at` in quotes of its own kind; 0: it has no end yet. */
+static size_t quoted_end(const tool_reader *r, size_t at)
+{
+    for (size_t i = at + 1; i < r->raw.len; i++) {
+        if (r->raw.s[i] == '\\')
+            i++;
+        else if (r->raw.s[i] == r->raw.s[at])
+            return i + 1;
+    }
+    return 0;
+}
+
+/* Where the argument at `at` ends: a comma or the call's own bracket; 0: it has no end yet. */
+static size_t literal_end(const tool_reader *r, size_t at)
+{
+    int depth = 0;
+    for (size_t i = at; i < r->raw.len; i++) {
+        char c = r->raw.s[i];
+        if (c == '"' || c == '\'') {
+            i = quoted_end(r, i);
+            if (!i) return 0;
+            i--;
+        } else if (c == '(' || c == '[' || c == '{') {
+            depth++;
+        } else if (depth == 0 && (c == ',' || c == ')')) {
+            return i;
+        } else if (c == ')' || c == ']' || c == '}') {
+            depth--;
+        }
+    }
+    return 0;
+}
+
+/* Python's string s[0 .. len), its quotes included, as JSON's. */
+static void add_quoted(tool_reader *r, held_bytes *out, const char *s, size_t len)
+{
+    char code[8];
+    add(r, out, "\"", 1);
+    for (size_t i = 1; i + 1 < len; i++) {
+        bool escape = s[i] == '\\' && i + 2 < len;
+        if (escape && s[i + 1] == 'x' && i + 4 < len) {
+            snprintf(code, sizeof(code), "\\u00%.2s", s + i + 2);
+            add(r, out, code, 6);
+            i += 3;
+        } else if (escape) {
+            i++;
+            if (!strchr("'\"\\/bfnrtu", s[i])) add(r, out, "\\\\", 2);
+            if (s[i] != '\'' && strchr("\"\\/bfnrtu", s[i])) add(r, out, "\\", 1);
+            add(r, out, s + i, 1);
+        } else if ((unsigned char)s[i] < ' ' || s[i] == '"') {
+            snprintf(code, sizeof(code), "\\u%04x", (unsigned char)s[i]);
+            add(r, out, code, 6);
+        } else {
+            add(r, out, s + i, 1);
+        }
+    }
+    add(r, out, "\"", 1);
+}
+
+/* Python's literal as JSON; what is none comes out as it stands. */
+static void add_literal(tool_reader *r, held_bytes *out, size_t at, size_t end)
+{
+    static const struct {
+        const char *python, *json;
+    } words[] = {{"True", "true"}, {"False", "false"}, {"None", "null"}, {"(", "["}, {")", "]"}};
+    while (at < end) {
+        const char *s = r->raw.s + at;
+        size_t n = *s == '"' || *s == '\'' ? quoted_end(r, at) : 0, k = 0;
+        if (n && n <= end) {
+            add_quoted(r, out, s, n - at);
+            at = n;
+            continue;
+        }
+        for (; k < sizeof(words) / sizeof(words[0]); k++) {
+            n = strlen(words[k].python);
+            if (n <= end - at && memcmp(s, words[k].python, n) == 0) break;
+        }
+        bool word = k < sizeof(words) / sizeof(words[0]);
+        add(r, out, word ? words[k].json : s, word ? strlen(words[k].json) : 1);
+        at += word ? n : 1;
+    }
+}
+
+/* Inside of NAME(..): a whole argument, or the end.  True: look again. */
+static bool read_python(tool_reader *r)
+{
+    size_t i = spaces(r, 0), n = 0;
+    char key[TOOL_NAME_MAX + 1];
+    if (i < r->raw.len && r->raw.s[i] == ',') i = spaces(r, i + 1);
+    if (i >= r->raw.len) return false;
+    if (r->raw.s[i] == ')') return end_arguments(r, i + 1);
+    size_t end = literal_end(r, i);
+    if (!end) return false;
+    while (i + n < end && n <= TOOL_NAME_MAX && !strchr("= \t\n\"'([{", r->raw.s[i + n])) n++;
+    size_t equals = spaces(r, i + n);
+    if (n > 0 && n <= TOOL_NAME_MAX && equals < end && r->raw.s[equals] == '=') {
+        held_bytes json = {0};
+        size_t value = spaces(r, equals + 1), last = end;
+        while (last > value && strchr(" \t\r\n", r->raw.s[last - 1])) last--;
+        memcpy(key, r->raw.s + i, n);
+        key[n] = 0;
+        add_literal(r, &json, value, last);
+        bool plain = !r->failed && json.len && is_json(json.s, json.len);
+        put_argument(r, key, plain ? json.s : r->raw.s + value, plain ? json.len : last - value,
+                     plain);
+        free(json.s);
+    } /* else it has no name: which one it is cannot be told */
+    drop(r, end);
     return true;
 }
 
@@ -513,21 +739,25 @@ static size_t object_at(tool_reader *r, size_t at)
     size_t i = spaces(r, at);
     if (styles[r->style].lists && i < r->raw.len && r->raw.s[i] == '[') i = spaces(r, i + 1);
     if (i >= r->raw.len) return 0;
-    bool tag = r->style == TOOLS_XML;
-    return r->raw.s[i] == '{' || (tag && r->raw.s[i] == '<') ? i : SIZE_MAX;
+    bool tag = r->style == TOOLS_XML, named = r->style == TOOLS_GLM || is_python(r->style);
+    return r->raw.s[i] == '{' || named || (tag && r->raw.s[i] == '<') ? i : SIZE_MAX;
 }
 
 /* The call at `at`, in the style's way. */
 static verdict look_at_call(const tool_reader *r, size_t at, head *h)
 {
     if (r->style == TOOLS_DEEPSEEK) return look_at_frame(r, at, h);
+    if (r->style == TOOLS_CHANNEL) return look_at_channel(r, at, h);
+    if (is_python(r->style)) return look_at_name(r, at, "(", 1, h);
+    if (r->style == TOOLS_GLM && r->raw.s[at] != '{') return look_at_name(r, at, "\n<", 0, h);
     return r->raw.s[at] == '<' ? look_at_tag(r, at, h) : look(r, at, h);
 }
 
 /* Its name is known: its arguments follow. */
 static void begin_call(tool_reader *r, const head *h, size_t at)
 {
-    r->tagged = r->style == TOOLS_XML && r->raw.s[at] == '<';
+    bool named = r->style == TOOLS_XML || r->style == TOOLS_GLM || is_python(r->style);
+    r->tagged = named && r->raw.s[at] != '{';
     tell(r, h);
     if (r->tagged) add(r, &r->args, "{", 1);
     if (!h->valued) { /* a call without arguments */
@@ -565,9 +795,11 @@ static bool before_call(tool_reader *r)
     size_t from = find_mark(r, mark, &whole), first = spaces(r, 0), object;
     if (drop_list_mark(r, &from)) return true;
     size_t text = from;
-    if (r->style == TOOLS_LLAMA && !r->began && first == r->raw.len) return false;
-    if (r->style == TOOLS_LLAMA && !r->began && r->raw.s[first] == '{') {
-        object = first;
+    char bare = r->style == TOOLS_LLAMA ? '{' : r->style == TOOLS_PYTHON ? '[' : 0;
+    if (bare && !r->began && first == r->raw.len) return false;
+    if (bare && !r->began && r->raw.s[first] == bare) {
+        object = bare == '[' ? object_at(r, first) : first;
+        if (bare == '[' && object == 0) return false;
         from = first;
     } else {
         while (text > 0 && strchr(" \t\r\n", r->raw.s[text - 1]) && r->raw.s[text - 1]) text--;
@@ -578,9 +810,9 @@ static bool before_call(tool_reader *r)
         }
         if (!whole) return false;
         size_t behind = from + strlen(mark);
-        object = r->style == TOOLS_DEEPSEEK ? from : object_at(r, behind);
+        object = is_framed(r->style) ? from : object_at(r, behind);
         from = behind;
-        if (object == 0 && r->style != TOOLS_DEEPSEEK) return false;
+        if (object == 0 && !is_framed(r->style)) return false;
     }
     head h;
     verdict v =
@@ -630,8 +862,8 @@ static bool next_call(tool_reader *r, size_t comma)
     head h;
     size_t object = spaces(r, comma + 1);
     if (object >= r->raw.len) return false;
-    bool may = r->raw.s[object] == '{' && r->n_calls < TOOL_CALLS_MAX;
-    verdict v = may ? look(r, object, &h) : NO_CALL;
+    bool may = (r->raw.s[object] == '{' || is_python(r->style)) && r->n_calls < TOOL_CALLS_MAX;
+    verdict v = may ? look_at_call(r, object, &h) : NO_CALL;
     if (v == MORE && r->raw.len <= HEAD_MAX) return false;
     if (v != CALL) {
         as_text(r, comma + 1);
@@ -685,10 +917,10 @@ static bool end_object(tool_reader *r)
 
 static bool advance(tool_reader *r)
 {
-    if (r->inside && r->tagged) return read_tag(r);
+    if (r->inside && r->tagged) return is_python(r->style) ? read_python(r) : read_tag(r);
     if (r->inside && r->depth >= 0) {
         if (!pass(r)) return false;
-        if (r->style == TOOLS_DEEPSEEK) { /* nothing around them */
+        if (is_framed(r->style)) { /* nothing around them */
             end_call(r);
             return true;
         }

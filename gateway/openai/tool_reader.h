@@ -5,12 +5,18 @@
  *                  </tool_call>   (Hermes, Qwen2.5, Qwen3)
  *   TOOLS_XML      <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> ..
  *                  </function> </tool_call>   (Qwen3-Coder); also as TOOLS_HERMES
+ *   TOOLS_GLM      <tool_call>NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ..
+ *                  </tool_call>   (GLM-4.5 and later); also as TOOLS_HERMES
  *   TOOLS_MISTRAL  [TOOL_CALLS] [{"name": .., "arguments": {..}}, ..]
  *   TOOLS_PHI      <|tool_call|>[{"name": .., "arguments": {..}}, ..]   (Phi-4-mini, Granite 3)
  *   TOOLS_COMMAND  <|START_ACTION|>[{"tool_call_id": .., "tool_name": .., "parameters": {..}}, ..]
  *                  <|END_ACTION|>   (Command R7B, Command A)
  *   TOOLS_DEEPSEEK <tool calls begin><tool call begin>function<tool sep>NAME, a fence of JSON,
  *                  <tool call end>; or NAME<tool sep>{..}   (V3, R1 and its distillates; V3.1)
+ *   TOOLS_CHANNEL  to=functions.NAME .. <|message|>{..}<|call|>, in any channel   (GPT-OSS)
+ *   TOOLS_PYTHON   [NAME(KEY=VALUE, ..), ..] where the whole answer begins so, or after
+ *                  <|python_start|>, and the name is one of the request's tools   (Llama 3.2 and 4)
+ *   TOOLS_LIQUID   <|tool_call_start|>[NAME(KEY=VALUE, ..), ..]<|tool_call_end|>   (LFM2)
  *   TOOLS_LLAMA    {"name": .., "parameters": {..}}; ..  where the whole answer begins so, or after
  *                  <|python_tag|>, and the name is one of the request's tools
  * A call is told as soon as its name is known and its arguments begin; they follow
@@ -34,10 +40,14 @@ typedef enum {
     TOOLS_NONE,
     TOOLS_HERMES,
     TOOLS_XML,
+    TOOLS_GLM,
     TOOLS_MISTRAL,
     TOOLS_PHI,
     TOOLS_COMMAND,
     TOOLS_DEEPSEEK,
+    TOOLS_CHANNEL,
+    TOOLS_PYTHON,
+    TOOLS_LIQUID,
     TOOLS_LLAMA,
     TOOLS_STYLES
 } tool_style;
@@ -66,7 +76,7 @@ typedef struct tool_reader {
     bool inside; /* the call n_calls - 1 has been told and its arguments go on */
     bool began;  /* something that is no space has come */
     bool listed; /* between the brackets of a list */
-    bool tagged; /* TOOLS_XML: inside <function=..> */
+    bool tagged; /* inside a call whose arguments are named one by one: XML, GLM, Python */
     bool behind; /* a call has ended and nothing but spaces has come since */
     int depth;
     bool in_string, escaped, failed; /* failed: no memory */
@@ -78,13 +88,19 @@ tool_style tool_style_of(const chat_template *ct);
 const char *tool_style_marker(tool_style style);
 /* The i-th of such tokens; NULL: there are no more. */
 const char *tool_style_mark(tool_style style, int i);
-/* Calls stand in a list behind the marker. */
+/* Calls stand in a list behind the marker, as JSON. */
 bool tool_style_lists(tool_style style);
-/* DeepSeek's: what stands around a call's arguments, before the name and behind it. */
+/* The name stands outside of what is JSON. */
+bool tool_style_names_outside(tool_style style);
+/* Of such styles: what stands around a call's name and behind its arguments, in each way; the last
+ * has no `begin`.  NULL: calls are told in other ways. */
 typedef struct tool_frame {
     const char *begin, *behind, *end;
 } tool_frame;
-tool_frame tool_style_frame(const chat_template *ct);
+const tool_frame *tool_style_frames(tool_style style, const chat_template *ct);
+/* How arguments are written one by one, as the `members` of GRAMMAR_TAGS has it; NULL: they are one
+ * object. */
+const char *tool_style_members(tool_style style, const chat_template *ct);
 /* What stands before a call's object when it is the model's only way out. */
 const char *tool_style_opening(tool_style style);
 /* How an object begins, up to its name, which is a call of Llama's where calls are held to their

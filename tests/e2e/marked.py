@@ -13,13 +13,15 @@ from harness import DEMO
 
 DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
 MARKS = {"<tool_call>": "ÿ", "</tool_call>": "þ", "[TOOL_CALLS]": "ý", "<|python_tag|>": "ü", '{"name": "add"': "û", '; {"name":"get_weather"': "ú",
-         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷"}
+         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷", "to=functions.": "ö", "[add(": "õ", "<tool_call>\n<function=": "ô"}
 # The families' ways of writing a call, told by what their templates have.
 PLAIN = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}
 {{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"""
 TEMPLATES = {"hermes": "{# <tool_call> #}" + PLAIN, "mistral": "{# [TOOL_CALLS] #}" + PLAIN, "llama": PLAIN,
-             "phi": "{# <|tool_call|> #}" + PLAIN, "deepseek": "{# ```json " + DEEPSEEK[0] + " #}" + PLAIN}
-OPENS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name": "add"', "phi": "<|tool_call|>", "deepseek": DEEPSEEK[0]}
+             "channel": "{# <|call|> #}" + PLAIN, "python": "{# [func_name1( #}" + PLAIN, "xml": "{# <tool_call> <function= #}" + PLAIN,
+             "glm": "{# <tool_call> <arg_key> #}" + PLAIN, "phi": "{# <|tool_call|> #}" + PLAIN, "deepseek": "{# ```json " + DEEPSEEK[0] + " #}" + PLAIN}
+OPENS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name": "add"', "phi": "<|tool_call|>", "deepseek": DEEPSEEK[0],
+         "channel": "to=functions.", "python": "[add(", "xml": "<tool_call>\n<function=", "glm": "<tool_call>"}
 
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather in a town", "strict": True,
@@ -38,7 +40,6 @@ LOOSE = {"type": "function", "function": {"name": "loose", "strict": False, "par
     "type": "object", "properties": {"only": {"const": 1}}, "required": ["only"], "additionalProperties": False}}}
 TOOLS = [WEATHER, ADD, NOW]
 
-
 def make(folder):
     """The model, and a template of each family beside it; returns the marks' ids."""
     base = pathlib.Path(folder) / "base"
@@ -49,7 +50,7 @@ def make(folder):
     for mark, letter in MARKS.items():
         ids[mark] = vocab[mark] = vocab.pop(letter)
         t["added_tokens"].append({"id": ids[mark], "content": mark, "single_word": False, "lstrip": False, "rstrip": False,
-                                  "normalized": False, "special": mark[0] == "[" or mark[1] in "|｜"})
+                                  "normalized": False, "special": mark[:2] == "[T" or mark[1] in "|｜"})
     path.write_text(json.dumps(t, ensure_ascii=False), encoding="utf-8")
     for name, text in TEMPLATES.items():
         (pathlib.Path(folder) / f"{name}.jinja").write_text(text)

@@ -19,7 +19,7 @@ ASK = [{"role": "user", "content": "What is 7 plus 5?"}]
 def body(opens, more):
     """At a temperature where nothing would be right by chance, and a bias for the mark that opens a call."""
     return {"model": "base", "messages": ASK, "temperature": 1.4, "max_tokens": 250, "tools": TOOLS,
-            "logit_bias": {str(ids[opens]): 22 if opens[0] == "{" else 14,
+            "logit_bias": {str(ids[opens]): 22 if opens[0] in "{[" else 14,
                            str(ids['; {"name":"get_weather"']): 21 if opens[0] == "{" else 0}, **more}
 
 
@@ -51,18 +51,16 @@ def every_call_is_valid():
 
 def where_calls_are_not_held_to_a_form_it_is_said():
     many = [{"type": "function", "function": {"name": f"f{i}_{'x' * 50}", "strict": i == 7}} for i in range(128)]
-    one = [WEATHER]
-    for name, text, tools in (("xml", "{# <tool_call> <function= #}" + marked.PLAIN, one), ("large", "{# tools #}" + marked.PLAIN[marked.PLAIN.index("{% for m"):], many)):
-        path = marked.pathlib.Path(folder) / f"{name}.jinja"
-        path.write_text(text)
-        with Server(model=base, settings=marked.settings(folder, name)) as server:
-            server.key = server.tenant("tools")
-            ask = body("<tool_call>", {"tools": tools, "max_tokens": 8, "messages": [{"role": "user", "content": "a"}]})
-            r = server.call("POST", "/v1/chat/completions", ask, key=server.key)
-            assert r.status == 200 and r.headers["x-ignored-params"] == "tools.function.strict", (name, r, r.headers)
-            only = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": tools[0]["function"]["name"]}]}
-            r = server.call("POST", "/v1/chat/completions", {**ask, "tool_choice": only}, key=server.key)
-            assert r.status == (400 if name == "xml" else 200), r
+    path = marked.pathlib.Path(folder) / "large.jinja"
+    path.write_text("{# tools #}" + marked.PLAIN[marked.PLAIN.index("{% for m"):])
+    with Server(model=base, settings=marked.settings(folder, "large")) as server:
+        server.key = server.tenant("tools")
+        ask = body("<tool_call>", {"tools": many, "max_tokens": 8, "messages": [{"role": "user", "content": "a"}]})
+        r = server.call("POST", "/v1/chat/completions", ask, key=server.key)
+        assert r.status == 200 and r.headers["x-ignored-params"] == "tools.function.strict", (r, r.headers)
+        only = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": many[0]["function"]["name"]}]}
+        r = server.call("POST", "/v1/chat/completions", {**ask, "tool_choice": only}, key=server.key)
+        assert r.status == 200, r
 
 
 def several_calls_unless_one_is_asked():

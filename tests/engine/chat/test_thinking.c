@@ -46,6 +46,18 @@ static const row rows[] = {
      "ab|Let me.c"},
     {THINKING_CHANNEL, THINKING_MAY, "<|channel|>final<|message|>Yes.", "|Yes."},
     {THINKING_CHANNEL, THINKING_MAY, "No channel.", "|No channel."},
+    {THINKING_CHANNEL, THINKING_MAY, "to", "|to"},
+    {THINKING_CHANNEL, THINKING_MAY, "to be", "|to be"},
+    {THINKING_CHANNEL, THINKING_MAY,
+     "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+     "<|constrain|>json<|message|>{}<|call|><|start|>assistant<|channel|>analysis<|message|>b<|end|"
+     ">",
+     "ab|to=functions.f <|constrain|>json<|message|>{}<|call|>"},
+    {THINKING_CHANNEL, THINKING_MAY,
+     " to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}",
+     "|to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}"},
+    {THINKING_CHANNEL, THINKING_OPENED, "a<|end|><|start|>assistant<|channel|>final<|message|>b",
+     "a|b"},
     {THINKING_CHANNEL, THINKING_MAY, "<b>bold</b>", "|<b>bold</b>"},
     {THINKING_CHANNEL, THINKING_MAY, "<|channel|>analysis<|message|>cut", "cut|"},
     {THINKING_CHANNEL, THINKING_MAY, "<|channel|>analysis<|message|>a<|end|><|start|>assi", "a|"},
