@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+seal_key server_seal_key(const server *s)
+{
+    return s->is_sealed ? s->key : NULL;
+}
+
 int server_class_of(const config *c, const tenant *t, const char *tier, char *reason, size_t cap)
 {
     int i = class_of_tier(c, tier ? tier : t->default_class);

@@ -31,7 +31,7 @@
 #include "gateway/limits.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
-#include "storage/responses/responses.h"
+#include "storage/seal/seal.h"
 #include "storage/settler.h"
 #include "storage/store.h"
 
@@ -88,9 +88,9 @@ typedef struct server {
     _Atomic int fetching; /* adapters that are fetched from a source now */
     char class_name[SLO_CLASS_MAX][CLASS_WORD_MAX + 1]; /* in the configuration's order */
     int n_class;
-    char fingerprint[32];  /* system_fingerprint */
-    bool responses_sealed; /* stored responses are encrypted with: */
-    uint8_t responses_key[RESPONSES_KEY_BYTES];
+    char fingerprint[32]; /* system_fingerprint */
+    bool is_sealed;       /* what tenants store is encrypted with: */
+    uint8_t key[SEAL_KEY_BYTES];
     int64_t started_wall_us;
     http_host http; /* what the listeners need of us */
     atomic_bool ready;
@@ -115,6 +115,9 @@ upload_env server_upload(const exchange *x);
 
 /* Quota on the disk of tenants without one of their own. */
 int64_t server_tenant_bytes(const exchange *x);
+
+/* With what tenants' stored bytes are sealed; NULL: they are not. */
+seal_key server_seal_key(const server *s);
 
 void server_count_usage(server *s, const usage_row *rows, size_t n);
 

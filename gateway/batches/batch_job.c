@@ -72,32 +72,54 @@ static err_code begin(batch_job *j, server *srv, err *e)
     return ERR_NONE;
 }
 
+static blob_place place_of(const batch_job *j, server *srv, const char *id)
+{
+    return (blob_place){srv->cfg->data_dir, server_seal_key(srv), j->row.tenant_id, id};
+}
+
+/* As long as its row says: else it is damaged.  One whose time is over has none to be seen. */
+static err_code check_length(const batch_job *j, server *srv, int64_t bytes, err *e)
+{
+    file_row f;
+    err_code rc = files_get(srv->store, j->row.tenant_id, j->row.input, &f, e);
+    if (rc == ERR_NOT_FOUND || (!rc && f.bytes == bytes)) return ERR_NONE;
+    return rc ? rc
+              : err_set(e, ERR_CORRUPT, "the input file is damaged: it is not as long as it was");
+}
+
 /* The input as it is: *errors is NULL, or what is wrong with it. */
 static err_code open_input(batch_job *j, server *srv, char **errors, err *e)
 {
-    char path[PATH_MAX];
+    sealed_file file;
+    const blob_place at = place_of(j, srv, j->row.input);
     *errors = NULL;
-    blob_path(path, srv->cfg->data_dir, j->row.tenant_id, j->row.input);
     int most = j->row.first_id ? INT32_MAX : (int)srv->cfg->batches_max_lines;
-    err_code rc = batch_lines_open(&j->lines, path, most, e);
+    err_code rc = blob_open(&file, &at, false, e);
+    if (!rc) rc = check_length(j, srv, file.n_bytes, e);
+    if (!rc) rc = batch_lines_open(&j->lines, &file, most, e);
+    sealed_file_close(&file);
+    bool first = !j->row.first_id;
+    if (!rc && first)
+        rc = batch_lines_check(&j->lines, j->row.endpoint, srv->cfg->server_max_body, errors, e);
     if (rc == ERR_LIMIT) *errors = batch_lines_error("too_many_requests", e->msg);
-    if (rc == ERR_NOT_FOUND) *errors = batch_lines_error("invalid_file", e->msg);
-    if (*errors) return ERR_NONE;
-    if (rc || j->row.first_id) return rc;
-    return batch_lines_check(&j->lines, j->row.endpoint, srv->cfg->server_max_body, errors, e);
+    if (rc == ERR_NOT_FOUND || (rc == ERR_CORRUPT && first))
+        *errors = batch_lines_error("invalid_file", e->msg);
+    return *errors ? ERR_NONE : rc;
 }
 
 static err_code open_journal(batch_job *j, server *srv, err *e)
 {
-    char path[BATCH_FILES][PATH_MAX];
-    const char *const paths[BATCH_FILES] = {path[BATCH_OUTPUT], path[BATCH_ERRORS]};
-    const char *dir = srv->cfg->data_dir;
-    blob_path(path[BATCH_OUTPUT], dir, j->row.tenant_id, j->row.output);
-    blob_path(path[BATCH_ERRORS], dir, j->row.tenant_id, j->row.error);
+    sealed_file file[BATCH_FILES] = {{0}};
+    const blob_place output = place_of(j, srv, j->row.output),
+                     errors = place_of(j, srv, j->row.error);
     j->done = (batch_done){
         .line = calloc((size_t)j->lines.n, 1), .n = j->lines.n, .first_id = j->row.first_id};
     if (!j->done.line) return err_set(e, ERR_NOMEM, "out of memory");
-    return batch_journal_open(&j->journal, paths, srv->room, &j->done, e);
+    err_code rc = blob_open(&file[BATCH_OUTPUT], &output, true, e);
+    if (!rc) rc = blob_open(&file[BATCH_ERRORS], &errors, true, e);
+    if (!rc) rc = batch_journal_open(&j->journal, file, srv->room, &j->done, e);
+    for (int k = 0; k < BATCH_FILES; k++) sealed_file_close(&file[k]);
+    return rc;
 }
 
 err_code batch_job_open(batch_job *j, server *srv, bool *ended, err *e)
@@ -176,11 +198,11 @@ static err_code write_end(batch_job *j, server *srv, batch_status status, err *e
     b->status = status;
     b->ended_us = clock_wall_us();
     for (int k = 0; k < BATCH_FILES; k++) {
-        if (j->journal.n_bytes[k] == 0) continue;
+        if (j->journal.file[k].n_bytes == 0) continue;
         file_row *f = &files[n++];
         *f = (file_row){.tenant_id = b->tenant_id,
                         .purpose = "batch_output",
-                        .bytes = j->journal.n_bytes[k],
+                        .bytes = j->journal.file[k].n_bytes,
                         .created_us = b->ended_us,
                         .expires_us = b->keep_us ? b->ended_us + b->keep_us : 0};
         snprintf(f->id, sizeof(f->id), "%s", ids[k]);
@@ -195,7 +217,7 @@ static void remove_empty(batch_job *j, server *srv)
     const char *const ids[BATCH_FILES] = {j->row.output, j->row.error};
     for (int k = 0; k < BATCH_FILES; k++) {
         err e;
-        if (j->journal.n_bytes[k] == 0)
+        if (j->journal.file[k].n_bytes == 0)
             (void)blob_remove(srv->cfg->data_dir, j->row.tenant_id, ids[k], &e);
     }
 }

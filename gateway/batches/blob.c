@@ -28,7 +28,7 @@ static void folder_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id)
     snprintf(out, PATH_MAX, "%s/files/%016llx", dir, (unsigned long long)tenant_id);
 }
 
-void blob_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id, const char *id)
+static void blob_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id, const char *id)
 {
     snprintf(out, PATH_MAX, "%s/files/%016llx/%s", dir, (unsigned long long)tenant_id, id);
 }
@@ -54,44 +54,93 @@ static err_code make_folder(const char *dir, uint64_t tenant_id, err *e)
     return rc ? rc : sync_folder(dir, e);
 }
 
-/* ------------------------------------------------------------------------- writing -- */
-
-err_code blob_begin(blob_writer *w, const char *dir, storeroom *room, uint64_t tenant_id,
-                    const char *id, err *e)
+/* Takes the descriptor. */
+static err_code open_as(sealed_file *f, int fd, const blob_place *p, err *e)
 {
-    *w = (blob_writer){.fd = -1, .room = room};
-    err_code rc = make_folder(dir, tenant_id, e);
-    if (rc) return rc;
-    blob_path(w->path, dir, tenant_id, id);
-    snprintf(w->part, sizeof(w->part), "%.*s.part", (int)sizeof(w->part) - 6, w->path);
-    w->fd = open(w->part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    return w->fd >= 0 ? ERR_NONE : io_error("cannot make the file", e);
+    char label[SEALED_LABEL_MAX + 1];
+    snprintf(label, sizeof(label), "%llu/%s", (unsigned long long)p->tenant_id, p->id);
+    return sealed_file_open(f, fd, p->key, label, e);
 }
 
-/* Room for `len` more bytes, above the floor. */
-static err_code take_room(blob_writer *w, size_t len, err *e)
+err_code blob_open(sealed_file *f, const blob_place *p, bool grow, err *e)
 {
-    int64_t missing = w->n_bytes + (int64_t)len - w->taken;
+    char path[PATH_MAX], folder[PATH_MAX];
+    *f = (sealed_file){0};
+    blob_path(path, p->dir, p->tenant_id, p->id);
+    int fd =
+        open(path, (grow ? O_RDWR | O_CREAT | O_APPEND : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == ENOENT) return err_set(e, ERR_NOT_FOUND, "the file's bytes are gone");
+    if (fd < 0) return io_error("the file cannot be opened", e);
+    err_code rc = open_as(f, fd, p, e);
+    folder_path(folder, p->dir, p->tenant_id);
+    if (!rc && grow) rc = sync_folder(folder, e);
+    if (rc) sealed_file_close(f);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------- writing -- */
+
+static void end_writer(blob_writer *w)
+{
+    sealed_file_close(&w->file);
+    free(w->held);
+    w->held = NULL;
+    w->begun = false;
+}
+
+err_code blob_begin(blob_writer *w, const blob_place *p, storeroom *room, err *e)
+{
+    *w = (blob_writer){.room = room};
+    err_code rc = make_folder(p->dir, p->tenant_id, e);
+    if (rc) return rc;
+    blob_path(w->path, p->dir, p->tenant_id, p->id);
+    snprintf(w->part, sizeof(w->part), "%.*s.part", (int)sizeof(w->part) - 6, w->path);
+    int fd = open(w->part, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return io_error("cannot make the file", e);
+    rc = open_as(&w->file, fd, p, e);
+    w->begun = rc == ERR_NONE;
+    w->held = malloc(SEALED_PIECE);
+    if (!rc && !w->held) rc = err_set(e, ERR_NOMEM, "out of memory");
+    if (rc) blob_drop(w);
+    return rc;
+}
+
+/* Room for so many more bytes, above the floor. */
+static err_code take_room(blob_writer *w, int64_t cost, err *e)
+{
+    int64_t missing = w->file.end + cost - w->taken;
     bool taken = false;
     if (missing <= 0) return ERR_NONE;
     if (missing < STEP_BYTES) missing = STEP_BYTES;
-    err_code rc =
-        storeroom_take(w->room, w->fd, (uint64_t)(w->taken + missing - w->n_bytes), &taken, e);
+    err_code rc = storeroom_take(w->room, w->file.fd, (uint64_t)(w->taken + missing - w->file.end),
+                                 &taken, e);
     if (!rc && taken) w->taken += missing;
-    return rc || taken ? rc : storeroom_check(w->room, len, e);
+    return rc || taken ? rc : storeroom_check(w->room, (uint64_t)cost, e);
+}
+
+static err_code write_held(blob_writer *w, err *e)
+{
+    err_code rc =
+        w->n_held ? take_room(w, (int64_t)sealed_file_cost(&w->file, w->n_held), e) : ERR_NONE;
+    if (!rc && w->n_held) rc = sealed_file_append(&w->file, w->held, w->n_held, e);
+    w->n_held = 0;
+    return rc;
 }
 
 err_code blob_write(blob_writer *w, const void *data, size_t len, err *e)
 {
     const char *p = data;
-    err_code rc = take_room(w, len, e);
+    err_code rc = ERR_NONE;
+    if (len && w->n_bytes == 0 && p[0] == 0 && !w->file.sealed)
+        return err_set(e, ERR_INPUT, "the file begins with a byte 0: it is no text");
     while (!rc && len > 0) {
-        ssize_t n = write(w->fd, p, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return io_error("cannot write the file", e);
+        size_t n = SEALED_PIECE - w->n_held < len ? SEALED_PIECE - w->n_held : len;
+        memcpy(w->held + w->n_held, p, n);
+        w->n_held += n;
+        w->n_bytes += (int64_t)n;
         p += n;
-        len -= (size_t)n;
-        w->n_bytes += n;
+        len -= n;
+        if (w->n_held == SEALED_PIECE) rc = write_held(w, e);
     }
     return rc;
 }
@@ -99,27 +148,26 @@ err_code blob_write(blob_writer *w, const void *data, size_t len, err *e)
 err_code blob_keep(blob_writer *w, err *e)
 {
     char folder[PATH_MAX];
-    storeroom_give_back(w->fd);
-    if (fsync(w->fd) != 0) return io_error("cannot sync the file", e);
-    (void)close(w->fd);
-    w->fd = -1;
+    err_code rc = write_held(w, e);
+    if (rc) return rc;
+    storeroom_give_back(w->file.fd);
+    if (fsync(w->file.fd) != 0) return io_error("cannot sync the file", e);
+    end_writer(w);
     if (rename(w->part, w->path) != 0) {
         (void)io_error("cannot name the file", e);
         (void)unlink(w->part);
         return e->code;
     }
     snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(w->path, '/') - w->path), w->path);
-    err_code rc = sync_folder(folder, e);
+    rc = sync_folder(folder, e);
     if (rc) (void)unlink(w->path);
     return rc;
 }
 
 void blob_drop(blob_writer *w)
 {
-    if (w->fd < 0 || !w->part[0]) return;
-    (void)close(w->fd);
-    (void)unlink(w->part);
-    w->fd = -1;
+    if (w->begun) (void)unlink(w->part);
+    end_writer(w);
 }
 
 /* ------------------------------------------------------------------------- removal -- */

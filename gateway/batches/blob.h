@@ -18,20 +18,34 @@
 #include "adapters/store/storeroom.h"
 #include "engine/base/err.h"
 #include "storage/batches/batches.h"
+#include "storage/seal/sealed_file.h"
 
-/* `dir`: the data directory. */
-void blob_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id, const char *id);
+/* Whose file, and where it lies. */
+typedef struct blob_place {
+    const char *dir; /* the data directory */
+    seal_key key;    /* NULL: its bytes are not sealed */
+    uint64_t tenant_id;
+    const char *id;
+} blob_place;
+
+/* What is there, to be read; `grow`: also written to, and made where it is not there.
+ * ERR_NOT_FOUND, ERR_DENIED (another key), ERR_IO. */
+err_code blob_open(sealed_file *f, const blob_place *p, bool grow, err *e);
+
 typedef struct blob_writer { /* private but for n_bytes */
     int64_t n_bytes;
-    int fd;
+    sealed_file file;
+    bool begun;
+    size_t n_held;
+    char *held; /* [SEALED_PIECE], n_held of them are to be written */
     storeroom *room;
     int64_t taken; /* bytes that are its own on the disk */
     char part[PATH_MAX], path[PATH_MAX];
 } blob_writer;
 
 /* ERR_NO_ROOM, ERR_IO: nothing is left behind. */
-err_code blob_begin(blob_writer *w, const char *dir, storeroom *room, uint64_t tenant_id,
-                    const char *id, err *e);
+err_code blob_begin(blob_writer *w, const blob_place *p, storeroom *room, err *e);
+/* ERR_INPUT: it begins with a byte 0. */
 err_code blob_write(blob_writer *w, const void *data, size_t len, err *e);
 /* Whole, synced, and under its name. */
 err_code blob_keep(blob_writer *w, err *e);

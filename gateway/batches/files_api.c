@@ -1,13 +1,11 @@
 /* files_api.c -- /v1/files: what comes as multipart/form-data is written as it arrives, and has its
  * row when it is whole. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/log.h"
 #include "gateway/auth.h"
 #include "gateway/batches/batch_fields.h"
 #include "gateway/batches/blob.h"
@@ -45,6 +43,11 @@ typedef struct file_upload {
     err why;
 } file_upload;
 
+static blob_place place_of(const exchange *x, const file_row *f)
+{
+    return (blob_place){x->server->cfg->data_dir, server_seal_key(x->server), f->tenant_id, f->id};
+}
+
 static err_code begin_file(file_upload *u, const char *name, err *e)
 {
     if (u->has_file) return err_set(e, ERR_INPUT, "there are two files in the body");
@@ -52,8 +55,8 @@ static err_code begin_file(file_upload *u, const char *name, err *e)
     snprintf(u->row.name, sizeof(u->row.name), "%s", bare ? bare + 1 : name);
     u->has_file = true;
     u->now = FIELD_FILE;
-    return blob_begin(&u->to, u->x->server->cfg->data_dir, u->x->server->room, u->row.tenant_id,
-                      u->row.id, e);
+    const blob_place at = place_of(u->x, &u->row);
+    return blob_begin(&u->to, &at, u->x->server->room, e);
 }
 
 static err_code begin_part(void *arg, const char *name, const char *file, err *e)
@@ -186,7 +189,6 @@ void files_upload(exchange *x)
     const config *c = x->conf;
     const batch_quota quota = {.bytes = c->files_tenant_bytes, .files = c->files_tenant_files};
     file_upload u = {.x = x,
-                     .to = {.fd = -1},
                      .row = {.tenant_id = x->caller->tenant.id, .created_us = clock_wall_us()}};
     const multipart_sink sink = {begin_part, take_part, end_part, &u};
     int64_t most = c->files_max_bytes + FRAMING_BYTES, bytes = x->content_length - FRAMING_BYTES;
@@ -245,43 +247,49 @@ void files_get_one(exchange *x)
     if (find_file(x, &f)) reply_file(x, &f);
 }
 
-static void send_content(exchange *x, int fd, int64_t bytes)
+/* The first piece is read before the answer begins, so that damage there is an error with a name;
+ * further behind the stream is cut. */
+static void send_content(exchange *x, const sealed_file *f)
 {
     char *piece = arena_alloc(&x->arena, PIECE_BYTES);
+    err e;
     if (!piece) {
         exchange_starved(x);
         return;
     }
-    if (!exchange_stream_begin(x, "application/octet-stream")) return;
-    while (bytes > 0) {
-        ssize_t n = read(fd, piece, PIECE_BYTES);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* cut: the client sees a broken stream */
-        if (!exchange_stream_write(x, piece, (size_t)n)) return;
-        bytes -= n;
+    for (int64_t at = 0; at < f->n_bytes;) {
+        size_t n = f->n_bytes - at < PIECE_BYTES ? (size_t)(f->n_bytes - at) : PIECE_BYTES;
+        err_code rc = sealed_file_read(f, piece, n, at, &e);
+        if (rc) log_error("gateway", "a file is not sent to its end: %s", e.msg);
+        if (rc == ERR_CORRUPT) e.code = ERR_IO; /* not the request is */
+        if (rc && at == 0) exchange_reply_err(x, &e, NULL);
+        if (rc) return;
+        if (at == 0 && !exchange_stream_begin(x, "application/octet-stream")) return;
+        if (!exchange_stream_write(x, piece, n)) return;
+        at += (int64_t)n;
     }
     exchange_stream_end(x);
 }
 
 void files_content(exchange *x)
 {
-    char path[PATH_MAX];
+    sealed_file file;
     file_row f;
+    err e;
     if (!find_file(x, &f)) return;
     if (strcmp(x->method, "HEAD") == 0) {
         exchange_reply(x, 200, "application/octet-stream", NULL, (size_t)f.bytes);
         return;
     }
-    blob_path(path, x->server->cfg->data_dir, f.tenant_id, f.id);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) {
-        err e;
-        (void)err_set(&e, ERR_IO, "the file's bytes cannot be read");
+    const blob_place at = place_of(x, &f);
+    err_code rc = blob_open(&file, &at, false, &e);
+    if (rc == ERR_NOT_FOUND || (!rc && file.n_bytes != f.bytes))
+        rc = err_set(&e, ERR_IO, "the file's bytes are damaged");
+    if (rc)
         exchange_reply_err(x, &e, NULL);
-        return;
-    }
-    send_content(x, fd, f.bytes);
-    (void)close(fd);
+    else
+        send_content(x, &file);
+    sealed_file_close(&file);
 }
 
 void files_drop(exchange *x)

@@ -17,14 +17,15 @@
 #include "adapters/store/storeroom.h"
 #include "engine/base/err.h"
 #include "engine/base/lock.h"
+#include "storage/seal/sealed_file.h"
 
 enum { BATCH_LINE_IDS = 128 }; /* ids of requests that a line has: as many as choices (config.c) */
 
 typedef enum { BATCH_OUTPUT, BATCH_ERRORS, BATCH_FILES } batch_file;
 
-typedef struct batch_journal { /* private but for n_bytes */
-    int64_t n_bytes[BATCH_FILES];
-    int fd[BATCH_FILES];
+typedef struct batch_journal { /* private but for file[].n_bytes */
+    sealed_file file[BATCH_FILES];
+    bool open;
     storeroom *room;
     lock mu; /* over each write */
 } batch_journal;
@@ -36,8 +37,8 @@ typedef struct batch_done {
     int64_t count[BATCH_FILES];
 } batch_done;
 
-/* Opens or makes the files, cuts off what is torn, and notes in *done what stands in them. */
-err_code batch_journal_open(batch_journal *j, const char *const path[BATCH_FILES], storeroom *room,
+/* Takes the files, cuts off what is torn, and notes in *done what stands in them. */
+err_code batch_journal_open(batch_journal *j, sealed_file file[BATCH_FILES], storeroom *room,
                             batch_done *done, err *e);
 /* Harmless for one that is not open. */
 void batch_journal_close(batch_journal *j);

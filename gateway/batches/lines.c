@@ -1,12 +1,9 @@
 /* lines.c -- where lines begin, what one of them says, what is wrong with them. */
 #include "gateway/batches/lines.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/json.h"
 #include "gateway/http/jsonw.h"
@@ -65,39 +62,32 @@ static err_code find_places(reader *r, err *e)
 {
     char *piece = malloc(PIECE_BYTES);
     err_code rc = piece ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    int64_t at = 0;
-    for (ssize_t n = 1; !rc && n > 0;) {
-        n = pread(r->l->fd, piece, PIECE_BYTES, at);
-        if (n < 0 && errno == EINTR)
-            n = 1;
-        else if (n < 0)
-            rc = err_set(e, ERR_IO, "the file cannot be read: %s", strerror(errno));
-        else {
-            rc = take_piece(r, piece, at, n, e);
-            at += n;
-        }
+    int64_t at = 0, all = r->l->file.n_bytes;
+    while (!rc && at < all) {
+        size_t n = all - at < PIECE_BYTES ? (size_t)(all - at) : PIECE_BYTES;
+        rc = sealed_file_read(&r->l->file, piece, n, at, e);
+        if (!rc) rc = take_piece(r, piece, at, (ssize_t)n, e);
+        at += (int64_t)n;
     }
     if (!rc) rc = end_line(r, at, e); /* one without an end */
     free(piece);
     return rc;
 }
 
-err_code batch_lines_open(batch_lines *l, const char *path, int max_lines, err *e)
+err_code batch_lines_open(batch_lines *l, sealed_file *f, int max_lines, err *e)
 {
-    *l = (batch_lines){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+    *l = (batch_lines){.file = *f};
+    *f = (sealed_file){0};
     reader r = {.l = l, .max_lines = max_lines, .blank = true};
-    if (l->fd < 0) {
-        *l = (batch_lines){0};
-        return err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "the file cannot be opened");
-    }
-    err_code rc = find_places(&r, e);
+    err_code rc = l->file.torn ? err_set(e, ERR_CORRUPT, "the file is damaged: its end is torn")
+                               : find_places(&r, e);
     if (rc) batch_lines_close(l);
     return rc;
 }
 
 void batch_lines_close(batch_lines *l)
 {
-    if (l->fd > 0) (void)close(l->fd);
+    sealed_file_close(&l->file);
     free(l->place);
     *l = (batch_lines){0};
 }
@@ -106,21 +96,15 @@ void batch_lines_close(batch_lines *l)
 
 static err_code read_text(const batch_lines *l, int i, char **out, err *e)
 {
-    size_t len = (size_t)l->place[i].len, have = 0;
+    size_t len = (size_t)l->place[i].len;
     *out = malloc(len + 1);
     if (!*out) return err_set(e, ERR_NOMEM, "out of memory");
-    while (have < len) {
-        ssize_t n = pread(l->fd, *out + have, len - have, l->place[i].at + (int64_t)have);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            free(*out);
-            *out = NULL;
-            return err_set(e, ERR_IO, "the file cannot be read");
-        }
-        have += (size_t)n;
-    }
     (*out)[len] = 0;
-    return ERR_NONE;
+    err_code rc = sealed_file_read(&l->file, *out, len, l->place[i].at, e);
+    if (!rc) return rc;
+    free(*out);
+    *out = NULL;
+    return rc;
 }
 
 /* The line as a tree.  ERR_INPUT, ERR_LIMIT: it is none. */
@@ -262,7 +246,7 @@ static err_code check_all(checker *c, const batch_lines *l, int64_t max_body, er
         cJSON *tree;
         err why;
         err_code rc = parse(l, i, max_body, &tree, &why);
-        if (rc == ERR_IO || rc == ERR_NOMEM) {
+        if (rc == ERR_IO || rc == ERR_CORRUPT || rc == ERR_NOMEM) {
             *e = why;
             return rc;
         }

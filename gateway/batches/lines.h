@@ -14,11 +14,13 @@
 #include <cjson/cJSON.h>
 
 #include "engine/base/err.h"
+#include "storage/seal/sealed_file.h"
 
 enum { BATCH_CUSTOM_ID_MAX = 256 }; /* bytes */
 
 typedef struct batch_lines {
-    int fd, n;
+    sealed_file file;
+    int n;
     struct batch_line_place {
         int64_t at;
         int32_t len; /* without its end */
@@ -31,8 +33,9 @@ typedef struct batch_line {
     const cJSON *body;
 } batch_line;
 
-/* ERR_LIMIT: it has more than max_lines, or a line of 2 GiB; ERR_IO. */
-err_code batch_lines_open(batch_lines *l, const char *path, int max_lines, err *e);
+/* Takes the file, also where it fails.  ERR_LIMIT: it has more than max_lines, or a line of 2 GiB;
+ * ERR_CORRUPT, ERR_IO. */
+err_code batch_lines_open(batch_lines *l, sealed_file *f, int max_lines, err *e);
 /* Harmless for one that is all zero. */
 void batch_lines_close(batch_lines *l);
 

@@ -64,7 +64,7 @@ static err_code mark(server *s, response_row *row, const char *status, const cha
     free(row->body);
     row->body = body;
     row->running = strcmp(status, "in_progress") == 0;
-    return responses_put(s->store, responses_key_of(s), row, 0, e);
+    return responses_put(s->store, server_seal_key(s), row, 0, e);
 }
 
 static void mark_job(background *b, const job *j, const char *status, const char *code,
@@ -73,7 +73,7 @@ static void mark_job(background *b, const job *j, const char *status, const char
     response_row row;
     err e;
     err_code rc =
-        responses_get(b->srv->store, responses_key_of(b->srv), j->tenant_id, j->id, &row, &e);
+        responses_get(b->srv->store, server_seal_key(b->srv), j->tenant_id, j->id, &row, &e);
     if (rc == ERR_NOT_FOUND) return; /* deleted meanwhile */
     if (!rc) {
         rc = mark(b->srv, &row, status, code, msg, &e);
@@ -173,7 +173,7 @@ static void mark_cancelled(background *b, const job *j)
 {
     response_row row;
     err e;
-    if (responses_get(b->srv->store, responses_key_of(b->srv), j->tenant_id, j->id, &row, &e))
+    if (responses_get(b->srv->store, server_seal_key(b->srv), j->tenant_id, j->id, &row, &e))
         return;
     bool running = row.running;
     response_row_clear(&row);

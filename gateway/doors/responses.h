@@ -38,9 +38,6 @@ typedef struct responses_run {
     const char *finish;
 } responses_run;
 
-/* The key that documents are sealed with; NULL: none is. */
-responses_key responses_key_of(const server *srv);
-
 /* responses_input.c: completion_door.translate */
 const cJSON *responses_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,
                                  openai_problem *p);

@@ -46,7 +46,7 @@ static bool keep(responses_run *r, bool running, openai_problem *p)
     r->row.input = json_print(r->input);
     if (!r->row.body || !r->row.input)
         return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
-    err_code rc = responses_put(r->srv->store, responses_key_of(r->srv), &r->row,
+    err_code rc = responses_put(r->srv->store, server_seal_key(r->srv), &r->row,
                                 r->x->conf->responses_tenant_bytes, &e);
     if (!rc) return true;
     if (rc == ERR_LIMIT)
@@ -189,8 +189,8 @@ static bool find(exchange *x, bool conversation, response_row *row)
     bool held = s->background && background_holds(s->background, x->caller->tenant.id, x->param[0]);
     err_code rc = is_of_kind(x, conversation, &e);
     if (!rc)
-        rc = responses_get(s->store, responses_key_of(s), x->caller->tenant.id, x->param[0], row,
-                           &e);
+        rc =
+            responses_get(s->store, server_seal_key(s), x->caller->tenant.id, x->param[0], row, &e);
     if (!rc && row->running && !held) {
         rc = background_lost(s, row, &e);
         if (rc) response_row_clear(row);
@@ -404,7 +404,7 @@ void conversations_items(exchange *x)
     cJSON *all = cJSON_CreateArray();
     bool ok = add_items(x, row.input, NULL, all);
     response_row_clear(&row);
-    if (ok && responses_list(x->server->store, responses_key_of(x->server), x->caller->tenant.id,
+    if (ok && responses_list(x->server->store, server_seal_key(x->server), x->caller->tenant.id,
                              x->param[0], RESPONSES_ITEMS_MAX, &rows, &n, &e)) {
         ok = false;
         exchange_reply_err(x, &e, NULL);

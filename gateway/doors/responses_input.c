@@ -290,17 +290,12 @@ static bool parse_stored(const char *text, cJSON **out, openai_problem *p)
                          e.msg);
 }
 
-responses_key responses_key_of(const server *srv)
-{
-    return srv->responses_sealed ? srv->responses_key : NULL;
-}
-
 static bool get_row(responses_run *r, const char *id, const char *param, const char *code,
                     response_row *row, openai_problem *p)
 {
     err e;
-    err_code rc = responses_get(r->srv->store, responses_key_of(r->srv), r->x->caller->tenant.id,
-                                id, row, &e);
+    err_code rc =
+        responses_get(r->srv->store, server_seal_key(r->srv), r->x->caller->tenant.id, id, row, &e);
     if (!rc) return true;
     if (rc == ERR_NOT_FOUND || rc == ERR_DENIED)
         return openai_refuse(p, rc == ERR_DENIED ? 409 : 404, code, param,
@@ -448,7 +443,7 @@ static bool add_conversation(responses_run *r, cJSON *messages, openai_problem *
     cJSON_Delete(first);
     response_row_clear(&own);
     err_code rc =
-        ok ? responses_list(r->srv->store, responses_key_of(r->srv), r->x->caller->tenant.id,
+        ok ? responses_list(r->srv->store, server_seal_key(r->srv), r->x->caller->tenant.id,
                             r->row.conversation, RESPONSES_ITEMS_MAX, &rows, &n, &e)
            : ERR_NONE;
     if (rc == ERR_LIMIT) ok = openai_refuse(p, 400, "invalid_value", "conversation", "%s", e.msg);

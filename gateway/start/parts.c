@@ -177,9 +177,9 @@ static err_code open_storage(parts *p, err *e)
     rc = meter_file_open(&s->meters, s->store, running, spool, NULL, e);
     if (rc) return err_context(e, "data.spool");
     publish_sweep(c->data_dir);
-    s->responses_sealed = c->responses_key_file[0] != 0;
-    if (!s->responses_sealed) return ERR_NONE;
-    rc = responses_read_key(c->responses_key_file, s->responses_key, e);
+    s->is_sealed = c->responses_key_file[0] != 0;
+    if (!s->is_sealed) return ERR_NONE;
+    rc = seal_read_key(c->responses_key_file, s->key, e);
     return rc ? err_context(e, "responses.key_file") : ERR_NONE;
 }
 

@@ -24,6 +24,7 @@
 #include "gateway/start/verbs.h"
 #include "gateway/watch/stats.h"
 #include "storage/audit.h"
+#include "storage/responses/responses.h"
 
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };

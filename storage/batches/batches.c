@@ -6,6 +6,8 @@
 
 #include "storage/batches/batches_inside.h"
 
+static const int64_t scrub_us = 5000000;
+
 #define BATCH_SQL                                                                              \
     "SELECT tenant_id, id, key_id, endpoint, input_file, output_file, error_file, keep_us,"    \
     " status, first_id, last_id, total, completed, failed, created_us, deadline_us, begun_us," \
@@ -191,20 +193,24 @@ err_code batches_end(store *st, const batch_row *b, const file_row *files, size_
 
 static err_code prune_rows(sqlite3 *db, void *arg, err *e)
 {
-    const int64_t *job = arg;
+    int64_t *job = arg;
     sql q;
     sql_begin(&q, db,
               "DELETE FROM batches WHERE row IN (SELECT row FROM batches"
               " WHERE ended_us BETWEEN 1 AND ?1 LIMIT ?2)");
     sql_int(&q, job[0]);
     sql_int(&q, job[1]);
-    return sql_done(&q, "delete old batches", e);
+    err_code rc = sql_done(&q, "delete old batches", e);
+    job[2] = sqlite3_changes64(db);
+    return rc;
 }
 
 err_code batches_prune(store *st, int64_t before_us, int64_t limit, err *e)
 {
-    int64_t job[] = {before_us, limit};
-    return store_write_own(st, prune_rows, job, e);
+    int64_t job[] = {before_us, limit, 0};
+    err_code rc = store_write_own(st, prune_rows, job, e);
+    if (!rc && job[2]) (void)store_scrub(st, scrub_us); /* their metadata, too */
+    return rc;
 }
 
 /* ---------------------------------------------------------------------- reading -- */

@@ -1,21 +1,17 @@
 /* responses.c -- rows of the table `responses`, sealed where the operator has a key.
  *
- * A stored document: one byte 0 and the text, or one byte 1, a nonce of 12 bytes, the ciphertext,
- * a tag of 16.  What the seal is bound to: tenant, id, column. */
+ * A stored document: one byte 0 and the text, or one byte 1 and the sealed text (storage/seal/).
+ * What the seal is bound to: tenant, id, column. */
 #include "storage/responses/responses.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-
-#include <openssl/evp.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/hex.h"
 #include "storage/store_sql.h"
 
-enum { PLAIN = 0, SEALED = 1, NONCE = 12, TAG = 16, OVERHEAD = 1 + NONCE + TAG };
+enum { PLAIN = 0, SEALED = 1 };
 static const int64_t scrub_us = 5000000;
 
 typedef struct document {
@@ -25,94 +21,43 @@ typedef struct document {
 
 /* ---------------------------------------------------------------------- the seal -- */
 
-err_code responses_read_key(const char *path, uint8_t key[RESPONSES_KEY_BYTES], err *e)
-{
-    char text[2 * RESPONSES_KEY_BYTES + 16];
-    FILE *f = fopen(path, "rbe");
-    if (!f) return err_set(e, ERR_NOT_FOUND, "the key file cannot be read");
-    size_t n = fread(text, 1, sizeof(text), f);
-    (void)fclose(f);
-    if (n == RESPONSES_KEY_BYTES) {
-        memcpy(key, text, n);
-        return ERR_NONE;
-    }
-    while (n > 0 && strchr(" \t\r\n", text[n - 1]) && text[n - 1]) n--;
-    bool ok = n == 2 * (size_t)RESPONSES_KEY_BYTES;
-    for (int i = 0; ok && i < RESPONSES_KEY_BYTES; i++) {
-        int byte = hex_value(text + 2 * i, text + n, 2);
-        ok = byte >= 0;
-        key[i] = (uint8_t)byte;
-    }
-    explicit_bzero(text, sizeof(text));
-    return ok ? ERR_NONE
-              : err_set(e, ERR_INPUT, "the key file must hold 32 bytes or 64 hexadecimal digits");
-}
-
 /* What a document belongs to. */
-static int label_of(const response_row *r, const char *column, char *out, size_t cap)
+static void label_of(const response_row *r, const char *column, char out[RESPONSES_ID_MAX + 64])
 {
-    return snprintf(out, cap, "%llu/%s/%s", (unsigned long long)r->tenant_id, r->id, column);
+    snprintf(out, RESPONSES_ID_MAX + 64, "%llu/%s/%s", (unsigned long long)r->tenant_id, r->id,
+             column);
 }
 
-static bool run_cipher(EVP_CIPHER_CTX *c, const char *label, int n_label, const uint8_t *in,
-                       size_t len, uint8_t *out)
-{
-    int n = 0, more = 0;
-    return len < INT32_MAX && EVP_CipherUpdate(c, NULL, &n, (const uint8_t *)label, n_label) == 1 &&
-           EVP_CipherUpdate(c, out, &n, in, (int)len) == 1 && (size_t)n == len &&
-           EVP_CipherFinal_ex(c, out + n, &more) == 1;
-}
-
-static err_code seal(responses_key key, const response_row *r, const char *column, const char *text,
+static err_code seal(seal_key key, const response_row *r, const char *column, const char *text,
                      document *out, err *e)
 {
     size_t len = strlen(text);
     char label[RESPONSES_ID_MAX + 64];
-    out->s = malloc(len + OVERHEAD);
+    out->s = malloc(len + 1 + SEAL_BYTES);
     if (!out->s) return err_set(e, ERR_NOMEM, "out of memory");
-    out->len = len + 1;
-    out->s[0] = PLAIN;
-    if (!key) {
-        memcpy(out->s + 1, text, len);
-        return ERR_NONE;
-    }
-    out->len = len + OVERHEAD;
-    out->s[0] = SEALED;
-    int n_label = label_of(r, column, label, sizeof(label));
-    EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
-    bool ok = c && getrandom(out->s + 1, NONCE, 0) == NONCE &&
-              EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, out->s + 1, 1) == 1 &&
-              run_cipher(c, label, n_label, (const uint8_t *)text, len, out->s + 1 + NONCE) &&
-              EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, TAG, out->s + 1 + NONCE + len) == 1;
-    EVP_CIPHER_CTX_free(c);
-    return ok ? ERR_NONE : err_set(e, ERR_IO, "a document cannot be encrypted");
+    out->len = len + 1 + (key ? SEAL_BYTES : 0);
+    out->s[0] = key ? SEALED : PLAIN;
+    label_of(r, column, label);
+    if (!key) memcpy(out->s + 1, text, len);
+    if (!key || seal_close(key, label, text, len, out->s + 1)) return ERR_NONE;
+    return err_set(e, ERR_IO, "a document cannot be encrypted");
 }
 
-static err_code unseal(responses_key key, const response_row *r, const char *column,
-                       const document *in, char **out, err *e)
+static err_code unseal(seal_key key, const response_row *r, const char *column, const document *in,
+                       char **out, err *e)
 {
     bool sealed = in->len > 0 && in->s[0] == SEALED;
-    if (in->len == 0 || in->s[0] > SEALED || (sealed && in->len < OVERHEAD))
+    if (in->len == 0 || in->s[0] > SEALED || (sealed && in->len < 1 + SEAL_BYTES))
         return err_set(e, ERR_CORRUPT, "a stored document is damaged");
     if (sealed && !key) return err_set(e, ERR_DENIED, "this was stored with a key, which is gone");
-    size_t len = sealed ? in->len - OVERHEAD : in->len - 1;
+    size_t len = in->len - 1 - (sealed ? SEAL_BYTES : 0);
     char label[RESPONSES_ID_MAX + 64], *text = malloc(len + 1);
     if (!text) return err_set(e, ERR_NOMEM, "out of memory");
     text[len] = 0;
+    label_of(r, column, label);
+    if (!sealed) memcpy(text, in->s + 1, len);
     *out = text;
-    if (!sealed) {
-        memcpy(text, in->s + 1, len);
-        return ERR_NONE;
-    }
-    int n_label = label_of(r, column, label, sizeof(label));
-    EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
-    const uint8_t *body = in->s + 1 + NONCE;
-    bool ok =
-        c && EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, in->s + 1, 0) == 1 &&
-        EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_SET_TAG, TAG, (void *)(uintptr_t)(body + len)) == 1 &&
-        run_cipher(c, label, n_label, body, len, (uint8_t *)text);
-    EVP_CIPHER_CTX_free(c);
-    if (ok) return ERR_NONE;
+    if (!sealed || seal_open(key, label, in->s + 1, len, text)) return ERR_NONE;
     free(text);
     *out = NULL;
     return err_set(e, ERR_DENIED, "this was stored with another key");
@@ -167,7 +112,7 @@ static err_code put_row(sqlite3 *db, void *arg, err *e)
     return sql_done(&q, "store the response", e);
 }
 
-err_code responses_put(store *st, responses_key key, const response_row *r, int64_t most, err *e)
+err_code responses_put(store *st, seal_key key, const response_row *r, int64_t most, err *e)
 {
     put_job p = {.r = r, .most = most};
     err_code rc = seal(key, r, "body", r->body, &p.body, e);
@@ -243,7 +188,7 @@ void response_row_clear(response_row *r)
     r->body = r->input = NULL;
 }
 
-static err_code read_document(sql *q, int column, const char *name, responses_key key,
+static err_code read_document(sql *q, int column, const char *name, seal_key key,
                               const response_row *r, char **out, err *e)
 {
     const document d = {(uint8_t *)(uintptr_t)sqlite3_column_blob(q->s, column),
@@ -251,7 +196,7 @@ static err_code read_document(sql *q, int column, const char *name, responses_ke
     return unseal(key, r, name, &d, out, e);
 }
 
-static err_code read_row(sql *q, responses_key key, response_row *r, err *e)
+static err_code read_row(sql *q, seal_key key, response_row *r, err *e)
 {
     *r = (response_row){.tenant_id = (uint64_t)sql_col_int(q, 0),
                         .running = sql_col_int(q, 4),
@@ -266,7 +211,7 @@ static err_code read_row(sql *q, responses_key key, response_row *r, err *e)
     return rc;
 }
 
-err_code responses_get(store *st, responses_key key, uint64_t tenant_id, const char *id,
+err_code responses_get(store *st, seal_key key, uint64_t tenant_id, const char *id,
                        response_row *out, err *e)
 {
     err_code rc = err_set(e, ERR_NOT_FOUND, "there is no such response");
@@ -287,8 +232,7 @@ err_code responses_get(store *st, responses_key key, uint64_t tenant_id, const c
 }
 
 /* The rows of a query that is bound. */
-static err_code collect(sql *q, responses_key key, size_t most, response_row **out, size_t *n,
-                        err *e)
+static err_code collect(sql *q, seal_key key, size_t most, response_row **out, size_t *n, err *e)
 {
     err_code rc = ERR_NONE;
     size_t cap = 0;
@@ -321,7 +265,7 @@ static err_code collect(sql *q, responses_key key, size_t most, response_row **o
     return rc;
 }
 
-err_code responses_list(store *st, responses_key key, uint64_t tenant_id, const char *conversation,
+err_code responses_list(store *st, seal_key key, uint64_t tenant_id, const char *conversation,
                         size_t most, response_row **out, size_t *n, err *e)
 {
     *out = NULL;

@@ -16,9 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "storage/seal/seal.h"
 #include "storage/store.h"
 
-enum { RESPONSES_ID_MAX = 63, RESPONSES_KEY_BYTES = 32 };
+enum { RESPONSES_ID_MAX = 63 };
 
 typedef struct response_row {
     uint64_t tenant_id;
@@ -30,23 +31,16 @@ typedef struct response_row {
     char *body, *input;                      /* JSON */
 } response_row;
 
-/* key [RESPONSES_KEY_BYTES]; NULL: documents are stored as they are. */
-typedef const uint8_t *responses_key;
-
-/* Reads a key file: 32 bytes, or 64 hexadecimal digits and white space behind them.  ERR_INPUT,
- * ERR_NOT_FOUND. */
-err_code responses_read_key(const char *path, uint8_t key[RESPONSES_KEY_BYTES], err *e);
-
 /* Inserts or replaces.  `most`: bytes that the tenant's rows may take together, with this one; 0:
  * no limit.  ERR_LIMIT: they would take more. */
-err_code responses_put(store *st, responses_key key, const response_row *r, int64_t most, err *e);
+err_code responses_put(store *st, seal_key key, const response_row *r, int64_t most, err *e);
 
 /* ERR_NOT_FOUND: the tenant has no such row, or it has expired; ERR_DENIED: another key than the
  * one that is given has encrypted it. */
-err_code responses_get(store *st, responses_key key, uint64_t tenant_id, const char *id,
+err_code responses_get(store *st, seal_key key, uint64_t tenant_id, const char *id,
                        response_row *out, err *e);
 /* The rows of a conversation but its own, oldest first; ERR_LIMIT: more than `most`. */
-err_code responses_list(store *st, responses_key key, uint64_t tenant_id, const char *conversation,
+err_code responses_list(store *st, seal_key key, uint64_t tenant_id, const char *conversation,
                         size_t most, response_row **out, size_t *n, err *e);
 void response_row_clear(response_row *r);
 

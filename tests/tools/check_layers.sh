@@ -99,7 +99,8 @@ storage/ledger.c: storage/fleet/books.h
 storage/fleet: storage/digest.h storage/store.h storage/store_sql.h engine/base
 # the writer: it runs the fleet's turns, and the fleet knows its jobs
 storage/store.c: storage/fleet/books.h storage/fleet/fleet.h engine/base
-storage/responses: storage storage/store_sql.h engine/base
+storage/responses: storage storage/seal storage/store_sql.h engine/base
+storage/seal: storage/disk.h engine/base
 storage/batches: storage storage/store_sql.h engine/base
 storage/stacks: storage storage/store_sql.h engine/base
 storage/watch: storage storage/store_sql.h
@@ -114,14 +115,14 @@ gateway/config: gateway/fetch/bucket.h gateway/fetch/source.h gateway/http/netwo
 gateway/fetch: adapters/store/remote.h gateway/http/networks.h engine/base
 # the floor of the gateway; server.h knows all rooms, main.c makes them
 gateway: engine/program/troff.h gateway/config/config.h gateway/http engine/backend.h engine/base storage storage/fleet/lease.h
-gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/config/live.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/responses storage/settler.h storage/store.h engine/model/pooled.h
+gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/config/live.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/seal storage/settler.h storage/store.h engine/model/pooled.h
 gateway/main.c: engine/program/version.h gateway/start/verbs.h
-gateway/start: storage/fleet/journal.h gateway gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/rest/effect.h gateway/watch/spans.h gateway/watch/stats.h adapters/residency/load.h engine/backend.h engine/base engine/model/model.h engine/program engine/sched/sched.h engine/text/tokenizer.h storage gateway/batches/runner.h gateway/doors/background.h engine/model/pooled.h gateway/fetch/bucket.h
+gateway/start: storage/fleet/journal.h gateway gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/rest/effect.h gateway/watch/spans.h gateway/watch/stats.h adapters/residency/load.h engine/backend.h engine/base engine/model/model.h engine/program engine/sched/sched.h engine/text/tokenizer.h storage gateway/batches/runner.h gateway/doors/background.h engine/model/pooled.h gateway/fetch/bucket.h storage/responses
 gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/watch/histogram.h engine/sched/request.h engine/base storage storage/watch/history.h
 gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/spans.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat engine/grammar/grammar.h engine/model/pooled.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/adapter_rows.h storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/stacks storage/targets.h adapters/store/stacks.h
 gateway/doors: gateway/auth.h gateway/handlers.h gateway/server.h gateway/http gateway/openai engine/base storage/responses gateway/ratelimit.h
 gateway/rest: storage/digest.h gateway/auth.h gateway/openai/vocabulary.h gateway/config/change.h gateway/fetch gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch adapters/residency/inplace.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h storage/watch/history.h adapters/store storage/stacks storage/fleet/lease.h storage/fleet/nodes.h
-gateway/batches: gateway/auth.h gateway/handlers.h gateway/server.h gateway/config/classes.h gateway/doors/door_json.h gateway/http gateway/rest/api_audit.h adapters/store/storeroom.h engine/sched/sched.h engine/base storage/batches storage/digest.h storage/disk.h storage/store.h
+gateway/batches: gateway/auth.h gateway/handlers.h gateway/server.h gateway/config/classes.h gateway/doors/door_json.h gateway/http gateway/rest/api_audit.h adapters/store/storeroom.h engine/sched/sched.h engine/base storage/batches storage/digest.h storage/disk.h storage/store.h storage/seal
 
 tui: engine/program/troff.h engine/base
 tui/ctl: tui engine/program engine/base

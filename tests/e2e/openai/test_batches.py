@@ -6,6 +6,7 @@ import pathlib
 import random
 import signal
 import sqlite3
+import tempfile
 import time
 
 import openai
@@ -362,8 +363,84 @@ def stops_and_goes_on():
         assert b.status == "completed" and len(results(b, api)) == 60 and b.request_counts.failed == 0
 
 
+def found(s, word):
+    return [str(p) for p in s.dir.rglob("*") if p.is_file() and word.encode() in p.read_bytes()]
+
+
+def deleted_is_gone():
+    """Names, bytes and what a batch made of them: in no file any more, the database's log among them."""
+    word = "xylophone-quetzal"
+    f = mine.files.create(file=(word + ".jsonl", jsonl([line(i, custom_id=f"{word}-{i}") for i in range(2)])), purpose="batch")
+    b = ended(mine.batches.create(input_file_id=f.id, endpoint="/v1/completions", completion_window="24h"))
+    assert b.status == "completed" and len(found(server, word)) >= 3, found(server, word)
+    for name in (f.id, b.output_file_id):
+        assert mine.files.delete(name).deleted
+    assert not found(server, word), found(server, word)
+
+
+def files_are_sealed():
+    """With a key: nothing that tenants store stands there in clear, whatever happens; what was changed is no answer."""
+    word, n = "xylophone-quetzal", 120
+    with tempfile.TemporaryDirectory() as folder, Server(settings={"batches.in_flight": "6", "engine.max_seqs": "8"}) as s:
+        key_file = pathlib.Path(folder) / "key"
+        key_file.write_text("07" * 32)
+        own = s.tenant("own")
+        plain = upload([line(1)], client(s, own))
+        s.stop()
+        s.settings["responses.key_file"] = str(key_file)
+        s.start()
+        api = client(s, own)
+        assert api.files.content(plain.id).text == jsonl([line(1)]).decode()
+        lines = [line(f"{word}-{i}", body={"model": "base", "prompt": f"The {i}", "max_tokens": 20 + i % 7, "ignore_eos": True})
+                 for i in range(n)]
+        lines[7]["body"]["max_tokens"] = -1
+        b = start(lines, api=api)
+        for kill in range(3):
+            until(lambda: done_lines(s) >= 12)
+            s.stop(signal.SIGKILL)
+            assert not found(s, word), found(s, word)
+            if kill:  # a torn last record
+                p = s.dir / "files" / next((s.dir / "files").iterdir()).name / output_of(s, b)
+                p.write_bytes(p.read_bytes()[:-1 - kill * 40])
+            s.start()
+            api = client(s, own)
+        b = ended(b, api)
+        assert b.status == "completed" and set(results(b, api)) == {f"line-{word}-{i}" for i in range(n)}, b
+        assert api.files.content(b.input_file_id).content == jsonl(lines) and api.files.retrieve(b.input_file_id).bytes == len(jsonl(lines))
+        assert len(rows(s, "SELECT request_id FROM usage")) == n - 1 and not found(s, word), found(s, word)
+        whole = api.files.content(b.output_file_id).content
+        path = next(p for p in (s.dir / "files").rglob(b.output_file_id))
+        raw = path.read_bytes()
+        for at in (9, len(raw) // 2, len(raw) - 1):  # one bit of it
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1:])
+            try:
+                got = api.files.content(b.output_file_id).content
+            except openai.APIError:
+                continue
+            raise AssertionError(f"{len(got)} bytes came of a damaged file")
+        path.write_bytes(raw[:len(raw) // 2])
+        assert refused(openai.InternalServerError, api.files.content, file_id=b.output_file_id)["code"] == "storage_unavailable"
+        path.write_bytes(raw)
+        assert api.files.content(b.output_file_id).content == whole
+        path = next(p for p in (s.dir / "files").rglob(b.input_file_id))
+        raw = path.read_bytes()
+        path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+        again = ended(api.batches.create(input_file_id=b.input_file_id, endpoint="/v1/completions", completion_window="24h"), api)
+        assert again.status == "failed" and again.errors.data[0].code == "invalid_file", again
+        key_file.write_text("08" * 32)
+        s.stop()
+        s.start()
+        assert client(s, own).files.retrieve(b.output_file_id).bytes == len(whole)
+        assert refused(openai.PermissionDeniedError, client(s, own).files.content, file_id=b.output_file_id)
+
+
+def output_of(s, b):
+    return rows_now(s, f"SELECT output_file FROM batches WHERE id = '{b.id}'")[0][0]
+
+
 with Server(settings=SETTINGS) as server:
     own = server.tenant("mine")
     mine, theirs = client(server, own), client(server, server.tenant("theirs"))
     run([files_are_kept, files_are_refused_by_name, a_batch_is_carried_out, vectors_are_lines_too, bad_lines_fail_the_batch, strangers_find_nothing,
-         cancelled_ends, limits_make_lines_wait, expired_ends, nothing_is_lost_or_doubled, stops_and_goes_on])
+         cancelled_ends, limits_make_lines_wait, deleted_is_gone, expired_ends, nothing_is_lost_or_doubled, files_are_sealed,
+         stops_and_goes_on])

@@ -288,6 +288,11 @@ def deleted_is_gone():
     assert not found_in(server, word)
     assert server.call("GET", "/v1/responses/" + one["id"], key=own).status == 404
     assert ask(expect=404, previous_response_id=one["id"])["param"] == "previous_response_id"
+    talk = server.call("POST", "/v1/conversations", {"items": [{"role": "user", "content": "Say " + word}]}, key=own).json
+    ask(input=f"Once more: {word}", conversation=talk["id"])
+    assert found_in(server, word)
+    assert server.call("DELETE", "/v1/conversations/" + talk["id"], key=own).json["deleted"]
+    assert not found_in(server, word)
 
 
 def too_much_is_cut_or_refused():
