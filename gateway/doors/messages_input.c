@@ -49,6 +49,14 @@ static bool is_set(const cJSON *v)
     return v && !cJSON_IsNull(v);
 }
 
+/* A line of Claude Code's for its maker: another with each request, so that no prompt would begin as
+ * the one before. */
+static bool is_billing(const char *param, const char *text)
+{
+    static const char line[] = "x-anthropic-billing-header:";
+    return strcmp(param, "system") == 0 && strncmp(text, line, sizeof(line) - 1) == 0;
+}
+
 /* The texts of a content, behind one another; false: *p says why. */
 static bool join(const cJSON *content, const char *param, jsonw *all, openai_problem *p)
 {
@@ -66,7 +74,7 @@ static bool join(const cJSON *content, const char *param, jsonw *all, openai_pro
                                  "%s: blocks of type '%.60s' are not supported here", param,
                                  type ? type : "?");
         if (!text) return bad(p, param, "a text block must have a string 'text'");
-        jsonw_raw(all, text, strlen(text));
+        if (!is_billing(param, text)) jsonw_raw(all, text, strlen(text));
     }
     return true;
 }

@@ -1,11 +1,13 @@
 /* bench_grammar.c -- random answers under grammars, without a model.
  *
- *     bench_grammar TOKENIZER_DIR SPECS N [--time]
+ *     bench_grammar TOKENIZER_DIR SPECS N [--time | --check]
  *
  * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."}, {"choice": [...]} or
  * {"tags": ...}.  For each, N answers are made by drawing among the allowed tokens, and written as
  * {"line": i, "text": "..."}.  --time: instead, microseconds per token for mask and accept, and for
- * compiling, by line.
+ * compiling, by line.  --check: instead, whether the token ids in "tests": [[..], ..] are answers of
+ * the grammar, and the processor's time in nanoseconds of all threads for compiling, for the first
+ * mask and for each other one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,9 +87,76 @@ static bool one_answer(grammar *g, const tokenizer *tok, grammar_walk *w, char *
     return ok;
 }
 
-static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, const char *line,
-                     int number, int n, bool timing)
+static int64_t spent_ns(void)
 {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* One answer, token by token; its masks' times are written behind one another. */
+static bool is_answer(grammar *g, const tokenizer *tok, grammar_walk *w, const cJSON *ids)
+{
+    int32_t eos = tokenizer_eos(tok);
+    const cJSON *id = ids->child;
+    int64_t start = spent_ns();
+    grammar_run *r = grammar_run_create(g, &eos, eos >= 0 ? 1 : 0);
+    bool ok = r != NULL;
+    if (ok) grammar_run_prepare(r);
+    for (bool more = true; ok && more; id = id ? id->next : NULL) {
+        const uint32_t *mask;
+        int32_t token = id ? (int32_t)id->valuedouble : eos;
+        while (!(mask = grammar_run_mask(r, w)) && !grammar_run_failed(r)) {
+            struct timespec t = {0, 20000};
+            (void)nanosleep(&t, NULL);
+        }
+        printf("%s%lld", id == ids->child ? "" : ",", (long long)(spent_ns() - start));
+        more = id != NULL;
+        ok = mask && mask[token / 32] >> (token % 32) & 1;
+        start = spent_ns();
+        if (ok && more) grammar_run_accept(r, w, token);
+        if (ok && more && grammar_run_over(r)) {
+            ok = !id->next;
+            break;
+        }
+    }
+    grammar_run_release(r);
+    return ok;
+}
+
+static void check_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, const cJSON *tree,
+                       const grammar_spec *spec, int number)
+{
+    err e;
+    grammar *g = NULL;
+    const cJSON *ids;
+    int64_t start = spent_ns();
+    bool ok = grammar_acquire(m, spec, &g, &e) == ERR_NONE;
+    printf("{\"line\":%d,\"ok\":%s,\"compile_ns\":%lld,\"masks_ns\":[", number,
+           ok ? "true" : "false", (long long)(spent_ns() - start));
+    bool accepted[256];
+    int n = 0;
+    cJSON *why = cJSON_CreateString(ok ? "" : (const char *)e.msg);
+    {
+        if (n == 256) break;
+        printf(n ? ",[" : "[");
+        accepted[n++] = is_answer(g, tok, w, ids);
+        printf("]");
+    }
+    printf("],\"accepted\":[");
+    for (int i = 0; i < n; i++) printf("%s%s", i ? "," : "", accepted[i] ? "true" : "false");
+    cJSON *why = cJSON_CreateString(ok ? "" : e.msg);
+    char *quoted = cJSON_PrintUnformatted(why);
+    printf("],\"why\":%s}\n", quoted);
+    cJSON_free(quoted);
+    cJSON_Delete(why);
+    if (ok) grammar_release(g);
+}
+
+static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, const char *line,
+                     int number, int n, const char *how)
+{
+    bool timing = strcmp(how, "--time") == 0;
     static char text[LINE_MAX_BYTES];
     err e;
     cJSON *tree;
@@ -101,6 +170,13 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
     const cJSON *tags = json_get(tree, "tags");
     if (tags) spec = (grammar_spec){.kind = GRAMMAR_TAGS, .json = tags};
     if (choice) spec = (grammar_spec){.kind = GRAMMAR_CHOICE, .json = choice};
+    const cJSON *gbnf = json_get(tree, "grammar");
+    if (gbnf) spec = (grammar_spec){.kind = GRAMMAR_CFG, .text = gbnf->valuestring};
+    if (strcmp(how, "--check") == 0) {
+        check_line(m, tok, w, tree, &spec, number);
+        cJSON_Delete(tree);
+        return true;
+    }
     grammar *g;
     int64_t start = clock_now_us(), us = 0;
     bool ok = grammar_acquire(m, &spec, &g, &e) == ERR_NONE;
@@ -135,7 +211,7 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        fprintf(stderr, "usage: bench_grammar TOKENIZER_DIR SPECS N [--time]\n");
+        fprintf(stderr, "usage: bench_grammar TOKENIZER_DIR SPECS N [--time | --check]\n");
         return 2;
     }
     err e;
@@ -152,7 +228,7 @@ int main(int argc, char **argv)
     size_t cap = 0;
     int number = 0, bad = 0;
     while (f && w && getline(&line, &cap, f) > 0) {
-        bad += !one_line(m, tok, w, line, number++, atoi(argv[3]), argc > 4);
+        bad += !one_line(m, tok, w, line, number++, atoi(argv[3]), argc > 4 ? argv[4] : "");
     }
     free(line);
     if (f) (void)fclose(f);

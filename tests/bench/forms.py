@@ -3,7 +3,7 @@
 schemas   200 schemas, 50 whole answers each through HTTPS by the demo model at temperature 1.2; one line of
           JSON: how many were made, how many are valid, and how many more were cut by max_tokens (they
           say "length"; another seed is asked instead).
-tools     N answers (10,000) in which the model has called tools, in auto, of three families' ways of writing calls, at
+tools     N answers (10,000) in which the model has called tools, in auto, of every family's way of writing calls, at
           temperature 1.4 with a bias for what opens a call; one line of JSON: how many calls, how many are valid.
 cost      tokens per second of 8 requests at once with a schema and without, in turns; one line of JSON."""
 import concurrent.futures
@@ -70,8 +70,7 @@ def all_schemas(each=50):
 
 def family_tools(folder, base, ids, family, n, count):
     """Answers until n of them have a whole call."""
-    head, more = ids[marked.OPENS[family]], ids['; {"name":"get_weather"']
-    bias = {str(head): 22, str(more): 21} if family == "llama" else {str(head): 14}
+    bias = marked.bias(marked.OPENS[family], ids)
     with Server(model=base, settings=marked.settings(folder, family)) as server:
         key = server.tenant("forms")
 
@@ -102,7 +101,7 @@ def all_tools(n):
     with tempfile.TemporaryDirectory() as folder:
         base, ids = marked.make(folder)
         for k, family in enumerate(marked.OPENS):
-            family_tools(folder, base, ids, family, n * (k + 1) // 3 - n * k // 3, count)
+            family_tools(folder, base, ids, family, n * (k + 1) // len(marked.OPENS) - n * k // len(marked.OPENS), count)
     count["wrong"] = count["wrong"][:20]
     print(json.dumps(count))
 

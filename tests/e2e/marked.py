@@ -13,7 +13,7 @@ from harness import DEMO
 
 DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
 MARKS = {"<tool_call>": "ÿ", "</tool_call>": "þ", "[TOOL_CALLS]": "ý", "<|python_tag|>": "ü", '{"name": "add"': "û", '; {"name":"get_weather"': "ú",
-         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷", "to=functions.": "ö", "[add(": "õ", "<tool_call>\n<function=": "ô"}
+         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷", "to=functions.": "ö", "[add(": "õ", "<tool_call>\n<function=": "ô", ", get_weather(": "ó"}
 # The families' ways of writing a call, told by what their templates have.
 PLAIN = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}
 {{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"""
@@ -55,6 +55,12 @@ def make(folder):
     for name, text in TEMPLATES.items():
         (pathlib.Path(folder) / f"{name}.jinja").write_text(text)
     return base, ids
+
+
+def bias(opens, ids):
+    """For what opens a call, and, where nothing marks it, for what opens the next one."""
+    more = {'{"name": "add"': '; {"name":"get_weather"', "[add(": ", get_weather("}.get(opens)
+    return {str(ids[opens]): 22, str(ids[more]): 21} if more else {str(ids[opens]): 14}
 
 
 def settings(folder, family):

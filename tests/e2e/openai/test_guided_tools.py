@@ -19,8 +19,7 @@ ASK = [{"role": "user", "content": "What is 7 plus 5?"}]
 def body(opens, more):
     """At a temperature where nothing would be right by chance, and a bias for the mark that opens a call."""
     return {"model": "base", "messages": ASK, "temperature": 1.4, "max_tokens": 250, "tools": TOOLS,
-            "logit_bias": {str(ids[opens]): 22 if opens[0] in "{[" else 14,
-                           str(ids['; {"name":"get_weather"']): 21 if opens[0] == "{" else 0}, **more}
+            "logit_bias": marked.bias(opens, ids), **more}
 
 
 def chat(server, opens="<tool_call>", expect=200, **more):
@@ -44,9 +43,9 @@ def every_call_is_valid():
     for family in marked.OPENS:
         with Server(model=base, settings=marked.settings(folder, family)) as server:
             server.key = server.tenant("tools")
-            calls, _ = check_many(server, marked.OPENS[family])
+            calls, _ = check_many(server, marked.OPENS[family], n=8)
             names = {c["function"]["name"] for c in calls}
-            assert len(calls) >= 6 and len(names) > 1, (family, calls)
+            assert len(calls) >= 4 and len(names) > 1, (family, calls)
 
 
 def where_calls_are_not_held_to_a_form_it_is_said():
