@@ -1,9 +1,9 @@
 /* publish.h -- from a folder that has arrived to a version that is served.
  *
  * The last steps of every way in, in the order that a crash allows (DESIGN 6): the files are
- * validated against the base and synced (the disk writes while they are looked at), the folder is synced, renamed to the digest of its content,
- * its parent synced, then the row is written.  A crash before the row leaves a folder that nobody
- * knows and that the next start removes.
+ * validated against the base and synced (the disk writes while they are looked at), the folder is
+ * synced, renamed to the digest of its content, its parent synced, then the row is written.  A
+ * crash before the row leaves a folder that nobody knows and that the next start removes.
  *
  * Threads: any thread; many publish at once.
  */
@@ -32,8 +32,8 @@ typedef struct upload_env {
     uint64_t max_bytes;        /* of the whole folder; 0: 2 GiB */
     uint64_t max_packed_bytes; /* residency's budget: a larger adapter could never run; 0: none */
     int rank_max;              /* 0: LORA_RANK_MAX */
-    /* Told of a version that was just published and of its weights' file, which the system still has
-     * in memory; NULL: nobody is. */
+    /* Told of a version that was just published and of its weights' file, which the system still
+     * has in memory; NULL: nobody is. */
     void (*fill)(void *filler, uint64_t version_id, int fd, uint64_t bytes);
     void *filler;
 } upload_env;
@@ -57,8 +57,9 @@ err_code publish_check_names(const char *name, const char *description, err *e);
  * descriptor is the caller's. */
 err_code publish_tmp(registry *reg, char path[FOLDER_PATH_MAX], int *dir_fd, err *e);
 
-/* Publishes the folder at `path` (from publish_tmp(), our files in it, each synced, with these
- * sizes and SHA-256; `fd`: those that still must be synced, by part, -1: they were).  The caller removes what is left at `path` afterwards, whatever the result.
+/* Publishes the folder at `path` (from publish_tmp(), our files in it, with these
+ * sizes and SHA-256; `fd`: by part, those that still must be synced, -1: they were).  The caller
+ * removes what is left at `path` afterwards, whatever the result.
  *   ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED  what is wrong with the adapter
  *   ERR_LIMIT, ERR_STALE, ERR_CONFLICT, ERR_NO_ROOM, ERR_IO  why it cannot be published now
  * With a depot the object store has the files before the row is written.

@@ -104,7 +104,7 @@
       "the batches that have not ended, and which of their lines run") \
     X(BACKGROUND, "background.mu", NO_WAIT, ALONE, \
       "the responses in the background that have not ended") \
-    X(EFFECT, "effect.mu", NO_WAIT, ALONE, \
+    X(EFFECT, "effect_probe.mu", NO_WAIT, ALONE, \
       "versions whose effect on the logits is to be measured") \
     X(BATCH_JOURNAL, "batch_journal.mu", NO_WAIT, ALONE, \
       "the end of a batch's two files, over each write of a line") \

@@ -340,6 +340,20 @@ static int join_ranges(unicode_range *r, int n)
     return m;
 }
 
+/* &&[...] at the end of a class, of which "&&[" is read: what is in both. */
+static void intersect(split_parser *p, split_set *s, bool but)
+{
+    if (but) split_refuse(p, ERR_UNSUPPORTED, "has && in [^...]");
+    if (++p->depth > SPLIT_NESTING_MAX) split_refuse(p, ERR_LIMIT, "nests classes too deeply");
+    if (p->rc) return;
+    int other = split_parse_class(p);
+    p->depth--;
+    if (!p->rc && !next_is(p, 0, ']'))
+        split_refuse(p, ERR_UNSUPPORTED, "has members behind && in a class");
+    s->within = other + 1;
+    for (int i = 0; i < 2; i++) s->ascii[i] &= p->r->sets[other].ascii[i];
+}
+
 int split_parse_class(split_parser *p)
 {
     split_set s = {.from = p->r->n_ranges};
@@ -348,14 +362,20 @@ int split_parse_class(split_parser *p)
     p->at += but;
     if (but && p->fold) split_refuse(p, ERR_UNSUPPORTED, "has [^...] in (?i:...)");
     if (next_is(p, 0, ']')) split_refuse(p, ERR_UNSUPPORTED, "has ']' as a class's first member");
-    while (!p->rc && p->at < p->len && !next_is(p, 0, ']')) {
-        take_member(p, &s, first);
+    bool both = false;
+    while (!p->rc && p->at < p->len && !next_is(p, 0, ']') && !both) {
+        both = !first && next_is(p, 0, '&') && next_is(p, 1, '&') && next_is(p, 2, '[');
+        if (!both) take_member(p, &s, first);
         first = false;
+    }
+    s.n = join_ranges(p->r->ranges + s.from, s.n);
+    p->r->n_ranges = s.from + s.n;
+    if (both) {
+        p->at += 3;
+        intersect(p, &s, but);
     }
     if (p->at >= p->len) split_refuse(p, ERR_INPUT, "has a class without an end");
     p->at++;
-    s.n = join_ranges(p->r->ranges + s.from, s.n);
-    p->r->n_ranges = s.from + s.n;
     if (but) negate(&s);
     return split_add_set(p, s);
 }

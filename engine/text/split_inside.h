@@ -18,6 +18,7 @@ typedef struct split_set {
     const unicode_range *table; /* not this pattern's own; NULL: none */
     int n_table;
     int from, n; /* in the pattern's ranges */
+    int within;  /* behind &&: number of a set, plus one, that it must be in too; 0: none */
 } split_set;
 
 typedef enum {
@@ -115,7 +116,8 @@ static inline bool split_in_set(const split_regex *r, const split_set *k, uint32
     bool in = k->kinds >> (c >> 24) & 1;
     if (!in && k->n) in = unicode_in_ranges(r->ranges + k->from, k->n, code);
     if (!in && k->table) in = unicode_in_ranges(k->table, k->n_table, code);
-    return in != k->negated;
+    if (in == k->negated || !k->within) return in != k->negated;
+    return split_in_set(r, &r->sets[k->within - 1], c);
 }
 
 #endif

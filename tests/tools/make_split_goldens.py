@@ -76,6 +76,12 @@ CASES = {
     "any-case": [split(r"(?i:k[a-m]?|'S|x{2})", "MergedWithNext"), byte_level()],
 }
 CASES |= {f"{end}{'-not' * invert}": [split(r"\s+|[0-9]", end, invert), byte_level()] for end in ENDS for invert in (False, True)}
+# Kimi K2's: classes less the characters of one script.
+NOT_HAN = UPPER[:-1] + r"&&[^\p{Han}]]", LOWER[:-1] + r"&&[^\p{Han}]]"
+KIMI = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?" + NOT_HAN[0] + "*" + NOT_HAN[1] + "+" + ANY_CASE + r"?|[^\r\n\p{L}\p{N}]?" + NOT_HAN[0] + "+"
+        + NOT_HAN[1] + "*" + ANY_CASE + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CASES["kimi"] = [split(KIMI), byte_level()]
+CASES["both"] = [split(r"[a-zа-я\d&&[b-y5-9б-я&&[^m7]]]+", "Removed"), byte_level()]
 
 WORDS = ["Hello", " world", "don't", "I'LL", "WE'VE", "it'S", "'\u017f", "naïve", "über", "日本語", "カタカナ", "中文字", "Привет", "МИР", "مرحبا",
          "नमस्ते", "👩‍👩‍👧", "e\u0301", "E\u0301\u0316A\u0301", "12345", "1234567", "3.14", "  ", "\n\n", " \t ", "\r\n", "\r", "\n  \n", "x²",

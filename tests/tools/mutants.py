@@ -521,6 +521,9 @@ _rule("kv.shared-before-the-adapter", "engine/sched/sched_inside.h",
 _rule("adapter.effect", "adapters/format/validate.c",
       "(none || !al->peft.layer[slot].wrapped);", "none;",
       "e2e.test_stacks", "an adapter all of whose products are zero says that it has no effect")
+_rule("split.in-both", "engine/text/split_inside.h",
+      "if (in == k->negated || !k->within)", "if (in == k->negated || k->within)",
+      "engine.test_split", "a character of [a&&[b]] is in both")
 _rule("gguf.gemma-norms", "engine/model/model_weights.c",
       "f->one_plus && !model_files_stacks(l->files)", "f->one_plus",
       "adapters.test_golden", "norms of a Gemma's GGUF hold the weights and not what is to be added to one")
