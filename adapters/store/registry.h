@@ -261,7 +261,7 @@ void registry_files_unlock(registry *r);
  * lock. */
 void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES]);
 
-/* ---- files that an object store has, too (adapters/store/depot.h) ------------------------------ */
+/* ---- files that an object store has, too (adapters/store/depot.h) ----------------------- */
 
 /* A version that is served but whose files are not here; false: there is none, or they are. */
 bool registry_absent(registry *r, uint64_t version_id, adapter_version *out);

@@ -360,22 +360,18 @@ static void put_depot(prom *p, server *s)
     depot_stats d;
     if (!s->depot) return;
     depot_stats_get(s->depot, &d);
-    const struct {
-        const char *name, *help;
-        uint64_t n;
-    } counts[] = {
-        {"lorad_store_fetches_total", "Downloads from the object store that began", d.n_fetches},
-        {"lorad_store_fetched_bytes_total", "Bytes that came by them", d.fetched_bytes},
-        {"lorad_store_fetch_failures_total", "Downloads that failed", d.n_failed},
-        {"lorad_store_damaged_total", "Objects that were not what their digest says", d.n_damaged},
-        {"lorad_store_stored_total", "Versions' files stored there", d.n_stored},
-        {"lorad_store_store_failures_total", "Files that it did not take", d.n_store_failed},
-        {"lorad_store_dropped_total", "Versions' files removed there", d.n_dropped},
-        {"lorad_store_evictions_total", "Files that went from this disk for store.cache_bytes",
-         d.n_evicted},
-    };
-    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
-        prom_counter(p, counts[i].name, counts[i].help, counts[i].n);
+    prom_counter(p, "lorad_store_fetches_total", "Downloads from the object store that began",
+                 d.n_fetches);
+    prom_counter(p, "lorad_store_fetched_bytes_total", "Bytes that came by them", d.fetched_bytes);
+    prom_counter(p, "lorad_store_fetch_failures_total", "Downloads that failed", d.n_failed);
+    prom_counter(p, "lorad_store_damaged_total", "Objects that were not what their digest says",
+                 d.n_damaged);
+    prom_counter(p, "lorad_store_stored_total", "Versions' files stored there", d.n_stored);
+    prom_counter(p, "lorad_store_store_failures_total", "Versions' files that it did not take",
+                 d.n_store_failed);
+    prom_counter(p, "lorad_store_dropped_total", "Versions' files removed there", d.n_dropped);
+    prom_counter(p, "lorad_store_evictions_total",
+                 "Contents that went from this disk for store.cache_bytes", d.n_evicted);
     prom_gauge(p, "lorad_store_fetching", "Contents that are being brought", d.fetching);
     prom_gauge(p, "lorad_store_waiting", "Requests that wait for them", d.waiting);
 }
