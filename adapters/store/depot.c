@@ -254,7 +254,10 @@ static void trim(depot *d, uint64_t coming)
     if (here > d->cfg.cache_bytes) qsort(list, n, sizeof(*list), by_use);
     for (size_t i = 0; i < n && here > d->cfg.cache_bytes; i++) {
         const registry_content *c = &list[i];
-        if (!c->idle || in_use(d, c->digest) || is_stored(d, c->digest, c->bytes, &why)) continue;
+        if (!c->idle || in_use(d, c->digest)) continue;
+        err_code rc = is_stored(d, c->digest, c->bytes, &why);
+        if (rc == ERR_NOT_FOUND) continue; /* the last copy */
+        if (rc) break;                     /* nobody knows */
         if (!registry_files_evict(d->cfg.reg, c->digest)) continue;
         here -= c->bytes;
         lock_take(&d->mu);
