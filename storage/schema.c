@@ -184,6 +184,12 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     ") STRICT;"
     "INSERT INTO usage_unshipped SELECT request_id, started_us FROM usage"
     " WHERE EXISTS(SELECT 1 FROM fleet);",
+
+    /* 17: nothing */
+    "",
+
+    /* 18: the events of a response that was streamed from the background; x'': it was not */
+    "ALTER TABLE responses ADD COLUMN events BLOB NOT NULL DEFAULT x'';",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

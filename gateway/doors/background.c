@@ -19,6 +19,7 @@ enum {
     RETRY_MIN_MS = 100,
     RETRY_MAX_MS = 10000,
     LOOK_US = 20000, /* between looks for the request that is to be stopped */
+    NEWS_US = 500000,
 };
 
 typedef struct job {
@@ -26,7 +27,10 @@ typedef struct job {
     uint64_t request_id, tenant_id, key_id;
     char id[RESPONSES_ID_MAX + 1];
     cJSON *body;
-    bool running, cancelled; /* guarded by background.mu */
+    bool streamed;
+    background *of;
+    bool running, cancelled; /* this and `events` guarded by background.mu */
+    jsonw events;            /* of a stream, whole ones */
 } job;
 
 struct background {
@@ -104,6 +108,17 @@ static void mark_failed(background *b, const job *j, const inner_request *r)
     cJSON_Delete(tree);
 }
 
+static bool hear(void *listener, const char *s, size_t len)
+{
+    job *j = listener;
+    lock_take(&j->of->mu);
+    jsonw_raw(&j->events, s, len);
+    bool ok = !j->events.failed;
+    cond_broadcast(&j->of->ended);
+    lock_release(&j->of->mu);
+    return ok;
+}
+
 /* False: it is to be tried again, after what *wait_ms says. */
 static bool try_once(background *b, job *j, int64_t *wait_ms)
 {
@@ -122,7 +137,9 @@ static bool try_once(background *b, job *j, int64_t *wait_ms)
                        .most_choices = 1,
                        .who = &who,
                        .tenant = who.tenant.name,
-                       .conf = live_pin(b->srv->live)};
+                       .conf = live_pin(b->srv->live),
+                       .hear = j->streamed ? hear : NULL,
+                       .listener = j};
     const char *tier = cJSON_GetStringValue(json_get(j->body, "service_tier"));
     r.slo_class = server_class_of(r.conf, &who.tenant, tier, reason, sizeof(reason));
     if (r.slo_class < 0)
@@ -168,8 +185,9 @@ static void make(background *b, job *j)
     }
 }
 
-/* A response that was made before its cancellation came stays as it is. */
-static void mark_cancelled(background *b, const job *j)
+/* What is still said to run does not.  A response that was made before its cancellation came stays
+ * as it is. */
+static void mark_ended(background *b, const job *j, bool cancelled)
 {
     response_row row;
     err e;
@@ -177,7 +195,19 @@ static void mark_cancelled(background *b, const job *j)
         return;
     bool running = row.running;
     response_row_clear(&row);
-    if (running) mark_job(b, j, "cancelled", NULL, NULL);
+    if (running && cancelled) mark_job(b, j, "cancelled", NULL, NULL);
+    if (running && !cancelled)
+        mark_job(b, j, "failed", "server_error", "the answer was cut: its last event says why");
+}
+
+/* Before nobody can hear it live any more. */
+static void keep_events(background *b, const job *j)
+{
+    err e;
+    if (!j->streamed || j->events.failed || !j->events.text) return;
+    if (responses_put_events(b->srv->store, server_seal_key(b->srv), j->tenant_id, j->id,
+                             j->events.text, &e))
+        log_error("gateway", "response %s: its events are not stored: %s", j->id, e.msg);
 }
 
 static void drop_locked(background *b, job *j)
@@ -187,6 +217,7 @@ static void drop_locked(background *b, job *j)
     *at = j->next;
     b->n_jobs--;
     cJSON_Delete(j->body);
+    jsonw_clear(&j->events);
     free(j);
     cond_broadcast(&b->ended);
 }
@@ -208,8 +239,10 @@ static void *work_main(void *arg)
         if (!cancelled) make(b, j);
         lock_take(&b->mu);
         cancelled = j->cancelled;
+        bool stop = b->stop;
         lock_release(&b->mu);
-        if (cancelled) mark_cancelled(b, j);
+        if (cancelled || (j->streamed && !stop)) mark_ended(b, j, cancelled);
+        keep_events(b, j);
         lock_take(&b->mu);
         drop_locked(b, j);
     }
@@ -230,6 +263,21 @@ bool background_holds(background *b, uint64_t tenant_id, const char *id)
 {
     lock_take(&b->mu);
     bool held = find_locked(b, tenant_id, id) != NULL;
+    lock_release(&b->mu);
+    return held;
+}
+
+bool background_news(background *b, uint64_t tenant_id, const char *id, size_t at, jsonw *out)
+{
+    int64_t until_us = clock_now_us() + NEWS_US;
+    lock_take(&b->mu);
+    job *j = find_locked(b, tenant_id, id);
+    while (j && !b->stop && j->events.len <= at && clock_now_us() < until_us) {
+        (void)cond_wait_until(&b->ended, &b->mu, until_us);
+        j = find_locked(b, tenant_id, id);
+    }
+    bool held = j && !b->stop;
+    if (held && j->events.len > at) jsonw_raw(out, j->events.text + at, j->events.len - at);
     lock_release(&b->mu);
     return held;
 }
@@ -259,7 +307,7 @@ bool background_cancel(background *b, uint64_t tenant_id, const char *id)
 }
 
 err_code background_add(background *b, const responses_run *r, uint64_t id, const cJSON *body,
-                        err *e)
+                        const jsonw *events, err *e)
 {
     job *j = calloc(1, sizeof(*j));
     if (j) j->body = cJSON_Duplicate(body, true);
@@ -270,6 +318,10 @@ err_code background_add(background *b, const responses_run *r, uint64_t id, cons
     j->request_id = id;
     j->tenant_id = r->row.tenant_id;
     j->key_id = r->x->caller->key.id;
+    j->of = b;
+    j->streamed = events != NULL;
+    jsonw_init(&j->events);
+    if (events) jsonw_raw(&j->events, events->text, events->len);
     snprintf(j->id, sizeof(j->id), "%s", r->row.id);
     int own = 0;
     lock_take(&b->mu);
@@ -284,6 +336,7 @@ err_code background_add(background *b, const responses_run *r, uint64_t id, cons
     lock_release(&b->mu);
     if (!full) return ERR_NONE;
     cJSON_Delete(j->body);
+    jsonw_clear(&j->events);
     free(j);
     return err_set(e, ERR_BUSY,
                    "there are too many responses in the background: %d of this tenant, "

@@ -16,6 +16,7 @@
 enum {
     BACKGROUND_MAX = 1000,       /* responses that run or wait */
     BACKGROUND_TENANT_MAX = 100, /* of one tenant */
+    BACKGROUND_STREAM_START = 2, /* events before the first of its making: created, queued */
 };
 
 typedef struct background background;
@@ -25,10 +26,13 @@ err_code background_start(background **out, server *s, int n, err *e);
 /* Those that run are waited for: the engine must answer until then, or cut them.  NULL is fine. */
 void background_stop(background *b);
 
-/* The request of that id, whose row is stored, is to be answered; the body is copied.  ERR_BUSY:
- * too many are. */
+/* The request of that id, whose row is stored, is to be answered; the body is copied.  `events`:
+ * the first of its stream; NULL: it has none.  ERR_BUSY: too many are. */
 err_code background_add(background *b, const responses_run *r, uint64_t id, const cJSON *body,
-                        err *e);
+                        const jsonw *events, err *e);
+/* Adds the events of its stream behind the first `at` bytes to *out, all of them whole; waits for
+ * some for a while.  False: it is not held, and what its row has is all. */
+bool background_news(background *b, uint64_t tenant_id, const char *id, size_t at, jsonw *out);
 /* Whether a tenant's response waits or runs. */
 bool background_holds(background *b, uint64_t tenant_id, const char *id);
 /* Ends it, and waits until its row says so.  False: it is not held. */

@@ -4,6 +4,7 @@
  *     thoughts, text, calls -> items, events with their numbers                  responses_say.c
  *     create, get, delete, cancel, input items; conversations                    responses_api.c
  *     those that go on without their client                                      background.c
+ *     their events, as they come and again                                       responses_stream.c
  *
  * Ownership: a run lives on its worker's stack.  Threads: that worker.
  */
@@ -37,6 +38,10 @@ typedef struct responses_run {
     jsonw said;            /* its text so far */
     const char *finish;
 } responses_run;
+
+/* responses_stream.c: sends the events of a stored response whose numbers are above `after`, those
+ * that are still to come as well; -1: all. */
+void responses_follow(exchange *x, const char *id, int64_t after);
 
 /* responses_input.c: completion_door.translate */
 const cJSON *responses_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,

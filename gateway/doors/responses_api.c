@@ -9,6 +9,8 @@
 #include "gateway/auth.h"
 #include "gateway/doors/background.h"
 #include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
+#include "gateway/http/inner.h"
 
 static void clear(responses_run *r)
 {
@@ -115,7 +117,7 @@ static void send_problem(exchange *x, const openai_problem *p)
 }
 
 /* The thread that makes it is given an id, and with it that of the row. */
-static bool queue(responses_run *r, const cJSON *body, openai_problem *p)
+static bool queue(responses_run *r, const cJSON *body, bool *stream, openai_problem *p)
 {
     uint64_t id = store_next_id(r->srv->store);
     bool drop_oldest;
@@ -124,16 +126,24 @@ static bool queue(responses_run *r, const cJSON *body, openai_problem *p)
     if (!r->srv->background)
         return openai_refuse(p, 400, "unsupported_parameter", "background",
                              "'background': this server takes none (responses.background)");
-    if (cJSON_IsTrue(json_get(body, "stream")))
-        return openai_refuse(p, 400, "unsupported_parameter", "stream",
-                             "'stream' is not supported for a response in the background");
     if (!responses_translate(r, r->x, body, &drop_oldest, p)) return false;
     if (!r->store)
         return openai_refuse(p, 400, "invalid_value", "background",
                              "'background' needs 'store': its answer is fetched later");
     door_set(r->response, "status", cJSON_CreateString("queued"));
     if (!keep(r, true, p)) return false;
-    if (!background_add(r->srv->background, r, id, body, &e)) return true;
+    jsonw first;
+    jsonw_init(&first);
+    if (*stream) {
+        responses_event(r, &first, "response.created");
+        responses_event(r, &first, "response.queued");
+        if (first.failed || responses_put_events(r->srv->store, server_seal_key(r->srv),
+                                                 r->row.tenant_id, r->row.id, "", &e))
+            *stream = false; /* it goes on without */
+    }
+    err_code rc = background_add(r->srv->background, r, id, body, *stream ? &first : NULL, &e);
+    jsonw_clear(&first);
+    if (!rc) return true;
     (void)responses_delete(r->srv->store, r->row.tenant_id, r->row.id, NULL);
     return openai_refuse(p, e.code == ERR_BUSY ? 429 : 503, "queue_full", "background", "%s",
                          e.msg);
@@ -142,11 +152,14 @@ static bool queue(responses_run *r, const cJSON *body, openai_problem *p)
 static void create_in_background(responses_run *r, const cJSON *body)
 {
     openai_problem p;
+    bool stream = cJSON_IsTrue(json_get(body, "stream"));
     exchange_note(r->x, "background", "%s", r->row.id);
-    if (queue(r, body, &p))
-        exchange_reply(r->x, 200, "application/json", r->row.body, strlen(r->row.body));
-    else
+    if (!queue(r, body, &stream, &p))
         send_problem(r->x, &p);
+    else if (stream)
+        responses_follow(r->x, r->row.id, -1);
+    else
+        exchange_reply(r->x, 200, "application/json", r->row.body, strlen(r->row.body));
 }
 
 void responses_create(exchange *x)
@@ -156,6 +169,7 @@ void responses_create(exchange *x)
     if (!exchange_read_json(x, &body)) return;
     jsonw_init(&r.said);
     set_row(&r, "resp_");
+    if (x->inner && x->inner->hear) r.sequence = BACKGROUND_STREAM_START;
     if (!x->inner && cJSON_IsTrue(json_get(body, "background")))
         create_in_background(&r, body);
     else
@@ -210,14 +224,17 @@ static bool parse_stored(exchange *x, const char *text, cJSON **out)
 void responses_get_one(exchange *x)
 {
     response_row row;
-    const char *stream = exchange_query(x, "stream");
-    if (stream && strcmp(stream, "true") == 0) {
-        exchange_error(x, 400, "invalid_request_error", "unsupported_parameter", "stream",
-                       "'stream' is not supported for a stored response");
-        return;
-    }
+    static const char *const words[] = {"false", "true", NULL};
+    int stream = 0;
+    uint64_t after = 0;
+    bool from = exchange_query(x, "starting_after") != NULL;
+    if (!api_query_word(x, "stream", words, &stream)) return;
+    if (!api_query_number(x, "starting_after", 0, INT32_MAX - 1, &after)) return;
     if (!find(x, false, &row)) return;
-    exchange_reply(x, 200, "application/json", row.body, strlen(row.body));
+    if (stream)
+        responses_follow(x, row.id, from ? (int64_t)after : -1);
+    else
+        exchange_reply(x, 200, "application/json", row.body, strlen(row.body));
     response_row_clear(&row);
 }
 

@@ -168,7 +168,7 @@ void responses_begin(void *state, jsonw *w, const openai_head *h, const openai_u
     cJSON_DeleteItemFromObjectCaseSensitive(r->response, "service_tier");
     door_add_text(r->response, "service_tier", h->service_tier ? h->service_tier : "default");
     if (!w) return;
-    responses_event(r, w, "response.created");
+    if (r->sequence == 0) responses_event(r, w, "response.created");
     responses_event(r, w, "response.in_progress");
 }
 

@@ -467,8 +467,12 @@ void exchange_refuse_body(exchange *x, const err *e)
 bool exchange_stream_begin(exchange *x, const char *type)
 {
     char head[EXCHANGE_HEADERS_MAX + 1024];
-    if (x->inner) exchange_drop(x); /* nobody could read it piece by piece */
-    if (x->inner) return false;
+    if (x->inner) {
+        x->answered = x->streaming = x->inner->hear != NULL;
+        x->status = 200;
+        if (!x->streaming) exchange_drop(x); /* nobody could read it piece by piece */
+        return x->streaming;
+    }
     exchange_add_header(x, "X-Accel-Buffering", "no");
     if (x->http10) x->close_after = true; /* which ends the answer: HTTP/1.0 knows no chunks */
     int n = write_head(x, head, sizeof(head), 200, type,
@@ -485,6 +489,11 @@ bool exchange_stream_begin(exchange *x, const char *type)
 bool exchange_stream_write(exchange *x, const char *data, size_t len)
 {
     if (!x->streaming || len == 0) return x->streaming;
+    if (x->inner) {
+        x->sent_bytes += len;
+        if (!x->inner->hear(x->inner->listener, data, len)) exchange_drop(x);
+        return x->streaming;
+    }
     char stack[4096], *buf = len + 32 <= sizeof(stack) ? stack : malloc(len + 32);
     if (!buf) {
         size_t some = sizeof(stack) - 32;
@@ -508,7 +517,8 @@ void exchange_stream_end(exchange *x)
 {
     if (!x->streaming) return;
     x->streaming = false;
-    if (!x->http10 && mg_write(x->conn, "0\r\n\r\n", 5) != 5) exchange_drop(x);
+    if (x->inner) x->inner->status = 200;
+    if (!x->inner && !x->http10 && mg_write(x->conn, "0\r\n\r\n", 5) != 5) exchange_drop(x);
 }
 
 void exchange_drop(exchange *x)

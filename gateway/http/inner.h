@@ -2,7 +2,7 @@
  *
  * Its body is a tree that the caller has, its answer goes into memory.  The handlers do not know
  * the difference: to them its client sends application/json, no other header, and stays until the
- * end.  It must not ask for a stream.
+ * end.  It may ask for a stream only where there is somebody to hear it.
  *
  * Ownership: the caller's struct, which outlives the exchange; the answer is freed with
  *            inner_end().  Threads: one thread, which is the exchange's worker.
@@ -24,10 +24,13 @@ typedef struct inner_request {
     struct caller *who;         /* for whom */
     const char *tenant, *batch; /* for the log's line: whose it is, of what it is a part (NULL) */
     const struct config *conf;  /* the options by which it is answered */
+    /* Hears an answer that is streamed, piece by piece; false: no more.  NULL: nobody does. */
+    bool (*hear)(void *listener, const char *s, size_t len);
+    void *listener;
 
     /* ---- the answer, from the handler's end to inner_end() ---- */
     int status;        /* 499: none was made, for want of time or memory */
-    char *answer;      /* JSON; NULL: none */
+    char *answer;      /* JSON; NULL: none, or it was streamed */
     size_t answer_len; /* bytes */
     int64_t retry_ms;  /* when it may be tried again; -1: the answer does not say */
 } inner_request;

@@ -94,11 +94,12 @@ static err_code put_row(sqlite3 *db, void *arg, err *e)
     err_code rc = check_room(db, p, e);
     if (rc) return rc;
     sql q;
-    sql_begin(&q, db,
-              "INSERT INTO responses(tenant_id, id, previous, conversation, running, created_us,"
-              " expires_us, bytes, body, input) VALUES(?,?,?,?,?,?,?,?,?,?)"
-              " ON CONFLICT(tenant_id, id) DO UPDATE SET running = excluded.running,"
-              " bytes = excluded.bytes, body = excluded.body, input = excluded.input");
+    sql_begin(
+        &q, db,
+        "INSERT INTO responses(tenant_id, id, previous, conversation, running, created_us,"
+        " expires_us, bytes, body, input) VALUES(?,?,?,?,?,?,?,?,?,?)"
+        " ON CONFLICT(tenant_id, id) DO UPDATE SET running = excluded.running,"
+        " bytes = excluded.bytes + length(events), body = excluded.body, input = excluded.input");
     sql_int(&q, (int64_t)r->tenant_id);
     sql_text(&q, r->id);
     sql_text(&q, r->previous);
@@ -120,6 +121,36 @@ err_code responses_put(store *st, seal_key key, const response_row *r, int64_t m
     if (!rc) rc = store_write_own(st, put_row, &p, e);
     free(p.body.s);
     free(p.input.s);
+    return rc;
+}
+
+typedef struct events_job {
+    response_row of;
+    document events;
+} events_job;
+
+static err_code put_events(sqlite3 *db, void *arg, err *e)
+{
+    const events_job *j = arg;
+    sql q;
+    sql_begin(&q, db,
+              "UPDATE responses SET bytes = bytes + ?3 - length(events), events = ?4"
+              " WHERE tenant_id = ?1 AND id = ?2");
+    sql_int(&q, (int64_t)j->of.tenant_id);
+    sql_text(&q, j->of.id);
+    sql_int(&q, (int64_t)j->events.len);
+    sql_blob(&q, j->events.s, j->events.len);
+    return sql_done(&q, "store the response's events", e);
+}
+
+err_code responses_put_events(store *st, seal_key key, uint64_t tenant_id, const char *id,
+                              const char *events, err *e)
+{
+    events_job j = {.of = {.tenant_id = tenant_id}};
+    snprintf(j.of.id, sizeof(j.of.id), "%s", id);
+    err_code rc = seal(key, &j.of, "events", events, &j.events, e);
+    if (!rc) rc = store_write_own(st, put_events, &j, e);
+    free(j.events.s);
     return rc;
 }
 
@@ -227,6 +258,33 @@ err_code responses_get(store *st, seal_key key, uint64_t tenant_id, const char *
     store_read_end(st, db);
     if (!end) return rc;
     if (!rc) response_row_clear(out);
+    *e = why;
+    return end;
+}
+
+err_code responses_get_events(store *st, seal_key key, uint64_t tenant_id, const char *id,
+                              char **events, err *e)
+{
+    response_row of = {.tenant_id = tenant_id};
+    err_code rc = err_set(e, ERR_NOT_FOUND, "there is no such response");
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    *events = NULL;
+    snprintf(of.id, sizeof(of.id), "%s", id);
+    sql_begin(&q, db, "SELECT events FROM responses WHERE tenant_id = ?1 AND id = ?2");
+    sql_int(&q, (int64_t)tenant_id);
+    sql_text(&q, id);
+    if (sql_row(&q)) {
+        rc = ERR_NONE;
+        if (sqlite3_column_bytes(q.s, 0) > 0)
+            rc = read_document(&q, 0, "events", key, &of, events, e);
+    }
+    err why;
+    err_code end = sql_end(&q, "read the response's events", &why);
+    store_read_end(st, db);
+    if (!end) return rc;
+    free(*events);
+    *events = NULL;
     *e = why;
     return end;
 }

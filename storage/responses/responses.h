@@ -44,6 +44,14 @@ err_code responses_list(store *st, seal_key key, uint64_t tenant_id, const char 
                         size_t most, response_row **out, size_t *n, err *e);
 void response_row_clear(response_row *r);
 
+/* The events of its stream, as they were sent; "" marks a row as one that has some.  Nothing where
+ * the row is gone. */
+err_code responses_put_events(store *st, seal_key key, uint64_t tenant_id, const char *id,
+                              const char *events, err *e);
+/* *events: malloced; NULL: the row is not one that has some.  ERR_NOT_FOUND, ERR_DENIED. */
+err_code responses_get_events(store *st, seal_key key, uint64_t tenant_id, const char *id,
+                              char **events, err *e);
+
 /* Of a conversation's row: those of its responses as well. */
 err_code responses_delete(store *st, uint64_t tenant_id, const char *id, err *e);
 /* Rows whose time is over at `wall_us`, at most `limit`; *n: how many. */

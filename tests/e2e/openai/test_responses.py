@@ -257,6 +257,50 @@ def goes_on_in_the_background():
     assert server.call("GET", "/v1/responses/" + gone["id"], key=own).status == 404
 
 
+def numbered(events, first=0):
+    """As dictionaries; their numbers are in order."""
+    out = [e.model_dump(mode="json", exclude_unset=True) for e in events]
+    assert [e["sequence_number"] for e in out] == list(range(first, first + len(out))), out
+    return out
+
+
+def streams_from_the_background():
+    c = client(server, own)
+    body = {"model": "base", "input": "What is 7 plus 5?", "max_output_tokens": 40, "temperature": 0}
+    seen = numbered(c.responses.create(**body, background=True, stream=True))
+    types = [e["type"] for e in seen]
+    assert types[:3] == ["response.created", "response.queued", "response.in_progress"], types
+    assert types[-1] in ("response.completed", "response.incomplete") and "response.output_text.delta" in types, types
+    name = seen[0]["response"]["id"]
+    assert seen[-1]["response"] == {k: v for k, v in fetched(name).items() if k in seen[-1]["response"]}
+    assert numbered(c.responses.retrieve(name, stream=True)) == seen
+    for after in (0, 4, len(seen) - 2):
+        assert numbered(c.responses.retrieve(name, stream=True, starting_after=after), after + 1) == seen[after + 1:]
+    assert not list(c.responses.retrieve(name, stream=True, starting_after=len(seen) - 1))
+    for path in ("?stream=true", "?stream=true&starting_after=2", ""):
+        assert server.call("GET", f"/v1/responses/{name}{path}", key=stranger).status == 404
+    for path, param in (("?stream=true&starting_after=-1", "starting_after"), ("?stream=maybe", "stream")):
+        r = server.call("GET", f"/v1/responses/{name}{path}", key=own)
+        assert r.status == 400 and r.json["error"]["param"] == param, r
+    plain = in_the_background("completed")
+    r = server.call("GET", f"/v1/responses/{plain['id']}?stream=true", key=own)
+    assert r.status == 400 and r.json["error"]["param"] == "stream", r
+    # Its client leaves and comes back while it is made, then somebody ends it.
+    long = {**body, "max_output_tokens": 400, "extra_body": {"ignore_eos": True, "min_tokens": 400}}
+    with c.responses.create(**long, background=True, stream=True) as stream:
+        first = [next(iter(stream)) for _ in range(6)]
+    again = c.responses.retrieve(first[0].response.id, stream=True, starting_after=first[-1].sequence_number)
+    more = [next(iter(again)) for _ in range(5)]
+    assert numbered(first + more)
+    status = c.responses.cancel(first[0].response.id).status  # unless it was quicker
+    rest = numbered(again, 11)
+    assert rest[-1]["response"]["status"] == status, rest[-1]
+    assert rest[-1]["type"] == {"cancelled": "response.failed"}.get(status, "response." + status), rest[-1]
+    failed = numbered(c.responses.create(**{**body, "model": "none"}, background=True, stream=True))
+    assert [e["type"] for e in failed] == ["response.created", "response.queued", "response.failed"], failed
+    assert failed[-1]["response"]["error"]["code"] == "invalid_prompt", failed
+
+
 def another_tenants_is_not_there():
     mine = ask()
     talk = server.call("POST", "/v1/conversations", {}, key=own).json
@@ -312,7 +356,6 @@ def refuses_by_name():
     assert "web_search" in refused("tools", tools=[{"type": "web_search"}])
     assert "input_image" in refused("input", input=[{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}])
     refused("input", input=[{"type": "item_reference"}])
-    refused("stream", background=True, stream=True)
     refused("background", background=True, store=False)
     refused("background", background=1)
     refused("input", input=[{"role": "wizard", "content": "x"}])
@@ -357,9 +400,17 @@ def stored_is_sealed():
         assert e["code"] == "storage_quota_exceeded", e
         ask(on=sealed, key=mine, metadata=many, store=False)
         other = sealed.tenant("other")
+        streamed = numbered(client(sealed, other).responses.create(model="base", input=word, background=True, stream=True))
         lost = [ask(on=sealed, key=other, background=True, max_output_tokens=400, ignore_eos=True)["id"] for _ in range(10)]
+        with client(sealed, other).responses.create(model="base", input=word, background=True, stream=True) as stream:
+            cut = [next(iter(stream)) for _ in range(2)]  # the others go first
         sealed.stop(signal.SIGKILL)
         sealed.start()
+        again = client(sealed, other).responses.retrieve(streamed[0]["response"]["id"], stream=True, starting_after=1)
+        assert numbered(again, 2) == streamed[2:]
+        last = numbered(client(sealed, other).responses.retrieve(cut[0].response.id, stream=True, starting_after=1), 2)
+        assert [e["type"] for e in last] == ["response.failed"] and last[0]["response"]["error"]["code"] == "server_error", last
+        assert not found_in(sealed, word) and not found_in(sealed, "output_text.delta")
         ends = [sealed.call("GET", "/v1/responses/" + name, key=other).json for name in lost]
         assert ends[-1]["status"] == "failed", ends[-1]
         assert all(r["status"] in ("completed", "incomplete") or r["error"]["code"] == "server_error" for r in ends), ends
@@ -378,7 +429,7 @@ try:
     with Server(model=DEMO / "base", settings={"model.chat_template": str(template)}) as server:
         own, stranger = server.tenant("own"), server.tenant("stranger")
         run([answers_and_is_a_response, streams_in_order, calls_functions, goes_on_with_calls, keeps_a_form, thoughts_are_items,
-             goes_on_from_what_is_stored, conversations_gather, items_are_meant_by_their_ids, goes_on_in_the_background, another_tenants_is_not_there, deleted_is_gone,
+             goes_on_from_what_is_stored, conversations_gather, items_are_meant_by_their_ids, goes_on_in_the_background, streams_from_the_background, another_tenants_is_not_there, deleted_is_gone,
              too_much_is_cut_or_refused, refuses_by_name, stored_is_sealed])
 finally:
     shutil.rmtree(folder)
