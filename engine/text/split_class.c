@@ -348,7 +348,7 @@ static void intersect(split_parser *p, split_set *s, bool but)
     if (p->rc) return;
     int other = split_parse_class(p);
     p->depth--;
-    if (!p->rc && !next_is(p, 0, ']'))
+    if (!p->rc && p->at < p->len && !next_is(p, 0, ']'))
         split_refuse(p, ERR_UNSUPPORTED, "has members behind && in a class");
     s->within = other + 1;
     for (int i = 0; i < 2; i++) s->ascii[i] &= p->r->sets[other].ascii[i];

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-moe kl-q8_0 kl-q4_0 kl-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack streams-2000 slowloris loratop stats-cost schemas tools-auto schema-cost schemathesis
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack push streams-2000 slowloris loratop stats-cost schemas tools-auto schema-cost schemathesis
     disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe fleet-limits fleet-usage fleet-revoke fleet-away fleet-adapter"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -149,6 +149,24 @@ r = json.loads(sys.argv[1])
 ok = r["ratio"] <= 1.1
 print(f"stack {r['ratio']:.3f} of one adapter of the sum of the ranks, eight streams; first token of a new one "
       f"{r['first_token_ms']['new']} ms, of a resident one {r['first_token_ms']['resident']} (asked 1.1): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = push ]; then
+    model=build/bench/15M-r150 small=build/bench/15M-r4
+    [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 15M "$model" --adapters 2 --rank 150 >&2
+    [ -e "$small/adapters" ] || python3 tests/tools/make_random_model.py 15M "$small" --adapters 2 --rank 4 >&2
+    out=$(python3 tests/bench/push.py "$model" 3 "${LORAD_BENCH_UPDATES:-10000}" "$small" | tail -n 1)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+ok = r["beside"]["ms"] <= 100 and r["p99"] <= 1.1 and r["wrong"] == 0 and r["memory"] <= 0.05
+print(f"push {r['beside']['ms']} ms from {r['mb']} MB to the first token beside 64 streams ({r['beside']['answer_ms']} to the answer; {r['quiet']['ms']} alone), "
+      f"their p99 {r['p99']:.3f} times alone, {r['wrong']} of {r['answers']} answers wrong over {r['updates']} updates, memory {100 * r['memory']:+.1f} %, "
+      f"load {r['load']} (asked 100, 1.1, 0, 5): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi
