@@ -49,8 +49,8 @@ static bool is_set(const cJSON *v)
     return v && !cJSON_IsNull(v);
 }
 
-/* A line of Claude Code's for its maker: another with each request, so that no prompt would begin as
- * the one before. */
+/* A line of Claude Code's for its maker: another with each request, so that no prompt would begin
+ * as the one before. */
 static bool is_billing(const char *param, const char *text)
 {
     static const char line[] = "x-anthropic-billing-header:";

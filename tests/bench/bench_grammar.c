@@ -2,12 +2,12 @@
  *
  *     bench_grammar TOKENIZER_DIR SPECS N [--time | --check]
  *
- * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."}, {"choice": [...]} or
- * {"tags": ...}.  For each, N answers are made by drawing among the allowed tokens, and written as
- * {"line": i, "text": "..."}.  --time: instead, microseconds per token for mask and accept, and for
- * compiling, by line.  --check: instead, whether the token ids in "tests": [[..], ..] are answers of
- * the grammar, and the processor's time in nanoseconds of all threads for compiling, for the first
- * mask and for each other one.
+ * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."}, {"choice": [...]},
+ * {"tags": ...} or {"grammar": "..."}.  For each, N answers are made by drawing among the allowed
+ * tokens, and written as {"line": i, "text": "..."}.  --time: instead, microseconds per token for
+ * mask and accept, and for compiling, by line.  --check: instead, whether the token ids in "tests":
+ * [[..], ..] are answers of the grammar, and the processor's time in nanoseconds of all threads for
+ * compiling, for the first mask and for each other one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,6 +162,7 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
     cJSON *tree;
     if (json_parse(line, strlen(line), &json_limits_trusted, &tree, &e)) {
         fprintf(stderr, "line %d: %s\n", number, e.msg);
+        if (strcmp(how, "--check") == 0) printf("{\"line\":%d,\"ok\":false}\n", number);
         return false;
     }
     grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = json_get(tree, "schema")};

@@ -1121,13 +1121,24 @@ _rule("tags.hidden", "engine/grammar/grammar_outside.c",
       "bool may = open && !shown[i];", "bool may = !shown[i];",
       "engine.test_grammar", "inside of a tag no special token comes")
 _rule("tags.loose-thoughts", "engine/grammar/grammar_lead.c",
-      "if (forced || (l->form && !l->loose)) push(l, &l->gap);", "if (forced || l->form) push(l, &l->gap);",
+      "if (forced || l->once || (l->form && !l->loose)) push(l, &l->gap);", "if (forced || l->form) push(l, &l->gap);",
       "engine.test_grammar", "behind thoughts free text is free")
 _rule("tools.reader-and-form-agree", "gateway/openai/tool_reader.c",
       "return memchr(s + n, '\\\\', end - at - n) ? NO_CALL : CALL;", "return CALL;",
       "gateway.test_tool_reader", "what the form does not see as a call is none")
+_rule("tools.members-are-held", "engine/grammar/grammar_tags.c",
+      "if (t->members && !put_members(t, s, inside, behind)) return false;", "if (t->members) gb_eps(t->b, inside, behind);",
+      "e2e.test_guided_tools", "arguments written one by one keep their schema")
+_rule("tools.python-words", "gateway/openai/tool_reader.c",
+      '{"True", "true"}', '{"True", "True"}', "gateway.test_tool_reader", "Python's words become JSON's")
+_rule("thinking.calls-of-channels", "engine/chat/thinking.c",
+      "r->phase = call ? CALLING : thought ? INSIDE : TEXT;", "r->phase = thought ? INSIDE : TEXT;",
+      "engine.test_thinking", "a message to a function goes to the reader of calls, its end included")
+_rule("messages.no-billing-line", "gateway/doors/messages_input.c",
+      'return strcmp(param, "system") == 0 && strncmp(text, line, sizeof(line) - 1) == 0;', "return !param || !text || !line[0];",
+      "e2e.test_loops", "a line that changes with each request is no prompt")
 _rule("tools.auto-keeps-schemas", "gateway/openai/openai_calls.c",
-      "return ct ? guide(rq, style, ct, p) : openai_free_calls(rq, p);", "return openai_free_calls(rq, p);",
+      "return guide(rq, style, ct, p);", "return openai_free_calls(rq, p);",
       "e2e.test_guided_tools", "calls in auto keep their functions' schemas")
 _rule("unigram.unknown-costs", "engine/text/tokenizer_model.c",
       "t->unk_score = least - PENALTY;", "t->unk_score = least;",

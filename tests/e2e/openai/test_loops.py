@@ -24,6 +24,7 @@ from openai.types.responses import ResponseStreamEvent
 
 from harness import Server, run
 
+CODEX_EVENT, CLAUDE_EVENT = pydantic.TypeAdapter(ResponseStreamEvent), pydantic.TypeAdapter(RawMessageStreamEvent)
 THINKS = """{{ bos_token }}{% for t in tools or [] %}<tool_call>{{ t | tojson }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>
 {% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}
 <tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>{% endfor %}<|end|>
@@ -94,7 +95,7 @@ def codex_turn(history, text):
                "accept": "text/event-stream", "user-agent": "codex_cli_rs/0.98.0 (Debian 13; x86_64) xterm"}
     events, r = sse("/v1/responses", codex_body(history, text), headers)
     for n, e in enumerate(events):
-        pydantic.TypeAdapter(ResponseStreamEvent).validate_python(e, strict=True)
+        CODEX_EVENT.validate_python(e, strict=True)
         assert e["sequence_number"] == n, e
     done = events[-1]["response"]
     items = [e["item"] for e in events if e["type"] == "response.output_item.done"]
@@ -173,7 +174,7 @@ def claude_turn(messages, count, text):
     events, r = sse("/v1/messages?beta=true", {**claude_body(messages, count), **says(text)}, claude_headers())
     blocks = []
     for e in events:
-        pydantic.TypeAdapter(RawMessageStreamEvent).validate_python(e, strict=True)
+        CLAUDE_EVENT.validate_python(e, strict=True)
         if e["type"] == "content_block_start":
             assert e["index"] == len(blocks), e
             blocks.append({**e["content_block"]})

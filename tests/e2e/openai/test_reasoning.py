@@ -26,6 +26,11 @@ MAY = """{{ bos_token }}{% for t in tools or [] %}<tool_call>{{ t | tojson }}{% 
 OPENED = MAY.replace("<|assistant|>\n{% if", "<|assistant|>\n<think>\n{% if").replace("<think>\n\n</think>", "</think>")
 
 
+# As GPT-OSS's: the model names the channel of each message.
+CHANNEL = """{{ bos_token }}{% for t in tools or [] %}{{ t | tojson }}<|call|>{% endfor %}{% for m in messages %}<|start|>{{ m.role }}<|message|>
+{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant<|channel|>analysis<|message|>{% endif %}"""
+
+
 def post(on, path, body, expect=200):
     r = on.call("POST", path, body, key=on.own)
     assert r.status == expect, r
@@ -132,6 +137,25 @@ def their_budget_is_kept():
     assert e["param"] == "thinking_token_budget", e
 
 
+def channels_keep_it_too():
+    base = folder / "base"  # where <|end|> ends no answer
+    shutil.copytree(DEMO / "base", base)
+    for path in base.glob("*.json"):
+        path.write_text(path.read_text(encoding="utf-8").replace("<|end|>", "<|return|>"), encoding="utf-8")
+    with Server(model=base, settings={"model.chat_template": str(folder / "channel.jinja")}) as on:
+        on.own = on.tenant("channel")
+        for more in ({"ignore_eos": True}, {"n": 2}, {"response_format": {"type": "json_object"}}):
+            r = whole(on, thinking_budget=4, temperature=1, seed=2, max_tokens=200, **more)
+            for c in r["choices"]:
+                assert c["message"]["reasoning_content"] and "<|" not in c["message"]["reasoning_content"], c
+                assert c["message"]["content"] and "channel" not in c["message"]["content"], c
+            close = len(ids_of(on, "<|end|>"))
+            assert r["usage"]["completion_tokens_details"]["reasoning_tokens"] <= (4 + close) * len(r["choices"]), r["usage"]
+        text = json.loads(whole(on, thinking_budget=4, temperature=1, seed=2, max_tokens=300, response_format={
+            "type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["a"]}}})["choices"][0]["message"]["content"])
+        assert text == "a"
+
+
 def effort_is_the_templates():
     assert prompt(may, reasoning_effort="none") == prompt(may, chat_template_kwargs={"enable_thinking": False})
     assert prompt(may, reasoning_effort="none") != prompt(may) == prompt(may, reasoning_effort="high")
@@ -173,11 +197,12 @@ try:
     path = folder / "may.jinja"
     path.write_text(MAY)
     (folder / "opened.jinja").write_text(OPENED)
+    (folder / "channel.jinja").write_text(CHANNEL)
     with Server(settings={"model.chat_template": str(path)}) as may, \
             Server(settings={"model.chat_template": str(folder / "opened.jinja")}) as opened:
         may.own, opened.own = may.tenant("may"), opened.tenant("opened")
         run([thoughts_stand_apart, streams_them_as_they_are_made, forms_begin_behind_them, calls_are_forced_behind_them,
-             calls_are_found_behind_them, their_budget_is_kept, effort_is_the_templates, histories_go_back,
+             calls_are_found_behind_them, their_budget_is_kept, channels_keep_it_too, effort_is_the_templates, histories_go_back,
              more_of_an_answer_is_no_thought, clients_read_them, they_may_stay])
 finally:
     shutil.rmtree(folder)
