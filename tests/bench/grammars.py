@@ -13,6 +13,8 @@ import sys
 import time
 
 import llguidance
+import llguidance.gbnf_to_lark
+import llguidance.numpy
 import numpy
 import xgrammar
 from tokenizers import Tokenizer
