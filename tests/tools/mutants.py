@@ -145,9 +145,15 @@ _rule("responses.scrubbed", "storage/responses/responses.c",
 _rule("responses.quota", "storage/responses/responses.c",
       "if (rc || p->most == 0 || have + more <= p->most) return rc;", "if (true) return rc;",
       "e2e.test_responses", "a tenant's stored responses take no more than they may")
-_rule("responses.sealed", "storage/responses/responses.c",
-      "if (!key) {\n        memcpy(out->s + 1, text, len);", "if (!key || true) {\n        memcpy(out->s + 1, text, len);",
-      "e2e.test_responses", "with a key, what is stored is encrypted")
+_rule("responses.sealed", "gateway/server.c",
+      "return s->is_sealed ? s->key : NULL;", "return s->is_sealed && s->n_class == 77 ? s->key : NULL;",
+      "e2e.test_responses e2e.test_batches", "with a key, what tenants store is encrypted")
+_rule("responses.events-kept", "gateway/doors/background.c",
+      "if (!j->streamed || j->events.failed", "if (j->streamed || j->events.failed",
+      "e2e.test_responses", "a stream's events can be had again when its response is made")
+_rule("files.damage-is-seen", "storage/seal/seal.c",
+      "EVP_CipherFinal_ex(c, out + len, &more) == 1;", "EVP_CipherFinal_ex(c, out + len, &more) >= 0;",
+      "e2e.test_batches", "what was changed on the disk is no answer")
 
 # ---- files and batches -----------------------------------------------------------------------
 
