@@ -151,6 +151,9 @@ _rule("responses.sealed", "gateway/server.c",
 _rule("responses.events-kept", "gateway/doors/background.c",
       "if (!j->streamed || j->events.failed", "if (j->streamed || j->events.failed",
       "e2e.test_responses", "a stream's events can be had again when its response is made")
+_rule("files.records-stay", "storage/seal/sealed_file.c",
+      '"file/%s/%d", f->label, number)', '"file/%s/%d", f->label, number * 0)',
+      "storage.test_sealed_file", "sealed records do not change places")
 _rule("files.damage-is-seen", "storage/seal/seal.c",
       "EVP_CipherFinal_ex(c, out + len, &more) == 1;", "EVP_CipherFinal_ex(c, out + len, &more) >= 0;",
       "e2e.test_batches", "what was changed on the disk is no answer")
