@@ -26,9 +26,9 @@ enum {
     QUANT_STRETCH = 8, /* blocks */
 };
 #ifdef __AVX512VNNI__
-enum { QUANT_ROWS = 8 };
+enum { QUANT_ROWS = 8, QUANT_AHEAD = 0 };
 #else
-enum { QUANT_ROWS = 4 };
+enum { QUANT_ROWS = 4, QUANT_AHEAD = 2048 };
 #endif
 
 /* -------------------------------------------------------- codes that stand for floats -- */
@@ -175,6 +175,95 @@ static void coded_piece(void *out, const cpu_weight *w, int p, int k0, int k1)
     }
 }
 
+#if VEC == 8
+
+/* For one row, codes become values in registers.  4 bits: the table lies as four tables of bytes,
+ * and of a line's values vector l has columns 4l .. 4l + 3 and 16 further ones. */
+enum { CODED_VECTORS = CODED_LINE / VEC };
+
+static inline __attribute__((always_inline)) void coded_tables(__m256i table[4],
+                                                               const float values[16])
+{
+    uint8_t byte[4][16];
+    for (int i = 0; i < 16; i++) {
+        uint32_t v;
+        memcpy(&v, &values[i], sizeof(v));
+        for (int b = 0; b < 4; b++) byte[b][i] = (uint8_t)(v >> 8 * b);
+    }
+    for (int b = 0; b < 4; b++)
+        table[b] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)byte[b]));
+}
+
+static inline __attribute__((always_inline)) void
+coded_vectors(vf v[CODED_VECTORS], const uint8_t *codes, const __m256i table[4], const int bits)
+{
+    if (bits == 8) {
+        for (int l = 0; l < CODED_VECTORS; l++) v[l] = coded_e4m3(codes + l * VEC);
+        return;
+    }
+    __m256i at = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)codes)), byte[4];
+    at = _mm256_and_si256(_mm256_srlv_epi64(at, _mm256_setr_epi64x(0, 0, 4, 4)),
+                          _mm256_set1_epi8(15));
+    for (int b = 0; b < 4; b++) byte[b] = _mm256_shuffle_epi8(table[b], at);
+    __m256i low = _mm256_unpacklo_epi8(byte[0], byte[1]),
+            high = _mm256_unpacklo_epi8(byte[2], byte[3]);
+    v[0] = (vf)_mm256_unpacklo_epi16(low, high);
+    v[1] = (vf)_mm256_unpackhi_epi16(low, high);
+    low = _mm256_unpackhi_epi8(byte[0], byte[1]);
+    high = _mm256_unpackhi_epi8(byte[2], byte[3]);
+    v[2] = (vf)_mm256_unpacklo_epi16(low, high);
+    v[3] = (vf)_mm256_unpackhi_epi16(low, high);
+}
+
+/* Columns of vector l: from the first to the second half of a line. */
+static inline __attribute__((always_inline)) void coded_columns(float *to, const float *from,
+                                                                const int bits, const bool sorted)
+{
+    for (int i = 0; i < CODED_LINE; i++) {
+        int mixed = bits == 8 ? i : i / 8 * 4 + i % 4 + i % 8 / 4 * 16;
+        to[sorted ? mixed : i] = from[sorted ? i : mixed];
+    }
+}
+
+/* One row times a panel; the bits are those of the plain panel's product. */
+static inline __attribute__((always_inline)) void coded_row(float *out, const cpu_weight *w, int p,
+                                                            const float *x, const int bits,
+                                                            const dtype rounded)
+{
+    const coded_form *f = &w->coded;
+    const char *run = (const char *)w->data + (size_t)p * w->panel_bytes;
+    const int cols = w->head.cols;
+    alignas(64) float scale[CODED_LINE], sums[CODED_LINE];
+    vf sum[CODED_VECTORS], v[CODED_VECTORS];
+    __m256i table[4];
+    coded_tables(table, f->table);
+    for (int l = 0; l < CODED_VECTORS; l++) sum[l] = vf_set(0);
+    for (int k = 0; k < cols; run += f->run_bytes) {
+        const uint8_t *codes = (const uint8_t *)run + sizeof(scale);
+        coded_columns(scale, (const float *)(const void *)run, bits, false);
+        int end = k + f->group < cols ? k + f->group : cols;
+        for (; k < end; k++, codes += CODED_LINE * bits / 8) {
+            coded_vectors(v, codes, table, bits);
+#    pragma GCC unroll 4
+            for (int l = 0; l < CODED_VECTORS; l++)
+                sum[l] += vf_set(x[k]) * coded_rounded(v[l] * vf_load(scale + l * VEC), rounded);
+        }
+    }
+    memcpy(sums, sum, sizeof(sums));
+    coded_columns(out, sums, bits, true);
+}
+
+/* Of values that are rounded to bf16. */
+static void coded_alone(float *out, const cpu_weight *w, int p, const float *x)
+{
+    if (w->coded.bits == 8)
+        coded_row(out, w, p, x, 8, DT_BF16);
+    else
+        coded_row(out, w, p, x, 4, DT_BF16);
+}
+
+#endif
+
 /* -------------------------------------------------------------------------- rows of x -- */
 
 typedef int8_t quant_bytes __attribute__((vector_size(VEC)));
@@ -289,34 +378,34 @@ static inline __attribute__((always_inline)) void quant_parts(float *out, const 
         vf_store(out + j, vf_load(outer + j) * vf_from_i8((const int8_t *)parts + j));
 }
 
-/* At the head of a run: into block i of the stretch. */
-static inline __attribute__((always_inline)) void quant_head(quant_stretch *s, int i,
-                                                             const char *head)
+/* A run's scales and, where it has them, its mins or zeros. */
+static inline __attribute__((always_inline)) void quant_head(float *scale, float *off,
+                                                             const quant_form *f, const char *head)
 {
-    const quant_form *f = s->form;
-    const char *mins = head + (size_t)PANEL * dtype_bytes(f->scale_type);
-    bool nested = f->form == SCALES_NESTED;
-    quant_floats(nested ? s->outer : s->scale[i], head, f->scale_type);
-    if (f->has_min) quant_floats(nested ? s->outer_min : s->off[i], mins, f->scale_type);
+    quant_floats(scale, head, f->scale_type);
+    if (f->has_min)
+        quant_floats(off, head + (size_t)PANEL * dtype_bytes(f->scale_type), f->scale_type);
     if (f->form != SCALES_ZERO) return;
     for (int j = 0; j < PANEL; j++) {
         int16_t zero;
         memcpy(&zero, head + f->parts_at + (size_t)j * sizeof(zero), sizeof(zero));
-        s->off[i][j] = (float)zero;
+        off[j] = (float)zero;
     }
 }
 
-/* Group number `group` of a run has scales of its own. */
-static inline __attribute__((always_inline)) void quant_nested(quant_stretch *s, int i, int group)
+/* Nested: those of group number `group` of a run whose own are `outer`. */
+static inline __attribute__((always_inline)) void
+quant_nested(float *scale, float *off, const quant_form *f, const char *head, int group,
+             const float *outer, const float *outer_min)
 {
-    const quant_form *f = s->form;
-    const char *parts = s->head + f->parts_at + (size_t)group * PANEL;
-    quant_parts(s->scale[i], s->outer, parts);
-    if (f->has_min) quant_parts(s->off[i], s->outer_min, parts + f->min_parts);
+    const char *parts = head + f->parts_at + (size_t)group * PANEL;
+    quant_parts(scale, outer, parts);
+    if (f->has_min) quant_parts(off, outer_min, parts + f->min_parts);
 }
 
-/* Lines that are read next, all at once.  What lies behind them is left to the CPU's own fetching:
- * a Zen 4 that is asked for lines far ahead gets a quarter less. */
+/* Lines that are read soon, all at once.  A Zen 3 whose one row keeps up with its memory wants them
+ * QUANT_AHEAD bytes before their use; a Zen 4 that is asked for lines far ahead gets a quarter less
+ * than with those that are next. */
 static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
@@ -343,8 +432,12 @@ static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, i
         }
         quant_fetch(s->next, f->block_bytes);
         s->at[i] = (const uint8_t *)s->next;
-        if (s->in == 0) quant_head(s, i, s->head);
-        if (s->in_group == 0 && f->form == SCALES_NESTED) quant_nested(s, i, s->group);
+        bool nested = f->form == SCALES_NESTED;
+        if (s->in == 0)
+            quant_head(nested ? s->outer : s->scale[i], nested ? s->outer_min : s->off[i], f,
+                       s->head);
+        if (s->in_group == 0 && nested)
+            quant_nested(s->scale[i], s->off[i], f, s->head, s->group, s->outer, s->outer_min);
         if (s->in_group > 0 && last != i) {
             memcpy(s->scale[i], s->scale[last], sizeof(s->scale[i]));
             memcpy(s->off[i], s->off[last], sizeof(s->off[i]));
@@ -507,17 +600,17 @@ static inline __attribute__((always_inline)) qf quant_load(const float *p)
     return v;
 }
 
-/* v and the product of block i with row r, in columns from c on. */
-static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const quant_stretch *s,
-                                                          int i, int c, const quant_terms *t, int r)
+/* v and the product of a block with a row whose scale is xs; `lean` is of quant_terms. */
+static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const quant_form *f,
+                                                          const float *scale, const float *off,
+                                                          float xs, float lean)
 {
-    const quant_form *f = s->form;
     const qf zero = {0};
     qf d = __builtin_convertvector(dot, qf);
     /* Both parts are whole numbers below 2^24: exact. */
-    if (f->form == SCALES_ZERO) d -= quant_load(s->off[i] + c) * (t->lean[i][r] - zero);
-    v += d * (quant_load(s->scale[i] + c) * (t->scale[i][r] - zero));
-    if (f->has_min) v += quant_load(s->off[i] + c) * (t->lean[i][r] - zero);
+    if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);
+    v += d * (quant_load(scale) * (xs - zero));
+    if (f->has_min) v += quant_load(off) * (lean - zero);
     return v;
 }
 
@@ -538,6 +631,9 @@ static inline __attribute__((always_inline)) int quant_each(const int bits)
 }
 #    endif
 
+/* A sum as it is now: GCC would add products as a tree, and has no registers for its leaves. */
+#    define QUANT_KEPT(v) __asm__("" : "+x"(v))
+
 /* Sums of products of one vector of codes with a quad of each row.  `bits`: what codes may have. */
 static inline __attribute__((always_inline)) void
 quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bits)
@@ -550,9 +646,11 @@ quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bi
 #    else
     if (quant_each(bits) > 1) {
 #        pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < rows; r++) {
             two[r] =
                 _mm256_add_epi16(two[r], _mm256_maddubs_epi16(v, quant_four(x + r * QUANT_QUAD)));
+            if (rows == 1) QUANT_KEPT(two[r]);
+        }
         return;
     }
     const __m256i ones = _mm256_set1_epi16(1);
@@ -563,6 +661,7 @@ quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bi
         qv four = _mm256_sign_epi8(quant_four(x + r * QUANT_QUAD), v);
         dot[r] =
             _mm256_add_epi32(dot[r], _mm256_madd_epi16(_mm256_maddubs_epi16(size, four), ones));
+        if (rows == 1) QUANT_KEPT(dot[r]);
     }
 #    endif
 }
@@ -599,7 +698,27 @@ quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, cons
 #    endif
 }
 
-/* Rows times a stretch.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have. */
+/* A block's quads.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have. */
+static inline __attribute__((always_inline)) void
+quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int some, qv table,
+            const int quads, const int rows, const int lanes, const int stored, const bool mapped,
+            const int bits)
+{
+#    pragma GCC unroll 8
+    for (int k = 0; stored != 8 && k < quads; k++) {
+        const int q = k % 2 * (quads / 2) + k / 2; /* both halves of a byte */
+        quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, stored, mapped,
+                   bits);
+        quant_flush(dot, two, k, quads, lanes * rows, bits);
+    }
+    QUANT_UNROLL
+    for (int q = 0; stored == 8 && q < quads; q++) {
+        quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, 8, false, bits);
+        quant_flush(dot, two, q, quads, lanes * rows, bits);
+    }
+}
+
+/* Rows times a stretch. */
 static inline __attribute__((always_inline)) void quant_few(float *out, const quant_stretch *s,
                                                             const quant_terms *t, const int quads,
                                                             const int rows, const int stored,
@@ -623,22 +742,13 @@ static inline __attribute__((always_inline)) void quant_few(float *out, const qu
                 dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
                 two[r] = (qv){0};
             }
-#    pragma GCC unroll 8
-            for (int k = 0; stored != 8 && k < quads; k++) {
-                const int q = k % 2 * (quads / 2) + k / 2; /* both halves of a byte */
-                quant_quad(dot, two, s->at[i], c, x + q * some, table, q, quads, rows, lanes,
-                           stored, mapped, bits);
-                quant_flush(dot, two, k, quads, lanes * rows, bits);
-            }
-            QUANT_UNROLL
-            for (int q = 0; stored == 8 && q < quads; q++) {
-                quant_quad(dot, two, s->at[i], c, x + q * some, table, q, quads, rows, lanes, 8,
-                           false, bits);
-                quant_flush(dot, two, q, quads, lanes * rows, bits);
-            }
+            quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped,
+                        bits);
 #    pragma GCC unroll 8
             for (int r = 0; r < lanes * rows; r++)
-                v[r] = quant_add(v[r], (qi)dot[r], s, i, c + r / rows * QUANT_COLS, t, r % rows);
+                v[r] = quant_add(v[r], (qi)dot[r], s->form, s->scale[i] + c + r / rows * QUANT_COLS,
+                                 s->off[i] + c + r / rows * QUANT_COLS, t->scale[i][r % rows],
+                                 t->lean[i][r % rows]);
         }
 #    pragma GCC unroll 8
         for (int r = 0; r < lanes * rows; r++)
@@ -670,11 +780,108 @@ static inline __attribute__((always_inline)) void quant_few(float *out, const qu
             for (int c = 0; c < PANEL; c += QUANT_COLS) {
                 qi d;
                 memcpy(&d, dot + c, sizeof(d));
-                qf v = quant_add(quant_load(out + c), d, s, i, c, t, r);
+                qf v = quant_add(quant_load(out + c), d, s->form, s->scale[i] + c, s->off[i] + c,
+                                 t->scale[i][r], t->lean[i][r]);
                 memcpy(out + c, &v, sizeof(v));
             }
         }
     }
+}
+
+#endif
+
+/* ------------------------------------------------------------------------------ one row -- */
+
+#ifdef __AVX2__
+
+/* One row of x, and where it stands. */
+typedef struct {
+    const int8_t *code;
+    const float *scale;
+    const int32_t *sums;
+} quant_single;
+
+/* A row alone times a panel: its sums stay in registers from the first block to the last, and
+ * codes and scales are taken as they lie.  What is known of the form leaves no choice to a block:
+ * choices would cost as much as the products. */
+static inline __attribute__((always_inline)) void
+quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, const int bits,
+          const bool mapped, const int block, const scale_form form, const bool has_min)
+{
+    enum { LANES = PANEL / QUANT_COLS };
+    const int quads = block / QUANT_QUAD, code_bits = mapped ? 8 : bits;
+    const bool nested = form == SCALES_NESTED;
+    quant_form f = w->quant;
+    f.form = form;
+    f.has_min = has_min;
+    const int least = f.least + (code_bits == 8 ? QUANT_WIDE_OFF : 0);
+    const qv table = quant_table(f.table);
+    alignas(64) float outer[PANEL], outer_min[PANEL], scale[PANEL], off[PANEL];
+    qf v[LANES];
+#    pragma GCC unroll 4
+    for (int l = 0; l < LANES; l++) v[l] = (qf){0};
+    for (int left = w->head.cols; left > 0; left -= f.span, run += f.run_bytes) {
+        const uint8_t *at = (const uint8_t *)run + f.codes_at;
+        quant_fetch(run + QUANT_AHEAD, f.codes_at);
+        quant_head(nested ? outer : scale, nested ? outer_min : off, &f, run);
+        for (int k = 0, in = 0, group = 0; k < f.span; k += block, at += f.block_bytes) {
+            qv dot[LANES], two[LANES];
+            const int32_t sum = x.sums[0] + (block == QUANT_K ? x.sums[1] : 0);
+            quant_fetch((const char *)at + QUANT_AHEAD, f.block_bytes);
+            if (nested && in == 0) quant_nested(scale, off, &f, run, group++, outer, outer_min);
+            if ((in += block) == f.group) in = 0;
+#    pragma GCC unroll 4
+            for (int l = 0; l < LANES; l++) {
+                dot[l] = QV(set1_epi32)(least * sum);
+                two[l] = (qv){0};
+            }
+            quant_block(dot, two, at, 0, x.code, QUANT_QUAD, table, quads, 1, LANES, bits, mapped,
+                        code_bits);
+#    pragma GCC unroll 4
+            for (int l = 0; l < LANES; l++)
+                v[l] = quant_add(v[l], (qi)dot[l], &f, scale + l * QUANT_COLS, off + l * QUANT_COLS,
+                                 *x.scale, has_min ? *x.scale * (float)sum : (float)sum);
+            x.code += block;
+            x.sums += block / QUANT_HALF;
+            x.scale += block == QUANT_K || (k & QUANT_HALF);
+        }
+    }
+    memcpy(out, v, sizeof(v));
+}
+
+/* Of the forms that files have.  False: of another one, nothing is done. */
+static bool quant_alone(float *out, const cpu_weight *w, int panel, const quant_rows *q, int row)
+{
+    const quant_form *f = &w->quant;
+    const quant_side side = quant_side_of(q, row);
+    const quant_single x = {q->code + side.code, q->scale + side.scale, q->sums + side.sums};
+    const char *run = (const char *)w->data + (size_t)panel * w->panel_bytes;
+    if (side.some > 1 || f->span % QUANT_K) return false;
+#    define KEY(bits, mapped, block, form, min) \
+        ((bits) | (mapped) << 4 | (block) << 5 | (int)(form) << 11 | (min) << 13)
+#    define ONE(bits, mapped, block, form, min)                    \
+    case KEY(bits, mapped, block, form, min):                      \
+        quant_one(out, w, run, x, bits, mapped, block, form, min); \
+        return true;
+    switch (KEY(f->bits, f->mapped, f->k, f->form, f->has_min)) {
+        ONE(8, false, QUANT_K, SCALES_OWN, false)
+        ONE(8, false, QUANT_K, SCALES_ZERO, false)
+        ONE(6, false, QUANT_HALF, SCALES_NESTED, false)
+        ONE(5, false, QUANT_K, SCALES_OWN, false)
+        ONE(5, false, QUANT_K, SCALES_OWN, true)
+        ONE(5, false, QUANT_K, SCALES_NESTED, true)
+        ONE(4, false, QUANT_K, SCALES_OWN, false)
+        ONE(4, false, QUANT_K, SCALES_OWN, true)
+        ONE(4, false, QUANT_K, SCALES_ZERO, false)
+        ONE(4, false, QUANT_K, SCALES_NESTED, true)
+        ONE(4, true, QUANT_K, SCALES_OWN, false)
+        ONE(4, true, QUANT_K, SCALES_NESTED, false)
+        ONE(3, false, QUANT_HALF, SCALES_NESTED, false)
+        ONE(2, false, QUANT_HALF, SCALES_NESTED, true)
+    default: return false;
+    }
+#    undef ONE
+#    undef KEY
 }
 
 #endif
@@ -739,12 +946,7 @@ static inline __attribute__((always_inline)) void quant_product(float *out, cons
     const bool wide = f->bits == 8 || f->mapped;
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
-    if (rows == 1 && planes) {
-#define ONE(n, bits, mapped) \
-    quant_few(out, s, &t, (n) / QUANT_QUAD_BYTES, 1, bits, mapped, quant_bits_of(bits, mapped))
-        QUANT_BY_FORM(f, ONE)
-#undef ONE
-    } else if (planes && f->mapped) {
+    if (planes && f->mapped) {
         quant_few(out, s, &t, 8, rows, 4, true, 8);
     } else if (planes) {
         quant_few(out, s, &t, 8, rows, 4, false, 4);
@@ -781,8 +983,7 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
 static bool quant_in_planes(const quant_form *f, int n_rows)
 {
 #ifdef __AVX2__
-    return f->bits != 8 &&
-           (n_rows == 1 || (n_rows <= QUANT_ROWS && f->bits == 4 && f->k == QUANT_K));
+    return n_rows <= QUANT_ROWS && f->bits == 4 && f->k == QUANT_K;
 #else
     (void)f, (void)n_rows;
     return false;
@@ -800,6 +1001,9 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     s.form = f;
     for (int p = 0; p < n_panel; p++, out += (size_t)rows_pad * PANEL) {
         const char *panel = (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes;
+#ifdef __AVX2__
+        if (n_rows == 1 && quant_alone(out, w, p0 + p, x, row0)) continue;
+#endif
         memset(out, 0, (size_t)n_rows * PANEL * sizeof(*out));
         quant_begin(&s, panel);
         for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {

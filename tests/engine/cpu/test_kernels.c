@@ -99,6 +99,9 @@ static const form forms[] = {
     {4, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16},
     {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_BF16},
     {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F32},
+    {4, 32, 0, SCALES_OWN, true, false, true, DT_F16, DT_BF16, false, DT_F32},
+    {4, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {5, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32},
 };
 
 /* Its rows, one after the other. */
