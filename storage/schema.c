@@ -185,10 +185,7 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     "INSERT INTO usage_unshipped SELECT request_id, started_us FROM usage"
     " WHERE EXISTS(SELECT 1 FROM fleet);",
 
-    /* 17: nothing */
-    "",
-
-    /* 18: the events of a response that was streamed from the background; x'': it was not */
+    /* 17: the events of a response that was streamed from the background; x'': it was not */
     "ALTER TABLE responses ADD COLUMN events BLOB NOT NULL DEFAULT x'';",
 };
 

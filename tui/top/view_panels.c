@@ -117,28 +117,33 @@ static int put_count(cells *c, int row, int x, int w, double n, style s)
     return x + w + 1;
 }
 
-/* Cells for the names of classes: as many as the longest has, as far as the figures leave room. */
-static int class_cells(const topdata *d, const cells *c)
+enum { CLASS_NAME = 11, CLASS_FIGURES = 75, CLASS_TIGHT = 64 };
+
+/* Cells for the names of classes: as many as the longest has, as far as the figures leave room;
+ * where there is none the figures stand one cell closer. */
+static int class_cells(const topdata *d, const cells *c, bool *tight)
 {
-    int longest = 11;
+    int longest = CLASS_NAME;
     for (int i = 0; i < d->n_class; i++) {
         int n = text_width(d->classes[i].name);
         if (n > longest) longest = n;
     }
-    int room = c->cols - 75;
+    *tight = c->cols < CLASS_NAME + CLASS_FIGURES;
+    int room = c->cols - (*tight ? CLASS_TIGHT : CLASS_FIGURES);
     if (longest > room) longest = room;
-    return longest > 11 ? longest : 11;
+    return longest > CLASS_NAME ? longest : CLASS_NAME;
 }
 
 static int draw_classes(const view *v, cells *c, int row, int rows)
 {
     const topdata *d = &v->server[v->current].data;
-    int wide = class_cells(d, c), graph = wide + 77;
+    bool tight;
+    int wide = class_cells(d, c, &tight), graph = wide + CLASS_FIGURES + 2, less = tight;
     cells_fill(c, row, 0, -1, STYLE_HEAD, ' ');
-    (void)cells_printf(c, row, 0, -1, STYLE_HEAD,
-                       "%-*s   RUN  WAIT  TTFT50  TTFT99  TARGET  TPOT50"
-                       "  TPOT99  TARGET  SLO%%  GOOD/S",
-                       wide, "CLASS");
+    (void)cells_printf(c, row, 0, -1, STYLE_HEAD, "%-*s%s", wide, "CLASS",
+                       tight ? "  RUN WAIT TTFT50 TTFT99 TARGET TPOT50 TPOT99 TARGET SLO% GOOD/S"
+                             : "   RUN  WAIT  TTFT50  TTFT99  TARGET  TPOT50  TPOT99  TARGET"
+                               "  SLO%  GOOD/S");
     bool drawn = c->cols > graph + 28;
     if (drawn) draw_axis(d, c, row, graph, c->cols - graph - 2, STYLE_HEAD);
     if (drawn) (void)cells_text(c, row, graph, 7, STYLE_HEAD, "TTFT99");
@@ -148,22 +153,22 @@ static int draw_classes(const view *v, cells *c, int row, int rows)
         int y = row + 1 + i, x = wide + 1, samples;
         char text[32];
         (void)cells_text(c, y, 0, wide, k->is_default ? STYLE_ACCENT : STYLE_NORMAL, k->name);
-        x = put_count(c, y, x, 5, (double)k->running, STYLE_GOOD);
-        x = put_count(c, y, x, 5, (double)k->waiting, STYLE_WARN);
-        x = put_ms(c, y, x, 7, k->ttft_p50_ms, k->ttft_target_ms);
-        x = put_ms(c, y, x, 7, k->ttft_p99_ms, k->ttft_target_ms);
-        x = put_ms(c, y, x, 7, k->ttft_target_ms, 0);
-        x = put_ms(c, y, x, 7, k->tpot_p50_ms, k->tpot_target_ms);
-        x = put_ms(c, y, x, 7, k->tpot_p99_ms, k->tpot_target_ms);
-        x = put_ms(c, y, x, 7, k->tpot_target_ms, 0);
+        x = put_count(c, y, x, 5 - less, (double)k->running, STYLE_GOOD);
+        x = put_count(c, y, x, 5 - less, (double)k->waiting, STYLE_WARN);
+        x = put_ms(c, y, x, 7 - less, k->ttft_p50_ms, k->ttft_target_ms);
+        x = put_ms(c, y, x, 7 - less, k->ttft_p99_ms, k->ttft_target_ms);
+        x = put_ms(c, y, x, 7 - less, k->ttft_target_ms, 0);
+        x = put_ms(c, y, x, 7 - less, k->tpot_p50_ms, k->tpot_target_ms);
+        x = put_ms(c, y, x, 7 - less, k->tpot_p99_ms, k->tpot_target_ms);
+        x = put_ms(c, y, x, 7 - less, k->tpot_target_ms, 0);
         if (k->attained < 0)
             snprintf(text, sizeof(text), "-");
         else
             snprintf(text, sizeof(text), k->attained >= 0.9995 ? "%.0f" : "%.1f",
                      k->attained * 100);
         style s = k->attained < 0 ? STYLE_DIM : k->attained >= 0.99 ? STYLE_GOOD : STYLE_BAD;
-        cells_right(c, y, x, 5, s, text);
-        (void)put_count(c, y, x + 6, 6, k->goodput, STYLE_GOOD);
+        cells_right(c, y, x, 5 - less, s, text);
+        (void)put_count(c, y, x + 6 - less, 7 - less, k->goodput, STYLE_GOOD);
         if (!drawn) continue;
         int w = c->cols - graph - 2;
         const double *at = history_last(&d->class_ttft[i], w * 2, &samples);

@@ -238,7 +238,7 @@ START_TEST(every_screen_shows_what_it_is_for)
     class_name = "a_class_of_letters"; /* where there is room */
     class_more = "";
     feed_it(answer("\"reset\":true", 1, both));
-    ck_assert(!shows("a_class_of_letters"));
+    ck_assert(!shows("a_class_of_letters") && shows(" SLO% GOOD/S"));
     ck_assert(cells_resize(&c, 24, 100, true));
     ck_assert(shows("a_class_of_letters"));
     ck_assert(cells_resize(&c, 24, 80, true));
