@@ -241,6 +241,16 @@ bool schema_type_has(const cJSON *types, const char *t)
     return false;
 }
 
+bool schema_requires(const cJSON *required, const char *name)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, required)
+    {
+        if (cJSON_IsString(v) && strcmp(v->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
 static cJSON *common_types(const cJSON *a, const cJSON *b)
 {
     static const char *const names[] = {"object", "array",   "string", "integer",
@@ -327,11 +337,12 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     return NULL;
 }
 
-/* additionalProperties: false speaks of its own schema's properties only. */
-static bool closes_out(const cJSON *closed, const cJSON *other)
+/* additionalProperties: false speaks of its own schema's properties only, and so does a part's
+ * unevaluatedProperties; its items of what its own prefixItems leaves. */
+static bool closes_out(const cJSON *closed, const cJSON *other, const char *word)
 {
     const cJSON *v, *p = schema_get(closed, "properties");
-    const cJSON *add = schema_get(closed, "additionalProperties");
+    const cJSON *add = schema_get(closed, word);
     if (!add || cJSON_IsTrue(add)) return false;
     cJSON_ArrayForEach(v, schema_get(other, "properties"))
     {
@@ -340,11 +351,43 @@ static bool closes_out(const cJSON *closed, const cJSON *other)
     return false;
 }
 
+static bool items_differ(const cJSON *a, const cJSON *b)
+{
+    const cJSON *items = schema_get(a, "items"), *first = schema_get(a, "prefixItems");
+    const cJSON *other = schema_get(b, "prefixItems");
+    if (!items || cJSON_IsTrue(items) || !other) return false;
+    return !first || cJSON_GetArraySize(first) != cJSON_GetArraySize(other);
+}
+
+/* May what both say be said by one schema?  The outer one's unevaluatedProperties sees both. */
+static bool can_stand_together(schema_compiler *c, const cJSON *outer, const cJSON *part)
+{
+    static const char *const parts[] = {"anyOf", "oneOf", "allOf", "$ref"};
+    const char *word = "additionalProperties";
+    const cJSON *more = schema_get(part, "unevaluatedProperties");
+    bool closed = more && !cJSON_IsTrue(more), reaches = false;
+    for (int i = 0; i < 4; i++) reaches |= closed && schema_get(part, parts[i]);
+    if (closes_out(outer, part, word) || closes_out(part, outer, word))
+        return schema_unsupported(c, word, " where another part adds properties");
+    if (reaches || closes_out(part, outer, "unevaluatedProperties"))
+        return schema_unsupported(c, "unevaluatedProperties", " within a part of another schema");
+    if (items_differ(outer, part) || items_differ(part, outer))
+        return schema_unsupported(c, "items", " where another part has prefixItems");
+    return true;
+}
+
 static bool may_join(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
     int64_t n = cJSON_GetArraySize(a), m = cJSON_GetArraySize(b);
     c->merge_work += (n + 1) * (m + 1);
     return c->merge_work < MERGE_WORK_MAX || schema_fail(c, ERR_LIMIT, "too much to join");
+}
+
+/* A part's unevaluatedProperties sees that part alone, as its additionalProperties does. */
+static const char *name_in_sum(const cJSON *word)
+{
+    bool closes = strcmp(word->string, "unevaluatedProperties") == 0 && !cJSON_IsTrue(word);
+    return closes ? "additionalProperties" : word->string;
 }
 
 /* What satisfies both; owned by the compiler. */
@@ -357,29 +400,21 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
     }
     const cJSON *members_a = schema_get(a, "properties"), *members_b = schema_get(b, "properties");
     if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
-    if (closes_out(a, b) || closes_out(b, a)) {
-        (void)schema_unsupported(c, "additionalProperties", " where another part adds properties");
-        return NULL;
-    }
+    if (!can_stand_together(c, a, b)) return NULL;
     cJSON *out = schema_own(c, cJSON_Duplicate(a, true));
     const cJSON *v;
     for (v = out ? b->child : NULL; v; v = v->next) {
-        const cJSON *mine = schema_get(a, v->string);
-        if (is_note(v->string)) {
-            if (!mine) cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
-            continue;
-        }
-        if (!mine) {
-            cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
-            continue;
-        }
+        const char *name = name_in_sum(v);
+        const cJSON *mine = schema_get(a, name);
+        if (!mine) cJSON_AddItemToObject(out, name, cJSON_Duplicate(v, true));
+        if (!mine || is_note(name)) continue;
         if (!may_join(c, mine, v)) return NULL;
-        cJSON *joined = join(v->string, mine, v);
+        cJSON *joined = join(name, mine, v);
         if (!joined) {
-            (void)schema_unsupported(c, v->string, " where two parts say it differently");
+            (void)schema_unsupported(c, name, " where two parts say it differently");
             return NULL;
         }
-        cJSON_ReplaceItemInObjectCaseSensitive(out, v->string, joined);
+        cJSON_ReplaceItemInObjectCaseSensitive(out, name, joined);
     }
     return out;
 }

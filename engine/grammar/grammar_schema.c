@@ -2,8 +2,8 @@
  *
  * What is written is a subset of what the schema allows, chosen so that it always validates:
  * members in the schema's order, none that it does not name unless additionalProperties is given,
- * at most one space between tokens, oneOf as anyOf, a pattern matched as a whole.  A keyword that
- * would be disregarded is refused by name.
+ * at most one space between tokens, a pattern matched as a whole.  A keyword that would be
+ * disregarded is refused by name; so is oneOf where two branches may hold at once.
  *
  * Every subschema is a rule; $ref calls the rule of its target, so recursion costs nothing.  The
  * rules for strings, numbers and arbitrary values stand first in every automaton, so that all
@@ -350,16 +350,6 @@ static void other_keys(schema_compiler *c, int32_t from, const cJSON *props, int
     free((void *)name);
 }
 
-static bool is_required(const cJSON *required, const char *name)
-{
-    const cJSON *v;
-    cJSON_ArrayForEach(v, required)
-    {
-        if (cJSON_IsString(v) && strcmp(v->valuestring, name) == 0) return true;
-    }
-    return false;
-}
-
 typedef struct {
     const char *name;
     const cJSON *schema; /* NULL: any value */
@@ -380,7 +370,7 @@ static property *properties_of(schema_compiler *c, const cJSON *props, const cJS
     const cJSON *v;
     cJSON_ArrayForEach(v, props)
     {
-        list_of[(*n)++] = (property){v->string, v, is_required(required, v->string)};
+        list_of[(*n)++] = (property){v->string, v, schema_requires(required, v->string)};
     }
     cJSON_ArrayForEach(v, required)
     {
@@ -582,30 +572,82 @@ static bool build_types(schema_compiler *c, const cJSON *s, int32_t from, int32_
     return true;
 }
 
-/* anyOf: each branch for itself, joined with what stands beside it. */
-static bool build_branches(schema_compiler *c, const cJSON *s, const char *word, int32_t from,
-                           int32_t to)
+/* A branch of anyOf or oneOf: what it says, and what of that is written. */
+typedef struct {
+    const cJSON *said, *written;
+} branch;
+
+static bool are_apart(schema_compiler *c, const branch *a, const branch *b)
 {
-    const cJSON *list_of = schema_get(s, word), *v;
-    if (!cJSON_IsArray(list_of) || !list_of->child) {
-        return schema_fail(c, ERR_INPUT, "anyOf and oneOf must be arrays that are not empty");
+    return schema_apart(c, a->written, b->said) && schema_apart(c, b->written, a->said);
+}
+
+/* Of oneOf: none writes what holds for the other, too.  Where a member tells them apart, both write
+ * it. */
+static bool keep_apart(schema_compiler *c, branch *a, branch *b)
+{
+    if (are_apart(c, a, b)) return true;
+    const char *name = c->rc ? NULL : schema_telling_member(c, a->said, b->said);
+    cJSON *needs = name ? schema_own(c, cJSON_CreateObject()) : NULL;
+    if (needs) {
+        cJSON_AddItemToArray(cJSON_AddArrayToObject(needs, "required"), cJSON_CreateString(name));
+        a->written = schema_merge(c, a->written, needs);
+        b->written = schema_merge(c, b->written, needs);
+        if (!a->written || !b->written) return false;
+        if (are_apart(c, a, b)) return true;
     }
-    const cJSON *base = NULL;
+    return schema_unsupported(c, "oneOf", " where two branches may hold at once; anyOf is");
+}
+
+static bool keep_all_apart(schema_compiler *c, branch *b, int n)
+{
+    for (int i = 1; i < n; i++) {
+        size_t old = schema_enter(c, "oneOf", i);
+        for (int k = 0; k < i && !c->rc; k++) (void)keep_apart(c, &b[k], &b[i]);
+        schema_leave(c, old);
+    }
+    return !c->rc;
+}
+
+/* Each joined with what stands beside them. */
+static bool take_branches(schema_compiler *c, const cJSON *s, const char *word, branch *b)
+{
+    const cJSON *base = NULL, *v;
+    int i = 0;
     if (schema_says_more_than(s, word)) {
         base = schema_without(c, s, word);
         if (!base) return false;
     }
-    int i = 0;
-    cJSON_ArrayForEach(v, list_of)
+    cJSON_ArrayForEach(v, schema_get(s, word))
     {
-        size_t old = schema_enter(c, word, i++);
+        size_t old = schema_enter(c, word, i);
         const cJSON *one = cJSON_IsObject(v) ? schema_target(c, v) : v;
         if (one && base) one = schema_merge(c, base, one);
-        if (one) gb_call(&c->b, from, rule_of(c, one), BOUNDS_NONE, to);
+        b[i++] = (branch){one, one};
         schema_leave(c, old);
         if (!one || c->rc) return false;
     }
-    return true;
+    return strcmp(word, "oneOf") != 0 || keep_all_apart(c, b, i);
+}
+
+static bool build_branches(schema_compiler *c, const cJSON *s, const char *word, int32_t from,
+                           int32_t to)
+{
+    const cJSON *list_of = schema_get(s, word);
+    if (!cJSON_IsArray(list_of) || !list_of->child)
+        return schema_fail(c, ERR_INPUT, "anyOf and oneOf must be arrays that are not empty");
+    int n = cJSON_GetArraySize(list_of);
+    branch *b = calloc((size_t)n, sizeof(*b));
+    if (!b) return schema_fail(c, ERR_NOMEM, "no memory");
+    bool ok = take_branches(c, s, word, b);
+    for (int i = 0; i < n && ok; i++) {
+        size_t old = schema_enter(c, word, i);
+        gb_call(&c->b, from, rule_of(c, b[i].written), BOUNDS_NONE, to);
+        schema_leave(c, old);
+        ok = !c->rc;
+    }
+    free(b);
+    return ok;
 }
 
 static bool build_all(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)

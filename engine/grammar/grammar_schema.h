@@ -74,6 +74,13 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b);
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);
 cJSON *schema_common_values(const cJSON *a, const cJSON *b);
 bool schema_type_has(const cJSON *types, const char *t);
+/* Is it one of the strings of a schema's `required`? */
+bool schema_requires(const cJSON *required, const char *name);
+
+/* grammar_apart.c: is it proven that what is written for one never holds for the other? */
+bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other);
+/* A member by which two objects are apart wherever both have it; NULL: none is known. */
+const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSON *b);
 
 void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to);
 /* A rule's start and end; 0 once the builder has failed. */

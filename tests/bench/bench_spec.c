@@ -17,6 +17,7 @@
  * Each round serves the texts of the file (streams take them by turns) with guesses and without;
  * which goes first changes.  One line of JSON for each: seconds from the first token to the last of
  * all, seconds of the processor from the first prompt to the last token, tokens, guesses.
+ * LORAD_BENCH_GUESS=0|1: rounds without, or with, alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,15 +404,14 @@ static void measure(const char *path, int streams, int round, bool lora, bool wi
     cpu = cpu_s() - cpu;
     sched_stats_get(sc, &after);
     sched_destroy(sc);
-    printf("{\"text\":\"%s\",\"streams\":%d,\"round\":%d,\"lora\":%s,\"with\":%s,\"s\":%.4f,\"cpu_"
-           "s\":%.4f,"
+    printf("{\"text\":\"%s\",\"streams\":%d,\"round\":%d,\"lora\":%s,\"with\":%s,\"s\":%.4f,"
            "\"tokens\":%d,\"steps\":%d,\"guessed\":%d,\"right\":%d,\"drafted\":%d,"
-           "\"draft_s\":%.4f}\n",
-           path, streams, round, lora ? "true" : "false", with ? "true" : "false", s, cpu, tokens,
+           "\"draft_s\":%.4f,\"cpu_s\":%.4f}\n",
+           path, streams, round, lora ? "true" : "false", with ? "true" : "false", s, tokens,
            (int)(after.n_steps - before.n_steps), (int)(after.n_guessed - before.n_guessed),
            (int)(after.n_guessed_right - before.n_guessed_right),
            (int)(after.guessed_by[GUESS_DRAFT] - before.guessed_by[GUESS_DRAFT]),
-           (double)(after.draft_us - before.draft_us) / 1e6);
+           (double)(after.draft_us - before.draft_us) / 1e6, cpu);
     (void)fflush(stdout);
 }
 
@@ -428,7 +428,8 @@ static void load_draft(const char *dir, int percent)
 int main(int argc, char **argv)
 {
     err e;
-    const char *isa = getenv("LORAD_BENCH_ISA"), *threads = getenv("LORAD_BENCH_THREADS");
+    const char *isa = getenv("LORAD_BENCH_ISA"), *threads = getenv("LORAD_BENCH_THREADS"),
+               *only = getenv("LORAD_BENCH_GUESS");
     backend_config bc = {.isa = isa ? isa : "auto", .n_threads = threads ? atoi(threads) : 0};
     int streams = argc > 3 ? atoi(argv[3]) : 0, rounds = argc > 4 ? atoi(argv[4]) : 0;
     bool lora = !(argc == 6 && strcmp(argv[5], "base") == 0);
@@ -450,7 +451,8 @@ int main(int argc, char **argv)
     make_adapters();
     make_forms();
     for (int i = 0; i < rounds; i++) {
-        for (int k = 0; k < 2; k++) measure(argv[2], streams, i, lora, (i + k) % 2);
+        for (int k = 0; k < 2; k++)
+            if (!only || atoi(only) == (i + k) % 2) measure(argv[2], streams, i, lora, (i + k) % 2);
     }
     return 0;
 }

@@ -2,8 +2,9 @@
 engine.
 
 JSON by itself and in a form (a schema), extraction and code at one stream; chat at one, four and sixteen; eight adapters among them. Each figure is
-the best round without guesses over the best with them, in turns. Of chat, where a few per cent decide, it is the median over
-pairs of rounds, each by processor time (LORAD_BENCH_THREADS=1: of one thread).
+the best round without guesses over the best with them, in turns. Of chat, where a few per cent decide, it is the processor time
+of two programs that run at the same time, each with one thread on its own core, in two halves with their cores exchanged: whoever
+else works on the machine slows both.
 LORAD_BENCH_SIZE: the model.
 
 --draft: chat at one and four streams with a draft model (15M for 135M, 135M for 1.1B) that is told to be right in 80, or in no
@@ -13,7 +14,6 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 
@@ -23,21 +23,43 @@ TEXTS = ROOT / "tests/bench/spec"
 GAIN, CHAT, DRAFT, WRONG = 1.5, 0.98, 1.2, 0.98
 
 
-def figures(model, text, streams, rounds, *draft, took="s"):
-    out = subprocess.run([BUILD / "bench_spec", model, TEXTS / f"{text}.txt", str(streams), str(rounds), *map(str, draft)],
-                         check=True, capture_output=True, text=True).stdout
-    runs = [json.loads(line) for line in out.splitlines()]
-    pairs = [(b, a) if a["with"] else (a, b) for a, b in zip(runs[::2], runs[1::2])]
-    if took == "s":  # whoever else works makes a round longer
-        ratio = min(off["s"] for off, _ in pairs) / min(on["s"] for _, on in pairs)
-    else:
-        ratio = statistics.median(off[took] / on[took] for off, on in pairs)
-    guessed, right = sum(on["guessed"] for _, on in pairs), sum(on["right"] for _, on in pairs)
-    print(f"  {text:8s} {streams:2d} streams: {ratio:.2f} times; {right} of {guessed} guesses right; "
-          f"{sum(on['tokens'] for _, on in pairs)} tokens in {sum(on['steps'] for _, on in pairs)} steps, "
-          f"{sum(on['drafted'] for _, on in pairs)} by a draft model in {sum(on['draft_s'] for _, on in pairs):.1f} s of "
-          f"{sum(on['s'] for _, on in pairs):.1f}", flush=True)
+def start(model, text, streams, rounds, *draft, **env):
+    core = env.pop("core", None)
+    return subprocess.Popen([BUILD / "bench_spec", model, TEXTS / f"{text}.txt", str(streams), str(rounds), *map(str, draft)],
+                            env=os.environ | env, stdout=subprocess.PIPE, text=True,
+                            preexec_fn=lambda: os.sched_setaffinity(0, {core}) if core is not None else None)
+
+
+def rounds_of(program):
+    out = program.communicate()[0]
+    if program.returncode:
+        sys.exit(2)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def told(text, streams, ratio, runs):
+    on = [r for r in runs if r["with"]]
+    n = {k: sum(r[k] for r in on) for k in ("guessed", "right", "tokens", "steps", "drafted", "draft_s", "s")}
+    print(f"  {text:8s} {streams:2d} streams: {ratio:.3f} times; {n['right']} of {n['guessed']} guesses right; {n['tokens']} tokens "
+          f"in {n['steps']} steps, {n['drafted']} by a draft model in {n['draft_s']:.1f} s of {n['s']:.1f}", flush=True)
     return ratio, runs
+
+
+def in_turns(model, text, streams, rounds, *draft):
+    """Whoever else works makes a round longer: the best counts."""
+    runs = rounds_of(start(model, text, streams, rounds, *draft))
+    best = {w: min(r["s"] for r in runs if r["with"] == w) for w in (False, True)}
+    return told(text, streams, best[False] / best[True], runs)
+
+
+def side_by_side(model, text, streams, rounds):
+    runs, cores = [], sorted(os.sched_getaffinity(0))[:2]
+    for half in (cores, cores[::-1]):
+        both = [start(model, text, streams, rounds, core=core, LORAD_BENCH_THREADS="1", LORAD_BENCH_GUESS=guess)
+                for core, guess in zip(half, "01")]
+        runs += [r for program in both for r in rounds_of(program)]
+    cpu = {w: sum(r["cpu_s"] for r in runs if r["with"] == w) for w in (False, True)}
+    return told(text, streams, cpu[False] / cpu[True], runs)
 
 
 def model_of(size):
@@ -53,7 +75,7 @@ def with_draft(size):
     for percent in (80, 0):
         for streams in (1, 4):
             print(f"  right in {percent} % of all places:")
-            ratio[percent, streams], more = figures(model, "chat", streams, 3, draft, percent)
+            ratio[percent, streams], more = in_turns(model, "chat", streams, 3, draft, percent)
             runs += more
     good, bad = ratio[80, 1], min(ratio[0, 1], ratio[0, 4])
     ok = good >= DRAFT and bad >= WRONG
@@ -78,10 +100,10 @@ def main():
     model = model_of(size)
     runs, gains, chat = [], {}, {}
     for text in ("json", "form", "extract", "code"):
-        gains[text], more = figures(model, text, 1, 5)
+        gains[text], more = in_turns(model, text, 1, 5)
         runs += more
-    for streams, rounds in ((1, 9), (4, 11), (16, 15)):
-        chat[streams], more = figures(model, "chat", streams, rounds, took="cpu_s")
+    for streams in (1, 4, 16):
+        chat[streams], more = side_by_side(model, "chat", streams, 6)
         runs += more
     if args.json:
         pathlib.Path(args.json).write_text("".join(json.dumps(r) + "\n" for r in runs))

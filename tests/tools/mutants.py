@@ -434,6 +434,15 @@ _rule("spec.form-behind-a-guess", "engine/grammar/grammar.c",
 _rule("spec.form-ends-a-guess", "engine/grammar/grammar.c",
       "} else if (walk_token(", "} else if (!walk_token(",
       "engine.test_grammar", "what the form does not allow is not guessed")
+_rule("schema.one-of", "engine/grammar/grammar_schema.c",
+      'return strcmp(word, "oneOf") != 0 || keep_all_apart(c, b, i);', "return true;",
+      "engine.test_grammar", "oneOf is kept only where no two branches hold at once")
+_rule("schema.joined-is-not-written", "engine/grammar/grammar_apart.c",
+      "p.holds |= has_parts(a);", ";",
+      "engine.test_grammar", "what another part joins to a member counts where branches are told apart")
+_rule("schema.closed-part", "engine/grammar/grammar_merge.c",
+      'return closes ? "additionalProperties" : word->string;', "return word->string;",
+      "engine.test_grammar", "unevaluatedProperties of a part closes out what later parts add")
 _rule("spec.unpaid-lessons", "engine/sample/spec.c",
       "if (all && t->len > 0) learn(", "if (all && t->len > 99) learn(",
       "engine.test_spec", "what is wrong again and again is believed no more")

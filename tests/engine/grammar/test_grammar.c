@@ -146,6 +146,14 @@ typedef struct {
     "\"ab\":{\"type\":\"null\"},\"\\u00e9\":{\"type\":\"null\"}},"                          \
     "\"additionalProperties\":{\"type\":\"boolean\"}}"
 
+/* An object that has this member alone; one whose kind is told by a member; one of any type. */
+#define SHUT(name)                                                                            \
+    "{\"properties\":{\"" name "\":{}},\"required\":[\"" name "\"],\"additionalProperties\":" \
+    "false}"
+#define ANY_KIND(name) "{\"properties\":{\"kind\":{\"pattern\":\"" name "\"},\"n\":{}}}"
+#define KIND(name) \
+    "{\"type\":\"object\",\"properties\":{\"kind\":{\"const\":\"" name "\"},\"n\":{}}}"
+
 static const single singles[] = {
     {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-5", "+"},
     {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-6", "-"},
@@ -224,6 +232,24 @@ static const single singles[] = {
      "9007199254740992", "-"},
     {"schema", "{\"type\":\"number\",\"minimum\":9007199254740993,\"maximum\":9007199254740995}",
      "9007199254740993.5", "+"},
+    /* oneOf: branches that exclude each other, by what is said or by a member that is required. */
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"string\"},{\"type\":\"null\"}]}",
+     "null", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"integer\",\"maximum\":4},{\"type\":\"number\",\"exclusiveMinimum\":4}"
+     "]}",
+     "4", "+"},
+    {"schema", "{\"oneOf\":[{\"maxLength\":2},{\"minLength\":3,\"type\":\"string\"}]}", "\"abc\"",
+     "+"},
+    {"schema", "{\"oneOf\":[" SHUT("a") "," SHUT("b") "]}", "{\"b\":1}", "+"},
+    {"schema", "{\"oneOf\":[" SHUT("a") "," SHUT("b") "]}", "{}", "-"},
+    {"schema", "{\"oneOf\":[" KIND("x") "," KIND("y") "," KIND("z") "]}",
+     "{\"kind\":\"z\",\"n\":1}", "+"},
+    {"schema", "{\"oneOf\":[" KIND("x") "," KIND("y") "," KIND("z") "]}", "{\"n\":1}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"$ref\":\"#/$defs/x\"},{\"allOf\":[{\"properties\":{\"kind\":{\"enum\":[1]}},"
+     "\"required\":[\"kind\"]}]}],\"$defs\":{\"x\":" KIND("x") "}}",
+     "{\"kind\":1}", "+"},
     {"schema", "true", "[1,{\"a\":[null]}]", "+"},
     {"schema", "{}", "[1,]", "-"},
     {"regex", "a{3}", "aa", "-"},
@@ -354,6 +380,32 @@ static const refused refusals[] = {
      "{\"allOf\":[{\"properties\":{\"a\":{}},\"additionalProperties\":false},"
      "{\"properties\":{\"b\":{}}}]}",
      ERR_UNSUPPORTED, "additionalProperties"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"minimum\":2}]}", ERR_UNSUPPORTED,
+     "'oneOf' at #"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"number\",\"maximum\":5},{\"type\":\"integer\",\"minimum\":5}]}",
+     ERR_UNSUPPORTED, "two branches may hold at once"},
+    {"schema", "{\"oneOf\":[true,{\"type\":\"null\"}]}", ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"properties\":{\"a\":{},\"b\":{}}"
+     "}",
+     ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema", "{\"oneOf\":[{\"enum\":[1,2]},{\"enum\":[2,3]}]}", ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema",
+     "{\"oneOf\":[{\"properties\":{\"k\":{\"minLength\":1}},\"required\":[\"k\"],"
+     "\"allOf\":[{\"properties\":{\"k\":{\"type\":\"integer\"}}}]},"
+     "{\"properties\":{\"k\":{\"type\":\"integer\"}},\"required\":[\"k\"]}]}",
+     ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema", "{\"oneOf\":[" KIND("x") "," KIND("y") "," KIND("x") "]}", ERR_UNSUPPORTED,
+     "'oneOf'"},
+    {"schema", "{\"oneOf\":[" ANY_KIND("x") "," ANY_KIND("y") "]}", ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema",
+     "{\"allOf\":[{\"properties\":{\"a\":{}},\"unevaluatedProperties\":false},{\"minProperties\":0}"
+     ","
+     "{\"properties\":{\"b\":{}}}]}",
+     ERR_UNSUPPORTED, "additionalProperties"},
+    {"schema", "{\"items\":{\"type\":\"null\"},\"allOf\":[{\"prefixItems\":[true]}]}",
+     ERR_UNSUPPORTED, "'items'"},
     {"regex", "a(?!b)", ERR_UNSUPPORTED, "look-around"},
     {"regex", "(a)\\1", ERR_UNSUPPORTED, "back reference"},
     {"regex", "a$b", ERR_UNSUPPORTED, "anchor"},
