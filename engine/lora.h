@@ -182,8 +182,8 @@ typedef struct lora_source {
      * want), if it were asked for now and room is found: its own load and those before it.  0: it
      * is there, or nothing is known.  Any thread.  May be NULL. */
     int64_t (*eta)(void *self, uint64_t adapter_id, int64_t deadline_us);
-    /* Sums over the loads that have ended: what they took, and of that waiting for the disk.
-     * Any thread.  May be NULL. */
+    /* Sums over all loads, those under way until now: what they took, and of that waiting for the
+     * disk.  Any thread.  May be NULL. */
     void (*spent)(void *self, int64_t *disk_us, int64_t *load_us);
     /* The device is about to go: nothing is acquired; what lies on it is forgotten, loaders
      * stay away from it, those at work are waited for (the one call that may block).

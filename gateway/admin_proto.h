@@ -232,7 +232,8 @@ enum {
     I(hits)     /* requests that ended */                      \
     I(output_tokens)                                           \
     I(loads)                                                   \
-    I(load_us) /* the latest */                                \
+    I(evictions) /* all loads but the one that is there now */ \
+    I(load_us)   /* the latest */                              \
     I(last_used_s)                                             \
     I(met)                                                     \
     PROTO_MISSED(I)                                            \

@@ -252,6 +252,7 @@ static void give_up(residency *rs, entry *en)
 typedef struct timing {
     int64_t read_us, pack_us;
     int64_t busy_us; /* of reading; the rest of it the disk was waited for */
+    under_way way;   /* where the disk is read */
 } timing;
 
 /* Reads a file into memory, without the lock. */
@@ -262,6 +263,7 @@ static err_code read_one(adapter_load *ld, timing *t, err *e)
     err_code rc = adapter_load_read(ld, e);
     t->busy_us += clock_busy_us() - busy0;
     t->read_us += clock_now_us() - t0;
+    under_way_read(&t->way, t->read_us - t->busy_us);
     return rc;
 }
 
@@ -339,7 +341,10 @@ static void load_one(residency *rs, entry *en, int given_fd, uint64_t n_given)
     keep_pace(en);
     uint64_t id = en->id;
     adapter_copy *copy = en->copy;
-    if (copy) host_value(rs, en);
+    if (copy)
+        host_value(rs, en);
+    else if (given_fd < 0)
+        under_way_begin(&rs->going, &t.way);
     lock_release(&rs->mu);
     int64_t t0 = clock_now_us(), busy0 = clock_busy_us();
     uint64_t failures = memory_failures();
@@ -350,6 +355,7 @@ static void load_one(residency *rs, entry *en, int given_fd, uint64_t n_given)
     t.read_us = clock_now_us() - t0;
     lock_take(&rs->mu);
     if (!rc) rc = bring_up(rs, en, &ld, &t, &why);
+    under_way_end(&rs->going, &t.way);
     if (rc && rc != ERR_CANCELLED && rc != ERR_CONFLICT && memory_failures() != failures)
         rc = err_set(&why, ERR_NOMEM, "out of memory"); /* whatever it looks like */
     if (rc && en->reserved) {
@@ -579,6 +585,7 @@ static void spent_cb(void *self, int64_t *disk_us, int64_t *load_us)
     lock_take(&rs->mu);
     *disk_us = rs->stats.disk_us_sum;
     *load_us = rs->stats.load_us_sum;
+    under_way_add(rs->going, clock_now_us(), disk_us, load_us);
     lock_release(&rs->mu);
 }
 

@@ -12,6 +12,7 @@
 
 #include "adapters/residency/load.h"
 #include "adapters/residency/residency.h"
+#include "adapters/residency/under_way.h"
 #include "engine/base/lock.h"
 
 enum { BUCKETS = 4096, LOADERS_MAX = 16, HANDS_MAX = LOADERS_MAX + 1 /* and who fills */ };
@@ -62,6 +63,7 @@ struct residency {
     cond work;            /* queued, released, evicted, stop */
     bool stop, suspended; /* suspended: nobody touches the device */
     int n_busy;           /* loaders at work, and who fills */
+    under_way *going;     /* their loads from the disk */
     bool filling;         /* residency_fill() is at work */
     entry *bucket[BUCKETS];
     chain queue[3]; /* by want; WANT_NONE: those whose chunks are taken */

@@ -27,13 +27,27 @@ int64_t clock_thread_us(void)
     return read_us(CLOCK_THREAD_CPUTIME_ID);
 }
 
-int64_t clock_busy_us(void)
+/* See sched-stats.rst of the kernel's documents. */
+static int64_t busy_us(const char *path)
 {
-    long long ran_ns = 0, delayed_ns = 0; /* see sched-stats.rst of the kernel's documents */
-    FILE *f = fopen("/proc/thread-self/schedstat", "re");
+    long long ran_ns = 0, delayed_ns = 0;
+    FILE *f = fopen(path, "re");
     bool known = f && fscanf(f, "%lld %lld", &ran_ns, &delayed_ns) == 2;
     if (f) (void)fclose(f);
-    return known ? (ran_ns + delayed_ns) / 1000 : clock_thread_us();
+    return known ? (ran_ns + delayed_ns) / 1000 : -1;
+}
+
+int64_t clock_busy_us(void)
+{
+    int64_t us = busy_us("/proc/thread-self/schedstat");
+    return us >= 0 ? us : clock_thread_us();
+}
+
+int64_t clock_busy_us_of(int thread)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/task/%d/schedstat", thread);
+    return busy_us(path);
 }
 
 void clock_format_wall(int64_t wall_us, char out[32])

@@ -20,6 +20,8 @@ int64_t clock_thread_us(void);
 /* Microseconds in which this thread has run, or could have and others had the processors: what is
  * missing in them it was waiting for something, as for a disk.  Reads a file: not for each step. */
 int64_t clock_busy_us(void);
+/* Likewise another thread of this process, by its number in the kernel; -1: that is not known. */
+int64_t clock_busy_us_of(int thread);
 
 /* "2026-11-20T22:23:01.123Z" into `out`; needs 25 bytes. */
 void clock_format_wall(int64_t wall_us, char out[32]);

@@ -229,9 +229,23 @@ static int on_head(struct mg_connection *conn, char *buf, int len, enum mg_head_
     return -1;
 }
 
+/* "cannot bind to 127.0.0.1:8443s: 98 (Address already in use)" into an address and a reason. */
+static void note_refusal(listener *l, const char *msg)
+{
+    bool bind = strncmp(msg, "cannot bind ", 12) == 0 || strncmp(msg, "cannot listen ", 14) == 0;
+    const char *at = bind ? strstr(msg, " to ") : NULL;
+    const char *end = at ? strstr(at, ": ") : NULL, *why = end ? strrchr(end, '(') : NULL;
+    if (!why) return;
+    at += 4;
+    snprintf(l->refused, sizeof(l->refused), "%.*s: %.*s%s", (int)(end - at) - (end[-1] == 's'), at,
+             (int)strcspn(why + 1, ")"), why + 1,
+             strstr(end, strerror(EADDRINUSE)) ? " ('ss -ltnp' shows by whom)" : "");
+}
+
 static int on_log(const struct mg_connection *conn, const char *msg)
 {
-    (void)conn;
+    listener *l = mg_get_user_data(mg_get_context(conn));
+    if (l) note_refusal(l, msg);
     log_debug("listener", "%s", msg);
     return 1;
 }
@@ -339,9 +353,10 @@ static struct mg_context *start(listener *l, const char *addresses, err *e)
     struct mg_error_data ed = {.text = text, .text_buffer_size = sizeof(text)};
     struct mg_init_data init = {.callbacks = &cb, .user_data = l, .configuration_options = options};
     struct mg_context *ctx = mg_start2(&init, &ed);
-    if (!ctx) {
+    if (!ctx && l->refused[0])
+        (void)err_set(e, ERR_IO, "can't listen on %s", l->refused);
+    else if (!ctx)
         (void)err_set(e, ERR_IO, "can't listen on '%s': %s", ports, text[0] ? text : "unknown");
-    }
     return ctx;
 }
 

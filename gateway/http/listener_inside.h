@@ -25,6 +25,7 @@ struct listener {
     SSL_CTX *current; /* with the certificate for new connections */
     spare_descriptors spare;
     int64_t warned_us; /* the accepting thread's alone */
+    char refused[128]; /* while it starts: the address that can't be had, and why */
     int n_workers;
     atomic_int n_busy; /* workers with a connection */
     atomic_bool closing;

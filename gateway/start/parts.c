@@ -361,23 +361,28 @@ static void make_host(parts *p)
     h->takes_plain = takes_plain;
 }
 
+static err_code open_listener(parts *p, listener **out, plane which, const char *option,
+                              const char *addresses, int n_threads, err *e)
+{
+    err_code rc = listener_open(out, &p->srv.http, which, addresses, n_threads, &p->tls, e);
+    return rc ? err_context(e, "%s", option) : ERR_NONE;
+}
+
 static err_code open_listeners(parts *p, err *e)
 {
     const config *c = &p->cfg;
-    http_host *h = &p->srv.http;
+    const char *served =
+        c->server_plain_listen[0] ? "server.listen, server.plain_listen" : "server.listen";
     err_code rc = tls_warm_up(&p->tls, e);
-    if (!rc) {
-        rc = listener_open(&p->metrics, h, PLANE_METRICS, c->metrics_listen,
-                           LISTENER_METRICS_THREADS, &p->tls, e);
-    }
-    if (!rc) {
-        rc = listener_open(&p->admin, h, PLANE_ADMIN, c->admin_listen, LISTENER_ADMIN_THREADS,
-                           &p->tls, e);
-    }
-    if (!rc) {
-        rc = listener_open(&p->inference, h, PLANE_INFERENCE, c->server_listen,
-                           (int)c->server_threads, &p->tls, e);
-    }
+    if (!rc)
+        rc = open_listener(p, &p->metrics, PLANE_METRICS, "metrics.listen", c->metrics_listen,
+                           LISTENER_METRICS_THREADS, e);
+    if (!rc)
+        rc = open_listener(p, &p->admin, PLANE_ADMIN, "admin.listen", c->admin_listen,
+                           LISTENER_ADMIN_THREADS, e);
+    if (!rc)
+        rc = open_listener(p, &p->inference, PLANE_INFERENCE, served, c->server_listen,
+                           (int)c->server_threads, e);
     return rc;
 }
 

@@ -50,7 +50,8 @@ typedef struct adapter_line {
     float ttft_p50_ms, ttft_p99_ms; /* negative: none */
     int32_t version, previous, versions, rank, in_use, requests;
     uint32_t loads, met, missed, cause[MISS_CAUSES];
-    uint8_t tier; /* residency_state */
+    uint64_t version_loads; /* those of its version that are in `loads` */
+    uint8_t tier;           /* residency_state */
     bool pinned;
     bool known; /* its tier was looked at before */
     bool hot;   /* is or was in memory or in use at the last picture */
@@ -72,6 +73,7 @@ typedef struct adapter_list {
 typedef struct adapter_live {
     int64_t load_us;
     int32_t in_use, requests;
+    uint32_t loads;
     uint8_t tier;
     bool looked, pinned;
 } adapter_live;

@@ -192,6 +192,7 @@ static void carry_over(adapter_line *to, const adapter_line *from)
     to->ttft_p99_ms = from->ttft_p99_ms;
     memcpy(to->cause, from->cause, sizeof(to->cause));
     if (to->version_id == from->version_id) {
+        to->version_loads = from->version_loads;
         to->tier = from->tier;
         to->pinned = from->pinned;
     }
@@ -230,6 +231,7 @@ static void put_adapter(stats *st, const adapter_line *a, const char *name)
     row.hits = a->hits;
     row.output_tokens = a->output_tokens;
     row.loads = a->loads;
+    row.evictions = a->loads - (a->tier == RESIDENCY_RESIDENT && a->loads > 0);
     row.load_us = a->load_us;
     row.last_used_s = a->last_used_s;
     row.met = a->met;
@@ -409,10 +411,9 @@ static void put_changed(stats *st, const adapter_live *before)
         if (!a->hot) continue;
         const adapter_live *b = &before[i];
         bool moved = b->tier != a->tier;
-        if (b->looked && moved && a->tier == RESIDENCY_RESIDENT) a->loads++;
         if (b->looked && a->known) tell_tier(st, a, b->tier, &told);
         if (moved || a->hit || !a->known || b->pinned != a->pinned || b->in_use != a->in_use ||
-            b->requests != a->requests || b->load_us != a->load_us)
+            b->requests != a->requests || b->load_us != a->load_us || b->loads != a->loads)
             put_adapter(st, a, NULL);
         a->known = true;
         a->hit = false;
@@ -428,7 +429,8 @@ static adapter_live live_of(const adapter_line *a)
                           .pinned = a->pinned,
                           .in_use = a->in_use,
                           .requests = a->requests,
-                          .load_us = a->load_us};
+                          .load_us = a->load_us,
+                          .loads = a->loads};
 }
 
 void stats_take_adapters(stats *st)
@@ -463,6 +465,8 @@ void stats_take_adapters(stats *st)
         a->pinned = r->pinned;
         a->in_use = r->acquired;
         if (r->load_us) a->load_us = r->load_us;
+        if (r->n_loads > a->version_loads) a->loads += (uint32_t)(r->n_loads - a->version_loads);
+        a->version_loads = r->n_loads;
     }
     for (int i = 0; i < st->picture.n_row; i++) {
         adapter_line *a = adapter_of(st, st->picture.row[i].adapter_id);

@@ -207,7 +207,8 @@ def play(stage, name):
         time.sleep(0.2)
     stop.set()
     running.result()
-    until(lambda: stage.server.admin("GET", f"/history?by=class&name={whose}&start={int(wall) + 10}")["data"], 30)
+    # The steady stream is of this class; of another there may be no request any more.
+    until(lambda: stage.server.admin("GET", f"/history?by=class&name=interactive&start={int(wall) + 10}")["data"], 30)
     rows = stage.server.admin("GET", f"/history?by=class&name={whose}&start={int(wall) - 20}&limit=1000")["data"]
     with_cause = [r["start"] for r in rows if r["seconds"] == 10 and any(c in r["causes"] for c in right)]
     off = min((s + (0 if wall < s else min(wall - s, 10)) - wall for s in with_cause), key=abs, default=None)

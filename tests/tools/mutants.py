@@ -1271,6 +1271,9 @@ _rule("cause.own-first", "engine/watch/cause.c",
 _rule("cause.no-more-than-there-was", "engine/watch/cause.c",
       "us = at_most(us, *left);", "us = us > 0 ? us : 0;",
       "engine.test_cause", "no more time is attributed than has passed")
+_rule("cause.under-way", "adapters/residency/residency.c",
+      "    under_way_add(rs->going, clock_now_us(), disk_us, load_us);\n", "",
+      "e2e.test_causes", "what a load has waited for the disk counts before it ends")
 _rule("cause.base-waits-for-no-adapter", "engine/watch/cause.c",
       "if (c->state == CAUSE_WAITS && c->adapter)", "if (c->state == CAUSE_WAITS)",
       "engine.test_cause", "the base waits for no adapter")
@@ -1423,7 +1426,7 @@ _rule("loratop.at-a-limit", "tui/top/view_columns.c",
       "bool at = share_of(r, most) >= 1 ||", "bool at =",
       "tui.test_view", "who has used all of a limit is at it")
 _rule("loratop.rates-fade", "tui/top/topdata.c",
-      "s->events *= exp(-(double)(now - s->at_us) / EVENTS_FADE_US);", "",
+      "        s->events[k] *= stays;\n", "",
       "tui.test_view", "refusals and loads a minute are of the last minute")
 
 _rule("loratop.past-red", "tui/top/view_panels.c",

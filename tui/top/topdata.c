@@ -212,31 +212,38 @@ static int64_t counter_of(int table, const void *row)
 }
 
 /* What happens now and then. */
-static int64_t events_of(int table, const void *row)
+static int64_t events_of(int table, const void *row, int k)
 {
-    return table == TABLE_TENANTS ? ((const proto_tenant *)row)->limited
-                                  : ((const proto_adapter *)row)->loads;
+    const proto_adapter *a = row;
+    if (table == TABLE_TENANTS) return k == 0 ? ((const proto_tenant *)row)->limited : 0;
+    return k == 0 ? a->loads : a->evictions;
 }
 
-/* Each fades, so that a look tells of the last half minute and not of one interval. */
-static void fade_events(row_side *s, int64_t now, int64_t n)
+/* Each fades, so that a look tells of the last half minute and not of one interval.  row NULL:
+ * nothing came. */
+static void fade_events(row_side *s, int64_t now, int table, const void *row)
 {
-    s->events *= exp(-(double)(now - s->at_us) / EVENTS_FADE_US);
-    s->events += (double)n * 60e6 / EVENTS_FADE_US;
-    if (s->events < 0.1) s->events = 0;
+    double stays = exp(-(double)(now - s->at_us) / EVENTS_FADE_US);
+    for (int k = 0; k < ROW_EVENTS; k++) {
+        int64_t n = row ? events_of(table, row, k) - s->seen[k] : 0;
+        s->events[k] *= stays;
+        if (n > 0) s->events[k] += (double)n * 60e6 / EVENTS_FADE_US;
+        if (s->events[k] < 0.1) s->events[k] = 0;
+    }
 }
 
 static void note_rate(topdata *t, int table, row_side *s, const void *row)
 {
-    int64_t now = t->server.at_us, count = counter_of(table, row), seen = events_of(table, row);
+    int64_t now = t->server.at_us, count = counter_of(table, row);
     if (s->at_us == 0 || count < s->counted) {
-        s->rate = s->events = 0;
+        s->rate = 0;
+        memset(s->events, 0, sizeof(s->events));
     } else if (now > s->at_us) {
         s->rate = (double)(count - s->counted) * 1e6 / (double)(now - s->at_us);
-        fade_events(s, now, seen > s->seen ? seen - s->seen : 0);
+        fade_events(s, now, table, row);
     }
     s->counted = count;
-    s->seen = seen;
+    for (int k = 0; k < ROW_EVENTS; k++) s->seen[k] = events_of(table, row, k);
     s->at_us = now;
 }
 
@@ -291,7 +298,7 @@ static void settle_rates(topdata *t, int table)
     for (size_t i = 0; i < r->n; i++) {
         if (r->side[i].at_us == t->server.at_us) continue;
         r->side[i].rate = 0;
-        fade_events(&r->side[i], t->server.at_us, 0);
+        fade_events(&r->side[i], t->server.at_us, table, NULL);
         r->side[i].at_us = t->server.at_us;
     }
 }

@@ -64,14 +64,17 @@ typedef struct past_class {
     past_span span[PAST_SPANS];
 } past_class;
 
+enum { ROW_EVENTS = 2 };
+
 /* Beside each row of a table. */
 typedef struct row_side {
     uint64_t id;
     double rate;     /* tokens (tenants), requests (adapters) a second */
-    double events;   /* 429 (tenants), loads (adapters) a minute, over the last half or so */
     int64_t counted; /* at the last change */
-    int64_t seen;    /* likewise, of `events` */
-    int64_t at_us;   /* server's time of that */
+    /* 429 (tenants), loads and evictions (adapters) a minute, over the last half or so. */
+    double events[ROW_EVENTS];
+    int64_t seen[ROW_EVENTS]; /* likewise counted */
+    int64_t at_us;            /* server's time of that */
     bool tagged;
 } row_side;
 

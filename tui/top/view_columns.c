@@ -92,18 +92,18 @@ static style rate_cell(const view_column *c, const view_row *r, char *out, size_
     return STYLE_NORMAL;
 }
 
-/* A minute's. */
+/* A minute's; `member` says which. */
 static style events_cell(const view_column *c, const view_row *r, char *out, size_t cap)
 {
-    (void)c;
-    text_count(r->side->events, out, cap);
-    return r->side->events > 0 ? STYLE_WARN : STYLE_NORMAL;
+    double n = r->side->events[c->member];
+    text_count(n, out, cap);
+    return n > 0 ? STYLE_WARN : STYLE_NORMAL;
 }
 
 static double events_key(const view_column *c, const view_row *r, const char **text)
 {
-    (void)c, (void)text;
-    return r->side->events;
+    (void)text;
+    return r->side->events[c->member];
 }
 
 static double text_key(const view_column *c, const view_row *r, const char **text)
@@ -310,7 +310,7 @@ static double nearest_key(const view_column *c, const view_row *r, const char **
     (void)c, (void)text;
     double most = -1;
     for (size_t i = 0; i < BOUNDS; i++) most = fmax(most, share_of(r, i));
-    return most + (r->side->events > 0 ? 1000 : 0);
+    return most + (r->side->events[0] > 0 ? 1000 : 0);
 }
 
 const char *view_limit_of(const view_row *r)
@@ -319,8 +319,8 @@ const char *view_limit_of(const view_row *r)
     for (size_t i = 1; i < BOUNDS; i++) {
         if (share_of(r, i) > share_of(r, most)) most = i;
     }
-    bool at = share_of(r, most) >= 1 || (r->side->events > 0 && share_of(r, most) > 0.5);
-    return at ? bounds[most].name : r->side->events > 0 ? "refused" : "";
+    bool at = share_of(r, most) >= 1 || (r->side->events[0] > 0 && share_of(r, most) > 0.5);
+    return at ? bounds[most].name : r->side->events[0] > 0 ? "refused" : "";
 }
 
 static style nearest_cell(const view_column *c, const view_row *r, char *out, size_t cap)
@@ -434,6 +434,8 @@ static const view_column adapter_columns[] = {
     {"SLO%", 5, .right = true, .cell = kept_cell, .key = kept_key},
     {"TTFT99", 7, .right = true, .cell = ttft_cell, .key = real_key, AT(ttft_p99_ms)},
     {"LOAD/M", 6, .right = true, .sum = SUM_SIDE, .cell = events_cell, .key = events_key},
+    {"EVIC/M", 6, .right = true, .sum = SUM_SIDE, .cell = events_cell, .key = events_key,
+     .member = 1},
     {"LATE", 5, .right = true, .sum = SUM_MEMBER, .cell = warn_cell, .key = int_key,
      AT(missed_adapter_load)},
     {"WAIT", 7, .right = true, .sum = SUM_MEMBER, .cell = wait_cell, .key = int_key, AT(wait_us)},

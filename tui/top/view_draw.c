@@ -32,7 +32,7 @@ static const char *const help[] = {
     "",
     "Tenants   TODAY tokens of the day, FAIR counter of fair sharing: the lowest runs first",
     "Adapters  TIER where the weights are (* pinned), USE sequences of the batch, LOAD latest load",
-    "          LOAD/M loads a minute, LATE requests that missed waiting for it, WAIT all waits",
+    "          LOAD/M, EVIC/M loads, evictions a minute; LATE missed by waiting for it; WAIT all",
     "Limits    used of what is allowed; AT LIMIT what refuses now, 429/M refusals a minute",
     "Requests  SLACK time left until its class wants the next token",
     "Ended     waited for a seat, for the adapter; prompt to first token; further ones; rest",

@@ -100,7 +100,7 @@ void view_group_sum(view *v, int table, size_t first, size_t n, void *row, row_s
     for (size_t k = first; k < first + n; k++) {
         uint32_t i = v->table[table].sorted[k];
         side->rate += r->side[i].rate;
-        side->events += r->side[i].events;
+        for (int e = 0; e < ROW_EVENTS; e++) side->events[e] += r->side[i].events[e];
         for (int x = 0; x < n_column; x++) {
             if (c[x].sum == SUM_MEMBER) add_member(row, rowset_row(r, i), c[x].member);
         }

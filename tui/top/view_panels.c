@@ -597,7 +597,8 @@ static void draw_thrash(view *v, cells *c, int row)
     int64_t late = 0;
     for (size_t i = 0; i < r->n; i++) {
         late += ((const proto_adapter *)rowset_row(r, i))->missed_adapter_load;
-        if (r->side[i].events > 1.5 && (most == none || r->side[i].events > r->side[most].events))
+        if (r->side[i].events[0] > 1.5 &&
+            (most == none || r->side[i].events[0] > r->side[most].events[0]))
             most = i;
     }
     bool thrash = d->now.evictions > 0.2 && most != none;
@@ -608,7 +609,7 @@ static void draw_thrash(view *v, cells *c, int row)
     if (most == none) return;
     const proto_adapter *a = rowset_row(r, most);
     (void)cells_printf(c, row, x, -1, thrash ? STYLE_BAD : STYLE_DIM, "; most: %s/%s, %.0f/min",
-                       a->tenant, a->name, r->side[most].events);
+                       a->tenant, a->name, r->side[most].events[0]);
 }
 
 static void draw_limited(view *v, cells *c, int row)
@@ -616,7 +617,7 @@ static void draw_limited(view *v, cells *c, int row)
     const rowset *r = view_rows(v, VIEW_LIMITS);
     double refusals = 0;
     int n = 0, x = 0;
-    for (size_t i = 0; i < r->n; i++) refusals += r->side[i].events;
+    for (size_t i = 0; i < r->n; i++) refusals += r->side[i].events[0];
     x = cells_printf(c, row, 0, -1, refusals > 0 ? STYLE_WARN : STYLE_DIM, "%.0f refusals a minute",
                      refusals);
     for (size_t i = 0; i < r->n && x < c->cols - 8; i++) {

@@ -373,8 +373,18 @@ def test_names_cannot_disturb_the_screen():
             t.key("x")
 
 
+def today_of(text, tenant):
+    """Its cell under TODAY; both are right-aligned."""
+    lines = text.split("\n")
+    end = next(x.index("TODAY") for x in lines if "TODAY" in x) + 5
+    return next(x for x in lines if x.startswith(tenant + " "))[:end].split()[-1]
+
+
 def test_the_server_goes_and_comes_back():
     with Server() as other:
+        r = other.ask(other.tenant("early"), "base", "hi", max_tokens=3)
+        spent = str(r.json["usage"]["total_tokens"])
+        other.booked()
         with Term(server=other, cols=100, rows=30) as t:
             t.wait("ready")
             other.stop(signal.SIGKILL)
@@ -383,6 +393,12 @@ def test_the_server_goes_and_comes_back():
             t.key("7")
             t.wait("EVENT")  # it can still be looked at
             other.start()
+            t.key("2")
+            text = t.wait(lambda x: re.search(r"^early +active", x, re.M))
+            assert today_of(text, "early") == spent, text
+            t.key("1")
+            text = t.wait(lambda x: re.search(r"^early +active", x, re.M) and "Tokens out/s" in x)
+            assert today_of(text, "early") == spent, text
             t.wait(lambda x: "ready" in x.split("\n")[0] and "data is" not in x)
             other.tenant("newcomer")
             t.key("2")

@@ -270,7 +270,13 @@ def test_the_way_back_in():
         conf, cert, key = (s.dir / p for p in ("lorad.conf", "tls/cert.pem", "tls/key.pem"))
         said = lorad("key", "--admin", "-c", conf, expect=1)
         assert "stop it first" in said, said
+        command = s.process.args
         s.stop()
+        with socket.create_server(("127.0.0.1", s.admin_port)):
+            taken = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE)
+        said = taken.stderr
+        assert taken.returncode == 1, taken
+        assert f"admin.listen: can't listen on 127.0.0.1:{s.admin_port}: Address already in use ('ss -ltnp' shows by whom)" in said, said
         said = lorad("key", "--admin", "-c", conf)
         s.admin_key = re.search(r"lk_\S+", said)[0]
         (s.dir / "admin.key").write_text(s.admin_key)

@@ -82,14 +82,24 @@ def who_waits_for_a_seat_is_held_by_the_queue():
 
 
 def a_slow_disk_is_storage():
+    """Also while the load goes on: what is told when the promise is over is told for good."""
+    def told():
+        return {c["name"]: c["verdict"] for c in server.stats()["classes"]}["standard"]
+
     def scene():
+        before = until(told)  # of what queued above
         server.admin("POST", "/tenants/acme/adapters/pirate/evict", expect=(200, 202, 204))
-        SLOW.write_text("150")
-        r = post(model="pirate")
-        SLOW.unlink()
-        assert r.status == 200, r
-        return [r]
+        SLOW.write_text("1000")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(post, model="pirate")
+            verdict = until(lambda: told() if told() != before else None)
+            assert "adapter_load" not in verdict and not asked.done(), verdict
+            SLOW.unlink()
+        assert asked.result().status == 200, asked.result()
+        return [asked.result()]
+    server.admin("PATCH", "/tenants/acme", {"targets": {"standard": {"ttft_ms": 300}}})
     unless_the_machine(scene, "storage")
+    server.admin("PATCH", "/tenants/acme", {"targets": {"standard": None}})
 
 
 def a_process_that_stands_still_is_the_machine():

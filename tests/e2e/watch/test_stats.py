@@ -100,6 +100,27 @@ def test_counts_equal_the_ledger():
     assert len(c["ttft_hist"]) == len(b["hist_bounds_us"]) + 1
 
 
+def test_loads_and_evictions_are_counted():
+    name = demo_adapters()[0]
+
+    def row():
+        return next(r for r in stats()["adapters"] if r["name"] == name)
+
+    def is_at(tier, loads):
+        r = row()
+        return r["tier"] == tier and r["loads"] == loads and r
+    was = row()["loads"]  # of residency, whatever pictures saw
+    assert was > 0 and is_at("device", was)["evictions"] == was - 1
+    s.admin("POST", f"/tenants/acme/adapters/{name}/evict", expect=(200, 202, 204))
+    gone = until(lambda: row()["tier"] != "device" and row())
+    assert gone["loads"] == gone["evictions"] == was, gone
+    for _ in range(2):  # twice between two pictures, perhaps
+        assert s.ask(key, name, "hi", max_tokens=1).status == 200
+        s.admin("POST", f"/tenants/acme/adapters/{name}/evict", expect=(200, 202, 204))
+    assert s.ask(key, name, "hi", max_tokens=1).status == 200
+    assert until(lambda: is_at("device", was + 3))["evictions"] == was + 2
+
+
 def test_nothing_new_is_small():
     def small():
         b = stats(cursor=stats()["cursor"])

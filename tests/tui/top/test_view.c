@@ -556,17 +556,19 @@ END_TEST
 START_TEST(the_thrasher_is_named)
 {
     static const char rows[] =
-        "\"adapters\":[{\"id\":\"11\",\"tenant\":\"acme\",\"name\":\"pirate\",\"loads\":%d},"
-        "{\"id\":\"12\",\"tenant\":\"acme\",\"name\":\"json\",\"loads\":%d}]";
+        "\"adapters\":[{\"id\":\"11\",\"tenant\":\"acme\",\"name\":\"pirate\",\"loads\":%d,"
+        "\"evictions\":%d},{\"id\":\"12\",\"tenant\":\"acme\",\"name\":\"json\",\"loads\":%d}]";
     char text[1024];
     start(1);
-    snprintf(text, sizeof(text), rows, 5, 900);
+    snprintf(text, sizeof(text), rows, 5, 4, 900);
     feed_it(answer("\"reset\":true", 1, text));
     press("3");
     ck_assert(shows("0.0 loads/s") && !shows("most:"));
-    snprintf(text, sizeof(text), rows, 25, 901);
+    snprintf(text, sizeof(text), rows, 25, 19, 901);
     feed_it(answer("\"reset\":false", 2, text));
     ck_assert(shows("most: acme/pirate, 40/min") && !shows("Thrashing"));
+    ck_assert(cells_resize(&c, 24, 120, true));
+    ck_assert(shows("LOAD/M EVIC/M") && shows("    40     30")); /* loads, evictions a minute */
     stop();
 }
 END_TEST
