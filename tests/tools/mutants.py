@@ -87,11 +87,10 @@ _rule("quant.order-of-x", "engine/cpu/linear.c",
       "turned[k] = x[w->quant.order[k]];", "turned[k] = x[k];",
       "cpu.test_kernels", "a quantised matrix reads x in its own order of columns")
 _rule("quant.zero", "engine/cpu/quant_kernels.h",
-      "if (f->form == SCALES_ZERO) d -= quant_load(s->off[i] + c) * (t->lean[i][r] - zero);", "",
+      "if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);", "",
       "cpu.test_kernels", "each column's own zero is taken away")
 _rule("quant.nested-min", "engine/cpu/quant_kernels.h",
-      "quant_parts(s->off[i], s->outer_min, parts + f->min_parts);",
-      "quant_parts(s->off[i], s->outer_min, parts);",
+      "quant_parts(off, outer_min, parts + f->min_parts);", "quant_parts(off, outer_min, parts);",
       "cpu.test_kernels", "nested mins have parts of their own")
 _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
