@@ -2,9 +2,9 @@
  * answer's place in its grammar.
  *
  * A run's next mask is put together by the engine itself where that is cheap: the masks of its
- * configurations' states are there and few tokens depend on the stack.  Otherwise
- * grammar_run_prepare() hands it to the helper.  Inside a string, most tokens change nothing that a
- * mask depends on: then the mask of the last token is kept as it is.
+ * configurations' states are there, or made with little work, and few tokens depend on the stack.
+ * Otherwise grammar_run_prepare() hands it to the helper.  Inside a string, most tokens change
+ * nothing that a mask depends on: then the mask of the last token is kept as it is.
  */
 #include "engine/grammar/grammar.h"
 
@@ -22,10 +22,11 @@
 #include "engine/grammar/grammar_outside.h"
 
 enum {
-    CACHE_MAX = 64,          /* compiled grammars kept */
-    INLINE_DEP_MAX = 4096,   /* dependent tokens that the engine tries itself */
-    DIRECT_DEP_MAX = 100000, /* with more, the whole vocabulary is tried at once */
-    WARM_WORK = 2000000,     /* configurations spent on masks ahead, when a grammar is compiled */
+    CACHE_MAX = 64,                /* compiled grammars kept */
+    INLINE_DEP_MAX = 4096,         /* dependent tokens that the engine tries itself */
+    DIRECT_DEP_MAX = 100000,       /* with more, the whole vocabulary is tried at once */
+    INLINE_WORK = 6000,            /* configurations that the engine makes itself for a new mask */
+    FIRST_WORK = 2000000,          /* and who begins an answer, for the first one */
     FREE_ROOM = GRAMMAR_TOKEN_MAX, /* a counter with so much room does not matter to any token */
 };
 static const size_t mask_bytes_max = (size_t)256 << 20; /* of all grammars together */
@@ -96,13 +97,14 @@ static state_mask *mask_of(const grammar *g, int32_t state)
     return atomic_load_explicit(slot_of(g, state), memory_order_acquire);
 }
 
-/* Builds and publishes; somebody else may be first.  NULL: it can't be kept or made. */
-static state_mask *make_mask(grammar *g, int32_t state, g_walk *w)
+/* Builds and publishes; somebody else may be first.  NULL: it can't be kept or made, or not with
+ * so little work. */
+static state_mask *make_mask(grammar *g, int32_t state, g_walk *w, uint64_t most)
 {
     grammar_maker *m = g->maker;
     state_mask *have = mask_of(g, state);
     if (have || atomic_load(&m->mask_bytes) > mask_bytes_max) return have;
-    state_mask *made = mask_build(&m->trie, &g->a, state, w);
+    state_mask *made = mask_build(&m->trie, &g->a, state, w, most);
     if (made && g->shown && !outside_add(&m->outside, g->shown, &g->a, state, w, made)) {
         mask_free(made);
         return NULL;
@@ -185,12 +187,28 @@ static void add_stops(grammar_run *r)
     if (!any) r->failed = true; /* the vocabulary can't spell it */
 }
 
+/* The masks of the states that are not there yet, as far as the work goes. */
+static void make_masks(grammar_run *r, g_walk *w, uint64_t most)
+{
+    uint64_t begin = w->work;
+    for (int i = 0; i < r->n_conf && w->work - begin < most; i++) {
+        if (is_end(r, &r->conf[i])) continue;
+        uint64_t left = most - (w->work - begin);
+        (void)make_mask(r->g, r->conf[i].state, w, left < MASK_WORK_MAX ? left : MASK_WORK_MAX);
+    }
+}
+
+/* What a new place needs, if it is little; the helper does the rest. */
+static void make_small(grammar_run *r, g_walk *w)
+{
+    bool asks = r->g && atomic_load(&r->state) == RUN_NEW && !r->over && !r->failed;
+    if (asks) make_masks(r, w, INLINE_WORK);
+}
+
 /* On the helper: whatever it takes, within bounds. */
 static void compute(grammar_run *r, g_walk *w)
 {
-    for (int i = 0; i < r->n_conf; i++) {
-        if (!is_end(r, &r->conf[i])) (void)make_mask(r->g, r->conf[i].state, w);
-    }
+    make_masks(r, w, UINT64_MAX);
     if (is_cheap(r, DIRECT_DEP_MAX)) {
         compose(r, w);
     } else {
@@ -383,6 +401,7 @@ static void take_rest(grammar_run *r, grammar_walk *w)
 static const uint32_t *form_mask(grammar_run *r, grammar_walk *w)
 {
     if (r->n_rest && atomic_load(&r->state) != RUN_QUEUED) take_rest(r, w);
+    make_small(r, w);
     grammar_run_prepare(r);
     int state = atomic_load_explicit(&r->state, memory_order_acquire);
     if (state == RUN_QUEUED) return NULL;
@@ -435,6 +454,7 @@ void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
         return;
     }
     settle(r, w, depth);
+    make_small(r, w);
     grammar_run_prepare(r);
 }
 
@@ -539,6 +559,7 @@ static bool begin_run(grammar_run *r)
     walk_begin(w, &r->g->a, NULL, 0);
     walk_add(w, (g_conf){r->g->a.rule[r->g->a.root].start, 0, BOUNDS_NONE, NODE_ROOT});
     settle(r, w, 0);
+    make_masks(r, w, FIRST_WORK);
     r->over = false; /* where only the empty text is allowed, the first token is one that ends it */
     grammar_walk_destroy(w);
     return true;
@@ -781,22 +802,6 @@ static void remember(grammar_maker *m, grammar *g)
     grammar_release(out);
 }
 
-/* Masks ahead of time, as far as a small budget goes: the first answer waits less.  Of tags only
- * the free text's: most answers have no other. */
-static void warm(grammar *g)
-{
-    g_walk *w = grammar_walk_create();
-    if (w && g->shown) {
-        (void)make_mask(g, g->a.home, w);
-        grammar_walk_destroy(w);
-        return;
-    }
-    for (int s = g->a.n_shared; w && s < g->a.n_states && w->work < WARM_WORK; s++) {
-        if (g->a.n_bytes[s] > 0 && g->a.need[s] < GRAMMAR_NEVER) (void)make_mask(g, s, w);
-    }
-    grammar_walk_destroy(w);
-}
-
 err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **out, err *e)
 {
     *out = NULL;
@@ -843,7 +848,6 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
         grammar_release(g);
         return err_set(e, ERR_NOMEM, "no memory");
     }
-    warm(g);
     remember(m, g);
     *out = g;
     return ERR_NONE;

@@ -67,10 +67,6 @@ typedef struct g_auto {
     int n_bounds;
     int32_t root; /* rule; called by nobody */
     int n_shared; /* states of the rules that stand first in every JSON grammar */
-    /* Of tags: the state in which free text is in no trigger (0: none), and which bytes lead out of
-     * it, a bit for four of them. */
-    int32_t home;
-    uint64_t leave_home;
 } g_auto;
 
 void g_auto_clear(g_auto *a);

@@ -2,7 +2,8 @@
  *
  * The tokens, sorted by bytes, stand in a trie laid out in preorder: a subtree is one
  * stretch of nodes and of tokens.  A state is tried with NODE_UNKNOWN below it; the
- * walk goes down the trie once.
+ * walk goes down the trie once, and no further where a loop takes all that follows: inside a
+ * string, say, it looks at few tokens but those with quotes and backslashes in them.
  */
 #include "engine/grammar/grammar_mask.h"
 
@@ -79,13 +80,29 @@ static void plant(token_trie *t, const word *list, int n)
     t->n_tokens = n;
 }
 
+/* 64 groups of bytes: marks and zero are alone, since classes of characters part them. */
+static int group_of(int byte)
+{
+    static const char marks[] = " !\"#$%&'()*+,-./0:;<=>?@[\\]^_`{|}~";
+    const char *mark = byte ? strchr(marks, byte) : NULL;
+    if (byte >= 0x80) return 48 + (byte - 0x80) / 8;
+    if (mark) return (int)(mark - marks);
+    if (byte < ' ' || byte == 0x7F) return 40;
+    if (byte <= '9') return 41;
+    return 42 + (byte >= 'a' ? 2 : 0) + ((byte | 0x20) > 'f');
+}
+
 /* From the last node to the first: those below one stand behind it. */
 static void note_bytes_below(token_trie *t)
 {
+    for (int b = 0; b < 256; b++) t->group[b] = (uint8_t)group_of(b);
     for (int i = t->n_nodes - 1; i >= 0; i--) {
         trie_node *n = &t->node[i];
-        for (int k = i + 1; k < n->skip; k = t->node[k].skip)
-            n->below |= t->node[k].below | 1ULL << (t->node[k].byte >> 2);
+        for (int k = i + 1; k < n->skip; k = t->node[k].skip) {
+            const trie_node *child = &t->node[k];
+            n->below |= child->below | 1ULL << t->group[child->byte];
+            if (child->tall >= n->tall) n->tall = (uint8_t)(child->tall + 1);
+        }
     }
 }
 
@@ -169,44 +186,151 @@ static uint8_t kind_of(const g_walk *w, int depth, bool left)
     return least <= KIND_MOST ? (uint8_t)least : KIND_DEPENDS;
 }
 
-/* Free text is in no trigger there, and no token of the subtree begins one. */
-static bool stays_home(const g_auto *a, const g_walk *w, const trie_node *n)
+/* A stretch of tokens of one kind. */
+typedef struct {
+    int32_t from, n;
+    uint8_t kind;
+} stretch;
+
+/* A state's loops: groups of bytes all of which lead back to it (where that is counted: and nowhere
+ * else), and groups of which some byte leads anywhere. */
+typedef struct {
+    int32_t state;
+    bool known, counts;
+    uint64_t back, takes;
+} turn;
+
+enum { TURNS = 16, LOOK_MAX = 8 };
+
+typedef struct {
+    const token_trie *t;
+    const g_auto *a;
+    g_walk *w;
+    stretch *list;
+    int n, cap;
+    turn turn[TURNS]; /* of states that were asked for lately */
+} sorter;
+
+static const turn *turn_of(sorter *s, int32_t state)
 {
-    int from = w->conf_at[n->depth];
-    return a->home && w->conf_at[n->depth + 1] - from == 2 && w->conf[from].state == a->home &&
-           !(n->below & a->leave_home);
+    enum { PLAIN = 1, COUNT = 2, AWAY = 4 };
+    turn *t = &s->turn[state % TURNS];
+    if (t->known && t->state == state) return t;
+    *t = (turn){.state = state, .known = true};
+    uint8_t way[256] = {0};
+    uint64_t other = 0;
+    const g_edge *e = &s->a->edge[s->a->first[state]];
+    for (int k = 0; k < s->a->n_bytes[state]; k++, e++) {
+        int how = e->to != state ? AWAY : e->step == STEP_COUNT ? COUNT : PLAIN;
+        t->counts |= how == COUNT;
+        for (int b = e->lo; b <= e->hi; b++) way[b] |= (uint8_t)how;
+    }
+    for (int b = 0; b < 256; b++) {
+        uint64_t bit = 1ULL << s->t->group[b];
+        if (t->counts ? way[b] != COUNT : !(way[b] & PLAIN)) other |= bit;
+        if (way[b]) t->takes |= bit;
+    }
+    t->back = ~other;
+    return t;
 }
 
-/* kind[place] for all tokens.  False: too much work. */
-static bool sort_tokens(const token_trie *t, const g_auto *a, int32_t state, g_walk *w,
-                        uint8_t *kind)
+/* Whether no other way of the set behind the node's byte takes a byte below it. */
+static bool is_alone(sorter *s, const trie_node *n, const g_conf *f)
 {
-    bool inherited[GRAMMAR_TOKEN_MAX + 2] = {false};
-    bool root = a->rule_of[state] == a->root;
-    walk_begin(w, a, NULL, 0);
+    const g_walk *w = s->w;
+    for (int i = w->conf_at[n->depth]; i < w->conf_at[n->depth + 1]; i++) {
+        const g_conf *other = &w->conf[i];
+        if (other != f && (n->below & turn_of(s, other->state)->takes)) return false;
+    }
+    return true;
+}
+
+/* Below the node the walk only turns in a loop that it is in: all tokens there may come, if the
+ * counter has room for their bytes and *count more (-1: nothing is counted). */
+static bool stays(sorter *s, const trie_node *n, bool left, int *count)
+{
+    const g_walk *w = s->w;
+    int from = w->conf_at[n->depth], end = w->conf_at[n->depth + 1];
+    for (int i = from; i < end && i < from + LOOK_MAX; i++) {
+        const g_conf *f = &w->conf[i];
+        const turn *t = turn_of(s, f->state);
+        bool counts = t->counts, bottom = counts && f->node < 0 && f->bounds == BOUNDS_UNKNOWN;
+        if (n->below & ~t->back) continue;
+        int max = f->bounds < 0 ? -1 : s->a->bounds[f->bounds].max;
+        bool room = !counts || max < 0 || max - f->c >= n->tall, maybe;
+        *count = bottom ? f->c : -1;
+        if (!bottom && room && bottom_count(w, f, &maybe) == 0 && !maybe) return true;
+        if (bottom && !left && end - from <= LOOK_MAX && is_alone(s, n, f)) return true;
+    }
+    return false;
+}
+
+/* False: no memory. */
+static bool emit(sorter *s, int32_t from, int n, int kind)
+{
+    stretch *last = s->n ? &s->list[s->n - 1] : NULL;
+    if (n == 0 || kind == KIND_NEVER) return true;
+    if (last && last->kind == kind && last->from + last->n == from) {
+        last->n += n;
+        return true;
+    }
+    if (s->n == s->cap) {
+        int cap = s->cap ? 2 * s->cap : 256;
+        stretch *more = realloc(s->list, (size_t)cap * sizeof(*more));
+        if (!more) return false;
+        s->list = more;
+        s->cap = cap;
+    }
+    s->list[s->n++] = (stretch){from, n, (uint8_t)kind};
+    return true;
+}
+
+static int bytes_of(const token_trie *t, int place)
+{
+    return (int)(t->at[place + 1] - t->at[place]);
+}
+
+/* The tokens from place `from` to the end of the subtree; of one kind, if count < 0. */
+static bool emit_below(sorter *s, const trie_node *n, int32_t from, int kind, int count)
+{
+    const token_trie *t = s->t;
+    int32_t end = n->skip < t->n_nodes ? t->node[n->skip].token : t->n_tokens;
+    if (count < 0) return emit(s, from, end - from, kind);
+    bool ok = true;
+    for (int p = from; p < end && ok; p++) ok = emit(s, p, 1, count + bytes_of(t, p) - n->depth);
+    return ok;
+}
+
+/* Stretches of all tokens that may come.  False: more work than `most`, or no memory. */
+static bool sort_tokens(sorter *s, int32_t state, uint64_t most)
+{
+    const token_trie *t = s->t;
+    g_walk *w = s->w;
+    bool inherited[GRAMMAR_TOKEN_MAX + 2] = {false}, ok = true;
+    bool root = s->a->rule_of[state] == s->a->root;
+    walk_begin(w, s->a, NULL, 0);
     const g_conf start = {state, 0, BOUNDS_UNKNOWN, root ? NODE_ROOT : NODE_UNKNOWN};
     walk_set(w, &start, 1);
-    memset(kind, KIND_NEVER, (size_t)t->n_tokens);
     uint64_t begin = w->work;
-    for (int i = 0; i < t->n_nodes;) {
+    for (int i = 0; i < t->n_nodes && ok;) {
         const trie_node *n = &t->node[i];
         int d = n->depth;
         bool goes_on = walk_byte(w, d - 1, n->byte);
+        int count = -1;
         bool left = inherited[d - 1] || w->left_at[d];
         inherited[d] = left;
-        if (w->work - begin > MASK_WORK_MAX) return false;
-        bool home = goes_on && stays_home(a, w, n);
-        if (!goes_on || home) {
-            int end = n->skip < t->n_nodes ? t->node[n->skip].token : t->n_tokens;
-            if (left || home)
-                memset(kind + n->token, home ? 0 : KIND_DEPENDS, (size_t)(end - n->token));
+        if (w->work - begin > most) return false;
+        if (!goes_on) {
+            if (left) ok = emit_below(s, n, n->token, KIND_DEPENDS, -1);
             i = n->skip;
             continue;
         }
-        if (n->n_tokens) memset(kind + n->token, kind_of(w, d, left), n->n_tokens);
-        i++;
+        if (n->n_tokens) ok = emit(s, n->token, n->n_tokens, kind_of(w, d, left));
+        bool skips = n->below && stays(s, n, left, &count);
+        if (skips && ok) ok = emit_below(s, n, n->token + n->n_tokens, 0, count);
+        i = skips ? n->skip : i + 1;
     }
-    return true;
+    return ok;
 }
 
 static int common(const token_trie *t, int a, int b)
@@ -229,22 +353,25 @@ void mask_free(state_mask *m)
     free(m);
 }
 
-static bool fill(state_mask *m, const token_trie *t, const uint8_t *kind, const int n_of[256])
+static bool fill(state_mask *m, const sorter *s)
 {
+    const token_trie *t = s->t;
     size_t words = mask_words(t->n_vocab);
-    int counted = 0;
-    for (int k = 1; k <= KIND_MOST; k++) counted += n_of[k];
-    m->n_dep = n_of[KIND_DEPENDS];
+    int n_free = 0, counted = 0, n_dep = 0;
+    for (int i = 0; i < s->n; i++) {
+        int kind = s->list[i].kind;
+        *(kind == 0 ? &n_free : kind == KIND_DEPENDS ? &m->n_dep : &counted) += s->list[i].n;
+    }
     m->dep = malloc(((size_t)m->n_dep + 1) * sizeof(*m->dep));
     m->dep_same = malloc((size_t)m->n_dep + 1);
     m->bytes = sizeof(*m) + (size_t)m->n_dep * 5;
-    if (counted || n_of[0] > t->n_vocab / DENSE) {
+    if (counted || n_free > t->n_vocab / DENSE) {
         m->bits = calloc(words, sizeof(*m->bits));
         m->bytes += words * sizeof(*m->bits);
         if (!m->bits) return false;
     } else {
-        m->list = malloc(((size_t)n_of[0] + 1) * sizeof(*m->list));
-        m->bytes += (size_t)n_of[0] * sizeof(*m->list);
+        m->list = malloc(((size_t)n_free + 1) * sizeof(*m->list));
+        m->bytes += (size_t)n_free * sizeof(*m->list);
         if (!m->list) return false;
     }
     if (counted) {
@@ -254,37 +381,34 @@ static bool fill(state_mask *m, const token_trie *t, const uint8_t *kind, const 
         memset(m->room, KIND_NEVER, (size_t)t->n_vocab);
     }
     if (!m->dep || !m->dep_same) return false;
-    int n_dep = 0;
-    for (int p = 0; p < t->n_tokens; p++) {
-        int32_t id = t->id[p];
-        if (kind[p] == KIND_DEPENDS) {
-            m->dep_same[n_dep] = (uint8_t)(n_dep ? common(t, m->dep[n_dep - 1], p) : 0);
-            m->dep[n_dep++] = p;
-        } else if (kind[p] <= KIND_MOST) {
-            if (m->bits)
+    for (const stretch *x = s->list; x < s->list + s->n; x++) {
+        for (int p = x->from; p < x->from + x->n; p++) {
+            int32_t id = t->id[p];
+            if (x->kind == KIND_DEPENDS) {
+                m->dep_same[n_dep] = (uint8_t)(n_dep ? common(t, m->dep[n_dep - 1], p) : 0);
+                m->dep[n_dep++] = p;
+            } else if (m->bits) {
                 m->bits[id / 32] |= 1U << (id % 32);
-            else
+            } else {
                 m->list[m->n_list++] = id;
-            if (m->room) m->room[id] = kind[p];
-            if (kind[p] > m->max_room) m->max_room = kind[p];
+            }
+            if (m->room && x->kind != KIND_DEPENDS) m->room[id] = x->kind;
         }
+        if (x->kind <= KIND_MOST && x->kind > m->max_room) m->max_room = x->kind;
     }
     return true;
 }
 
-state_mask *mask_build(const token_trie *t, const g_auto *a, int32_t state, g_walk *w)
+state_mask *mask_build(const token_trie *t, const g_auto *a, int32_t state, g_walk *w,
+                       uint64_t most)
 {
-    uint8_t *kind = malloc((size_t)t->n_tokens + 1);
+    sorter s = {.t = t, .a = a, .w = w};
     state_mask *m = calloc(1, sizeof(*m));
     w->deepest = 0;
-    bool ok = kind && m && sort_tokens(t, a, state, w, kind);
-    if (ok) {
-        m->depth = w->deepest;
-        int n_of[256] = {0};
-        for (int p = 0; p < t->n_tokens; p++) n_of[kind[p]]++;
-        ok = fill(m, t, kind, n_of);
-    }
-    free(kind);
+    bool ok = m && sort_tokens(&s, state, most);
+    if (ok) m->depth = w->deepest;
+    if (ok) ok = fill(m, &s);
+    free(s.list);
     if (ok) return m;
     mask_free(m);
     return NULL;

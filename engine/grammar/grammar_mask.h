@@ -14,9 +14,10 @@ enum { MASK_WORK_MAX = 30000000 }; /* configurations for one mask; a second or s
 typedef struct trie_node {
     uint8_t byte, depth;
     uint16_t n_tokens; /* that end here (several ids may have the same bytes) */
+    uint8_t tall;      /* bytes that a token of the subtree has more, at most */
     int32_t skip;      /* first node behind the subtree */
     int32_t token;     /* place of the subtree's first token */
-    uint64_t below;    /* bytes of the nodes below, a bit for four of them */
+    uint64_t below;    /* groups of the bytes of the nodes below, a bit for each */
 } trie_node;
 
 /* The vocabulary without special and added tokens.  A token's place is its rank by bytes. */
@@ -26,7 +27,8 @@ typedef struct token_trie {
     int32_t *id;  /* [n_tokens] of a place */
     uint32_t *at; /* [n_tokens + 1] into bytes */
     uint8_t *bytes;
-    int32_t *place; /* [n_vocab] of an id; -1: never allowed */
+    int32_t *place;     /* [n_vocab] of an id; -1: never allowed */
+    uint8_t group[256]; /* of a byte, less than 64 */
 } token_trie;
 
 bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab); /* false: no memory */
@@ -55,8 +57,9 @@ static inline size_t mask_words(int n_vocab)
     return ((size_t)n_vocab + 31) / 32;
 }
 
-/* NULL: no memory, or more work than MASK_WORK_MAX. */
-state_mask *mask_build(const token_trie *t, const g_auto *a, int32_t state, g_walk *w);
+/* NULL: no memory, or more work than `most` (configurations). */
+state_mask *mask_build(const token_trie *t, const g_auto *a, int32_t state, g_walk *w,
+                       uint64_t most);
 void mask_free(state_mask *m);
 
 /* Adds what `m`, the mask of f's state, allows for the configuration f.  `among`: bits of the only

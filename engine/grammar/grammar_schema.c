@@ -760,8 +760,6 @@ static err_code build_auto(g_auto *out, const cJSON *schema, bool tagged, err *e
         gb_clear(&c->b);
     else
         rc = gb_finish(&c->b, root, n_shared, out, e);
-    if (!rc) out->home = c->home;
-    if (!rc) out->leave_home = c->leave_home;
     for (int i = 0; i < c->n_merged; i++) cJSON_Delete(c->merged[i]);
     for (int i = 0; i < c->n_known; i++) free(c->known[i].path);
     free(known);

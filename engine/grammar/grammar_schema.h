@@ -37,8 +37,6 @@ typedef struct {
     int n_merged;
     int64_t merged_nodes, merge_work; /* bounded: a small schema may ask for a lot */
     int nest;
-    int32_t home; /* g_auto's */
-    uint64_t leave_home;
     char path[256];
     size_t path_len;
     err *e;

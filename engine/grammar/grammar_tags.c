@@ -388,9 +388,6 @@ static bool put_all(tags *t, const cJSON *spec)
     if (!link_nodes(t)) return false;
     (void)new_node(t);
     if (t->c->rc || !plant_all(t, heads, t->first)) return false;
-    t->c->home = t->node[0].state;
-    for (int byte = 0; byte < 256; byte++)
-        if (t->node[0].child[byte]) t->c->leave_home |= 1ULL << (byte >> 2);
     t->after = gb_state(t->b);
     int k = n_triggers;
     cJSON_ArrayForEach(v, leads) gb_eps(t->b, t->trig[k++].dispatch, t->node[t->first].state);

@@ -1131,9 +1131,6 @@ _rule("tags.fail-links", "engine/grammar/grammar_tags.c",
 _rule("tags.heads-at-the-start", "engine/grammar/grammar_tags.c",
       "gb_eps(t->b, from, t->node[heads ? t->first : 0].state);", "gb_eps(t->b, from, t->node[0].state);",
       "engine.test_grammar", "what counts only where the answer begins counts there")
-_rule("tags.home", "engine/grammar/grammar_mask.c",
-      "!(n->below & a->leave_home)", "n->below",
-      "engine.test_grammar", "free text's mask looks at tokens that lead into a trigger")
 _rule("tags.hidden", "engine/grammar/grammar_outside.c",
       "bool may = open && !shown[i];", "bool may = !shown[i];",
       "engine.test_grammar", "inside of a tag no special token comes")
@@ -1197,6 +1194,15 @@ _rule("jinja.who-wrote-it", "engine/chat/jinja_value.c",
 _rule("grammar.masks", "engine/grammar/grammar_mask.c",
       "if (good == len) allow(out, id);", "if (good + 1 >= len) allow(out, id);",
       "engine.test_grammar", "a mask allows a token whose bytes all fit")
+_rule("grammar.loops", "engine/grammar/grammar_mask.c",
+      "if (n->below & ~t->back) continue;", "if (!t->back) continue;",
+      "engine.test_grammar", "a mask looks at tokens that lead out of a loop")
+_rule("grammar.loops-have-room", "engine/grammar/grammar_mask.c",
+      "max - f->c >= n->tall", "max - f->c >= 1",
+      "engine.test_grammar", "a loop that ends within a token is not taken for endless")
+_rule("grammar.loops-alone", "engine/grammar/grammar_mask.c",
+      "other != f && (n->below", "other == f && 0 && (n->below",
+      "engine.test_grammar", "a token that may leave a loop that counts depends on more than its bytes")
 _rule("grammar.bounds", "engine/grammar/grammar_walk.c",
       "if (max >= 0 && f.c >= max) continue;", "if (max >= 0 && f.c > max) continue;",
       "engine.test_grammar", "a repetition ends at its bound")

@@ -346,6 +346,25 @@ START_TEST(masks_are_what_asking_each_token_says)
 }
 END_TEST
 
+/* Where a loop takes all that follows, tokens are not looked at one by one: loops that end within a
+ * token, that others stand beside, that count, and those of keys that are no names. */
+START_TEST(masks_of_loops_are_what_asking_each_token_says)
+{
+    static const char *const forms[][3] = {
+        {"regex", " [a-zA-Z]{0,9}", " a"},
+        {"regex", "[a-z]{9,10}[a-z]*x", "zqzqzqzqzqzq"},
+        {"regex", "([a-f]+|[a-z ]{9,14})z", "diecisi"},
+        {"schema", "{\"type\":\"string\",\"maxLength\":12}", "\"veintidos"},
+        {"schema", OTHERS, "{\"abc"},
+    };
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        grammar *g = must(forms[i][0], forms[i][1]);
+        check_masks(g, forms[i][2]);
+        grammar_release(g);
+    }
+}
+END_TEST
+
 typedef struct {
     const char *kind, *spec;
     err_code rc;
@@ -997,6 +1016,7 @@ int main(void)
     tcase_add_test(t, takes_and_refuses_what_jsonschema_does);
     tcase_add_test(t, takes_single_texts);
     tcase_add_test(t, masks_are_what_asking_each_token_says);
+    tcase_add_test(t, masks_of_loops_are_what_asking_each_token_says);
     tcase_add_test(t, where_only_the_empty_text_is_allowed_the_first_token_ends_it);
     tcase_add_test(t, refuses_by_name);
     tcase_add_test(t, hostile_grammars_end_soon);
