@@ -92,10 +92,14 @@ static int group_of(int byte)
     return 42 + (byte >= 'a' ? 2 : 0) + ((byte | 0x20) > 'f');
 }
 
-/* From the last node to the first: those below one stand behind it. */
-static void note_bytes_below(token_trie *t)
+/* Those below a node stand behind it. */
+static void note_bytes(token_trie *t)
 {
-    for (int b = 0; b < 256; b++) t->group[b] = (uint8_t)group_of(b);
+    for (int b = 0; b < 256; b++) {
+        t->group[b] = (uint8_t)group_of(b);
+        t->top[b] = -1;
+    }
+    for (int i = 0; i < t->n_nodes; i = t->node[i].skip) t->top[t->node[i].byte] = i;
     for (int i = t->n_nodes - 1; i >= 0; i--) {
         trie_node *n = &t->node[i];
         for (int k = i + 1; k < n->skip; k = t->node[k].skip) {
@@ -123,7 +127,7 @@ bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
     if (list && n) qsort(list, (size_t)n, sizeof(*list), by_bytes);
     bool ok = list && allocate(t, list, n);
     if (ok) plant(t, list, n);
-    if (ok) note_bytes_below(t);
+    if (ok) note_bytes(t);
     free(list);
     if (!ok) trie_clear(t);
     return ok;
@@ -301,25 +305,21 @@ static bool emit_below(sorter *s, const trie_node *n, int32_t from, int kind, in
     return ok;
 }
 
-/* Stretches of all tokens that may come.  False: more work than `most`, or no memory. */
-static bool sort_tokens(sorter *s, int32_t state, uint64_t most)
+/* Stretches of the tokens of the subtree that may come.  False: more work than `most`, or no
+ * memory. */
+static bool sort_subtree(sorter *s, int32_t top, uint64_t most)
 {
     const token_trie *t = s->t;
     g_walk *w = s->w;
-    bool inherited[GRAMMAR_TOKEN_MAX + 2] = {false}, ok = true;
-    bool root = s->a->rule_of[state] == s->a->root;
-    walk_begin(w, s->a, NULL, 0);
-    const g_conf start = {state, 0, BOUNDS_UNKNOWN, root ? NODE_ROOT : NODE_UNKNOWN};
-    walk_set(w, &start, 1);
-    uint64_t begin = w->work;
-    for (int i = 0; i < t->n_nodes && ok;) {
+    bool inherited[GRAMMAR_TOKEN_MAX + 2], ok = true;
+    inherited[0] = false;
+    for (int i = top; i < t->node[top].skip && ok;) {
         const trie_node *n = &t->node[i];
-        int d = n->depth;
+        int d = n->depth, count = -1;
         bool goes_on = walk_byte(w, d - 1, n->byte);
-        int count = -1;
         bool left = inherited[d - 1] || w->left_at[d];
         inherited[d] = left;
-        if (w->work - begin > most) return false;
+        if (w->work > most) return false;
         if (!goes_on) {
             if (left) ok = emit_below(s, n, n->token, KIND_DEPENDS, -1);
             i = n->skip;
@@ -330,6 +330,24 @@ static bool sort_tokens(sorter *s, int32_t state, uint64_t most)
         if (skips && ok) ok = emit_below(s, n, n->token + n->n_tokens, 0, count);
         i = skips ? n->skip : i + 1;
     }
+    return ok;
+}
+
+/* Of all subtrees that begin with a byte which the state takes. */
+static bool sort_tokens(sorter *s, int32_t state, uint64_t most)
+{
+    const g_auto *a = s->a;
+    bool wanted[256] = {false}, ok = true;
+    const g_conf start = {state, 0, BOUNDS_UNKNOWN,
+                          a->rule_of[state] == a->root ? NODE_ROOT : NODE_UNKNOWN};
+    const g_edge *e = &a->edge[a->first[state]];
+    for (int k = 0; k < a->n_bytes[state]; k++, e++)
+        memset(wanted + e->lo, true, (size_t)e->hi - e->lo + 1);
+    walk_begin(s->w, a, NULL, 0);
+    walk_set(s->w, &start, 1);
+    most = s->w->work + most;
+    for (int b = 0; b < 256 && ok; b++)
+        if (wanted[b] && s->t->top[b] >= 0) ok = sort_subtree(s, s->t->top[b], most);
     return ok;
 }
 

@@ -28,6 +28,7 @@ typedef struct token_trie {
     uint32_t *at; /* [n_tokens + 1] into bytes */
     uint8_t *bytes;
     int32_t *place;     /* [n_vocab] of an id; -1: never allowed */
+    int32_t top[256];   /* node of a first byte; -1: none */
     uint8_t group[256]; /* of a byte, less than 64 */
 } token_trie;
 
