@@ -95,18 +95,12 @@ static unsigned kinds_of_words(const cJSON *s)
     return out;
 }
 
-static bool has_parts(const cJSON *s)
-{
-    return schema_get(s, "anyOf") || schema_get(s, "oneOf") || schema_get(s, "allOf") ||
-           schema_get(s, "$ref");
-}
-
 /* Kinds of values that hold, and no fewer; `written`: that are written. */
 static unsigned kinds_of(const cJSON *s, bool written)
 {
     const cJSON *types = schema_get(s, "type");
     unsigned out = types ? kinds_of_type(types) : ALL_KINDS;
-    if (written && !types && !has_parts(s) && kinds_of_words(s)) out = kinds_of_words(s);
+    if (written && !types && !schema_has_parts(s) && kinds_of_words(s)) out = kinds_of_words(s);
     if (has_values(s)) out &= kinds_of_values(s);
     if (cJSON_IsTrue(schema_get(s, "nullable"))) out |= 1U << NULL_KIND;
     return out;
@@ -145,8 +139,9 @@ static bool sizes_apart(const cJSON *a, const cJSON *b, const char *min, const c
 
 static bool is_closed(const cJSON *s)
 {
+    if (schema_get(s, "patternProperties")) return false;
     return cJSON_IsFalse(schema_get(s, "additionalProperties")) ||
-           (cJSON_IsFalse(schema_get(s, "unevaluatedProperties")) && !has_parts(s));
+           (cJSON_IsFalse(schema_get(s, "unevaluatedProperties")) && !schema_has_parts(s));
 }
 
 /* Does `s` write no such member?  An object with named members writes these alone. */
@@ -162,7 +157,7 @@ static bool objects_apart(proof p, const cJSON *a, const cJSON *b)
 {
     const cJSON *props = schema_get(a, "properties"), *others = schema_get(b, "properties");
     const cJSON *mine = schema_get(a, "required"), *theirs = schema_get(b, "required"), *v;
-    p.holds |= has_parts(a);
+    p.holds |= schema_has_parts(a);
     cJSON_ArrayForEach(v, theirs)
     {
         if (cJSON_IsString(v) && never_writes(a, v->valuestring, p.holds)) return true;

@@ -52,30 +52,14 @@ void schema_leave(schema_compiler *c, size_t old)
 
 /* --------------------------------------------------------------------- keywords -- */
 
-/* What is not here is refused. */
+/* What is not here is no keyword of any draft, and says nothing, as the specification wants it. */
 static const keyword keywords[] = {
-    {"title", NOTE},
-    {"description", NOTE},
-    {"default", NOTE},
-    {"example", NOTE},
-    {"examples", NOTE},
-    {"$schema", NOTE},
-    {"$id", NOTE},
-    {"id", NOTE},
-    {"$comment", NOTE},
-    {"$defs", NOTE},
-    {"definitions", NOTE},
-    {"deprecated", NOTE},
-    {"readOnly", NOTE},
-    {"writeOnly", NOTE},
-    {"discriminator", NOTE},
-    {"contentEncoding", NOTE},
-    {"contentMediaType", NOTE},
-    {"strict", NOTE},
     {"properties", OBJECT},
     {"required", OBJECT},
     {"additionalProperties", OBJECT},
     {"unevaluatedProperties", OBJECT},
+    {"patternProperties", OBJECT},
+    {"propertyNames", OBJECT},
     {"minProperties", OBJECT},
     {"maxProperties", OBJECT},
     {"items", ARRAY},
@@ -83,6 +67,9 @@ static const keyword keywords[] = {
     {"minItems", ARRAY},
     {"maxItems", ARRAY},
     {"uniqueItems", ARRAY},
+    {"unevaluatedItems", ARRAY},
+    {"additionalItems", ARRAY},
+    {"contains", ARRAY},
     {"minLength", STRING},
     {"maxLength", STRING},
     {"pattern", STRING},
@@ -100,6 +87,16 @@ static const keyword keywords[] = {
     {"oneOf", ANY},
     {"allOf", ANY},
     {"$ref", ANY},
+    {"not", ANY},
+    {"if", ANY},
+    {"dependencies", OBJECT},
+    {"dependentRequired", OBJECT},
+    {"dependentSchemas", OBJECT},
+    {"$dynamicRef", REFUSED},
+    {"$recursiveRef", REFUSED},
+    {"disallow", REFUSED}, /* these three: draft 3 */
+    {"divisibleBy", REFUSED},
+    {"extends", REFUSED},
 };
 
 const keyword *schema_keyword(const char *name)
@@ -117,18 +114,17 @@ const cJSON *schema_get(const cJSON *s, const char *name)
 
 static bool is_note(const char *name)
 {
-    const keyword *k = schema_keyword(name);
-    return (k && k->kind == NOTE) || strncmp(name, "x-", 2) == 0;
+    return !schema_keyword(name);
 }
 
-/* All keywords are known; *only says whether there is one that says anything besides `but`. */
+/* All keywords are kept. */
 bool schema_check_words(schema_compiler *c, const cJSON *s)
 {
     const cJSON *v;
     cJSON_ArrayForEach(v, s)
     {
-        if (!schema_keyword(v->string) && !is_note(v->string))
-            return schema_unsupported(c, v->string, "");
+        const keyword *k = schema_keyword(v->string);
+        if (k && k->kind == REFUSED) return schema_unsupported(c, v->string, "");
     }
     return true;
 }
@@ -310,6 +306,28 @@ static cJSON *all_names(const cJSON *a, const cJSON *b)
     return out;
 }
 
+/* Values that either leaves out: {"enum": ..}. */
+static cJSON *all_left_out(const cJSON *a, const cJSON *b)
+{
+    cJSON *out = cJSON_CreateObject();
+    cJSON_AddItemToObject(out, "enum", all_names(schema_get(a, "enum"), schema_get(b, "enum")));
+    return out;
+}
+
+/* One of the first and one of the second; NULL: too many. */
+static cJSON *all_pairs(const cJSON *a, const cJSON *b)
+{
+    const cJSON *x, *y;
+    if (!cJSON_IsArray(a) || !cJSON_IsArray(b)) return NULL;
+    if ((int64_t)cJSON_GetArraySize(a) * cJSON_GetArraySize(b) > PAIRS_MAX) return NULL;
+    cJSON *out = cJSON_CreateArray();
+    cJSON_ArrayForEach(x, a)
+    {
+        cJSON_ArrayForEach(y, b) cJSON_AddItemToArray(out, both(x, y));
+    }
+    return out;
+}
+
 /* The stricter of two values of one keyword; NULL: they can't be joined. */
 static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
 {
@@ -328,7 +346,11 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "enum") == 0) return schema_common_values(a, b);
     if (strcmp(name, "required") == 0) return all_names(a, b);
     if (strcmp(name, "properties") == 0) return all_members(a, b);
-    if (strcmp(name, "items") == 0) return both(a, b);
+    if (strcmp(name, "items") == 0 || strcmp(name, "propertyNames") == 0) return both(a, b);
+    if (strcmp(name, "patternProperties") == 0) return all_members(a, b);
+    if (strcmp(name, "not") == 0) return all_left_out(a, b);
+    if (strcmp(name, "allOf") == 0) return all_names(a, b);
+    if (strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0) return all_pairs(a, b);
     if (strcmp(name, "additionalProperties") == 0) {
         if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return cJSON_CreateFalse();
         if (cJSON_IsTrue(a)) return cJSON_Duplicate(b, true);
@@ -390,6 +412,34 @@ static const char *name_in_sum(const cJSON *word)
     return closes ? "additionalProperties" : word->string;
 }
 
+/* Where a keyword cannot be joined: two of `const` hold for nothing, a second $ref is a part. */
+static bool said_otherwise(cJSON *out, const char *name, const cJSON *other)
+{
+    if (strcmp(name, "const") == 0) {
+        cJSON_DeleteItemFromObjectCaseSensitive(out, "enum");
+        return cJSON_AddArrayToObject(out, "enum") != NULL;
+    }
+    if (strcmp(name, "$ref") != 0) return false;
+    cJSON *all = cJSON_GetObjectItemCaseSensitive(out, "allOf"), *part = cJSON_CreateObject();
+    if (!all) all = cJSON_AddArrayToObject(out, "allOf");
+    cJSON_AddItemToObject(part, name, cJSON_Duplicate(other, true));
+    return cJSON_AddItemToArray(all, part);
+}
+
+/* A schema that shuts members out knows all patterns of the other's. */
+static bool knows_patterns(schema_compiler *c, const cJSON *closed, const cJSON *other)
+{
+    const cJSON *add = schema_get(closed, "additionalProperties"), *v;
+    const cJSON *more = schema_get(closed, "unevaluatedProperties");
+    if ((!add || cJSON_IsTrue(add)) && (!more || cJSON_IsTrue(more))) return true;
+    cJSON_ArrayForEach(v, schema_get(other, "patternProperties"))
+    {
+        if (!schema_get(schema_get(closed, "patternProperties"), v->string))
+            return schema_unsupported(c, "patternProperties", " where another part adds patterns");
+    }
+    return true;
+}
+
 /* What satisfies both; owned by the compiler. */
 cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
@@ -398,6 +448,10 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         return schema_own(c, none ? cJSON_CreateFalse()
                                   : cJSON_Duplicate(cJSON_IsObject(a) ? a : b, true));
     }
+    if (!schema_may_turn(c, a, b)) return NULL;
+    a = schema_plain(c, a, false);
+    b = schema_plain(c, b, true);
+    if (!a || !b || !knows_patterns(c, a, b) || !knows_patterns(c, b, a)) return NULL;
     const cJSON *members_a = schema_get(a, "properties"), *members_b = schema_get(b, "properties");
     if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
     if (!can_stand_together(c, a, b)) return NULL;
@@ -405,11 +459,12 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
     const cJSON *v;
     for (v = out ? b->child : NULL; v; v = v->next) {
         const char *name = name_in_sum(v);
-        const cJSON *mine = schema_get(a, name);
+        const cJSON *mine = schema_get(out, name);
         if (!mine) cJSON_AddItemToObject(out, name, cJSON_Duplicate(v, true));
         if (!mine || is_note(name)) continue;
         if (!may_join(c, mine, v)) return NULL;
         cJSON *joined = join(name, mine, v);
+        if (!joined && said_otherwise(out, name, v)) continue;
         if (!joined) {
             (void)schema_unsupported(c, name, " where two parts say it differently");
             return NULL;
@@ -417,6 +472,11 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         cJSON_ReplaceItemInObjectCaseSensitive(out, name, joined);
     }
     return out;
+}
+
+cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    return schema_own(c, both(a, b));
 }
 
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name)

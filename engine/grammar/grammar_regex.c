@@ -618,3 +618,94 @@ err_code g_regex_lengths(const char *pattern, size_t len, int64_t *least, int64_
     drop(&p);
     return p.rc;
 }
+
+/* ---------------------------------------------------------------------- finding -- */
+
+enum { TEXT_MAX = 256, CHAIN_MAX = 300, FIND_MAX = 20000 /* parts passed */ };
+
+typedef struct {
+    bool at[TEXT_MAX + 1]; /* places between characters */
+} places;
+
+typedef struct {
+    const parser *p;
+    const char *s;
+    int n, work;
+} finder;
+
+static places pass(finder *f, int i, places from);
+
+static bool in_class(const g_class *c, unsigned char ch)
+{
+    for (int i = 0; i < c->n; i++)
+        if (ch >= c->r[i].lo && ch <= c->r[i].hi) return true;
+    return false;
+}
+
+static bool unite(places *a, const places *b)
+{
+    bool more = false;
+    for (int k = 0; k <= TEXT_MAX; k++) {
+        more |= b->at[k] && !a->at[k];
+        a->at[k] |= b->at[k];
+    }
+    return more;
+}
+
+/* A place is reached by more and more turns, or by none: as many turns as the text has places. */
+static places pass_repeat(finder *f, const node *x, places from)
+{
+    int least = x->min < f->n + 1 ? x->min : f->n + 1;
+    for (int k = 0; k < least; k++) from = pass(f, x->a, from);
+    places all = from;
+    for (int k = least; x->max < 0 || k < x->max; k++) {
+        from = pass(f, x->a, from);
+        if (!unite(&all, &from)) break;
+    }
+    return all;
+}
+
+/* Where the text stands behind a part that begins at one of the places. */
+static places pass(finder *f, int i, places from)
+{
+    const node *x = &f->p->list[i];
+    places out = {0};
+    if (++f->work > FIND_MAX) return out;
+    switch (x->kind) {
+    case R_EMPTY: return from;
+    case R_BEGIN: out.at[0] = from.at[0]; return out;
+    case R_END: out.at[f->n] = from.at[f->n]; return out;
+    case R_CLASS:
+        for (int k = 0; k < f->n; k++)
+            out.at[k + 1] = from.at[k] && in_class(f->p->cls[x->a], (unsigned char)f->s[k]);
+        return out;
+    case R_REPEAT: return pass_repeat(f, x, from);
+    case R_CAT: return pass(f, x->b, pass(f, x->a, from));
+    case R_ALT: {
+        places a = pass(f, x->a, from), b = pass(f, x->b, from);
+        (void)unite(&a, &b);
+        return a;
+    }
+    }
+    return out;
+}
+
+err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *found, err *e)
+{
+    parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
+    finder f = {&p, text, (int)strnlen(text, TEXT_MAX + 1), 0};
+    int root;
+    bool plain = f.n <= TEXT_MAX;
+    for (int i = 0; i < f.n; i++) plain = plain && text[i] >= ' ' && text[i] < 0x7F;
+    if (!parse(&p, &root) && (!plain || p.n > CHAIN_MAX))
+        p.rc = err_set(e, ERR_UNSUPPORTED, "it is too long, or the text is not plain");
+    places anywhere, end = {0};
+    memset(&anywhere, 0, sizeof(anywhere));
+    for (int i = 0; i <= f.n && !p.rc; i++) anywhere.at[i] = true;
+    if (!p.rc) end = pass(&f, root, anywhere);
+    if (f.work > FIND_MAX) p.rc = err_set(e, ERR_UNSUPPORTED, "it takes too long to find");
+    *found = false;
+    for (int i = 0; i <= f.n; i++) *found |= i <= TEXT_MAX && end.at[i];
+    drop(&p);
+    return p.rc;
+}

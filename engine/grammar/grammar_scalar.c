@@ -29,7 +29,7 @@ void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to
 /* ------------------------------------------------------------------------- strings -- */
 
 typedef struct {
-    const char *name, *pattern; /* NULL: says nothing that a grammar could hold */
+    const char *name, *pattern;
 } format;
 
 #define B255 "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -42,6 +42,7 @@ typedef struct {
 #define LABEL "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 #define HOST  LABEL "(\\." LABEL "){1,4}"
 
+/* What is not here is no format of the specification, and says nothing. */
 static const format formats[] = {
     {"date", DATE},
     {"time", TIME},
@@ -57,15 +58,14 @@ static const format formats[] = {
     {"uri", "https?://" HOST
             "(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~-]{0,40}){0,8}(\\?[A-Za-z0-9._~=&-]{0,60})?"},
     {"uri-reference", "(https?://" HOST ")?(/[A-Za-z0-9._~-]{1,40}){1,8}"},
+    {"iri", "https?://" HOST "(/[A-Za-z0-9._~-]{0,40}){0,8}"},
+    {"iri-reference", "(/[A-Za-z0-9._~-]{1,40}){1,8}"},
+    {"uri-template", "https?://" HOST "(/[A-Za-z0-9._~-]{0,40}){0,8}(/\\{[a-z]{1,20}\\})?"},
+    {"idn-hostname", HOST},
+    {"json-pointer", "(/[A-Za-z0-9_-]{0,40}){0,8}"},
+    {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|(/[A-Za-z0-9_-]{0,40}){0,8})"},
+    {"regex", "[A-Za-z0-9 _-]{0,60}"},
     {"byte", "([A-Za-z0-9+/]{4}){0,64}([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
-    {"password", NULL},
-    {"binary", NULL},
-    {"textarea", NULL},
-    {"path", NULL},
-    {"file-path", NULL},
-    {"directory-path", NULL},
-    {"phone", NULL},
-    {"color", NULL},
 };
 
 static bool check_lengths(schema_compiler *c, const char *pattern, const char *word, int64_t min,
@@ -88,6 +88,16 @@ static bool check_lengths(schema_compiler *c, const char *pattern, const char *w
     return true;
 }
 
+bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found)
+{
+    err e;
+    size_t len = strlen(pattern);
+    c->merge_work += (int64_t)(len + 1) * (int64_t)(strlen(name) + 1);
+    if (c->merge_work >= MERGE_WORK_MAX) return schema_fail(c, ERR_LIMIT, "too much to compare");
+    if (g_regex_finds(pattern, len, name, found, &e) == ERR_NONE) return true;
+    return schema_unsupported(c, pattern, " as an expression for such names");
+}
+
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
@@ -105,8 +115,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
         size_t i = 0, n = sizeof(formats) / sizeof(formats[0]);
         const char *name = cJSON_IsString(form) ? form->valuestring : "";
         while (i < n && strcmp(formats[i].name, name) != 0) i++;
-        if (i == n) return schema_fail(c, ERR_UNSUPPORTED, "the format is not supported");
-        text = formats[i].pattern;
+        text = i < n ? formats[i].pattern : NULL;
         word = "format";
     }
     if (!text) {

@@ -105,12 +105,16 @@ static void member(schema_compiler *c, int32_t from, int32_t key, int32_t bounds
     gb_call(b, space(b, after), value, BOUNDS_NONE, to);
 }
 
-/* "{" pairs "}" of any keys. */
-static void map(schema_compiler *c, int32_t from, int32_t value, int64_t min, int64_t max,
+/* Rules of a member's key and of its value. */
+typedef struct {
+    int32_t key, bounds, value;
+} pair;
+
+/* "{" members "}", each like one of the pairs. */
+static void map(schema_compiler *c, int32_t from, const pair *p, int n, int64_t min, int64_t max,
                 int32_t to)
 {
     g_builder *b = &c->b;
-    int32_t length = gb_bounds(b, 0, KEY_MAX);
     int32_t open = gb_state(b), close = gb_state(b);
     schema_byte(b, from, '{', STEP_PLAIN, open);
     open = space(b, open);
@@ -119,9 +123,12 @@ static void map(schema_compiler *c, int32_t from, int32_t value, int64_t min, in
     if (max == 0) return;
     int32_t first = gb_state(b), loop = gb_state(b), comma = gb_state(b), out = gb_state(b);
     gb_enter(b, open, gb_bounds(b, 0, (int32_t)(max < 0 ? -1 : max - 1)), first);
-    member(c, first, c->bounded, length, value, loop);
     schema_byte(b, loop, ',', STEP_COUNT, comma);
-    member(c, space(b, comma), c->bounded, length, value, loop);
+    int32_t next = space(b, comma);
+    for (int i = 0; i < n; i++) {
+        member(c, first, p[i].key, p[i].bounds, p[i].value, loop);
+        member(c, next, p[i].key, p[i].bounds, p[i].value, loop);
+    }
     gb_leave(b, loop, out);
     gb_eps(b, space(b, out), close);
 }
@@ -158,7 +165,8 @@ static void build_shared(schema_compiler *c)
     c->value = gb_rule(b);
     c->object = gb_rule(b);
     c->array = gb_rule(b);
-    map(c, schema_start(c, c->object), c->value, 0, -1, schema_end(c, c->object));
+    const pair any = {c->bounded, gb_bounds(b, 0, KEY_MAX), c->value};
+    map(c, schema_start(c, c->object), &any, 1, 0, -1, schema_end(c, c->object));
     list(c, schema_start(c, c->array), c->value, 0, -1, schema_end(c, c->array));
     int32_t from = schema_start(c, c->value), to = schema_end(c, c->value);
     const int32_t kinds[] = {c->string, c->number, c->object, c->array};
@@ -218,11 +226,10 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
         return false;
     if (!schema_check_order(c, min, max)) return false;
     const cJSON *items = schema_get(s, "items"), *prefix = schema_get(s, "prefixItems");
+    if (!items) items = schema_get(s, "unevaluatedItems");
     if (cJSON_IsTrue(schema_get(s, "uniqueItems")) && max != 0 && max != 1) {
         return schema_unsupported(c, "uniqueItems", "");
     }
-    if (cJSON_IsArray(items))
-        return schema_unsupported(c, "items", " as an array (use prefixItems)");
     if (prefix && !cJSON_IsArray(prefix))
         return schema_fail(c, ERR_INPUT, "'prefixItems' must be an array");
     int32_t item = items ? rule_at(c, items, "items", -1) : c->value;
@@ -356,10 +363,60 @@ typedef struct {
     bool required;
 } property;
 
-/* Named members in order, then those that are required without being described. */
-static property *properties_of(schema_compiler *c, const cJSON *props, const cJSON *required,
-                               int *n)
+/* Whether the schema of names holds for one; only what speaks of it alone is understood. */
+static bool name_holds(schema_compiler *c, const cJSON *names, const char *name)
 {
+    const cJSON *v;
+    int64_t min = 0, max = -1, n = (int64_t)strlen(name);
+    bool holds = !cJSON_IsFalse(names), found = false;
+    cJSON *text = schema_own(c, cJSON_CreateString(name));
+    if (!schema_take_size(c, names, "minLength", &min) ||
+        !schema_take_size(c, names, "maxLength", &max) || !text)
+        return false;
+    cJSON_ArrayForEach(v, names)
+    {
+        const char *w = v->string;
+        if (strcmp(w, "pattern") == 0 && cJSON_IsString(v)) {
+            holds = holds && schema_matches(c, v->valuestring, name, &found) && found;
+        } else if (strcmp(w, "minLength") == 0 || strcmp(w, "maxLength") == 0) {
+            for (const char *p = name; *p; p++) n -= ((unsigned char)*p & 0xC0) == 0x80;
+            holds = holds && n >= min && (max < 0 || n <= max);
+        } else if (strcmp(w, "const") == 0) {
+            holds = holds && json_same(v, text);
+        } else if (strcmp(w, "enum") == 0) {
+            holds = holds && schema_requires(v, name);
+        } else if (strcmp(w, "type") == 0) {
+            holds = holds && schema_type_has(v, "string");
+        } else if (schema_keyword(w)) {
+            return schema_unsupported(c, "propertyNames", " of this schema");
+        }
+    }
+    return holds;
+}
+
+/* What holds for a member: its own schema (NULL: none), those of the patterns that its name matches;
+ * or else that of additional ones.  NULL: anything. */
+static const cJSON *schema_of_member(schema_compiler *c, const cJSON *s, const char *name,
+                                     const cJSON *own)
+{
+    const cJSON *v, *names = schema_get(s, "propertyNames");
+    const cJSON *add = schema_get(s, "additionalProperties");
+    bool found = false;
+    if (names && !name_holds(c, names, name)) return schema_own(c, cJSON_CreateFalse());
+    cJSON_ArrayForEach(v, schema_get(s, "patternProperties"))
+    {
+        if (!schema_matches(c, v->string, name, &found)) return NULL;
+        if (found) own = own ? schema_both(c, own, v) : v;
+        if (c->rc) return NULL;
+    }
+    if (own) return own;
+    return add ? add : schema_get(s, "unevaluatedProperties");
+}
+
+/* Named members in order, then those that are required without being described. */
+static property *properties_of(schema_compiler *c, const cJSON *s, int *n)
+{
+    const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
     int cap = cJSON_GetArraySize(props) + cJSON_GetArraySize(required);
     property *list_of = calloc((size_t)cap + 1, sizeof(*list_of));
     *n = 0;
@@ -381,6 +438,8 @@ static property *properties_of(schema_compiler *c, const cJSON *props, const cJS
         if (!schema_get(props, v->valuestring))
             list_of[(*n)++] = (property){v->valuestring, NULL, true};
     }
+    for (int i = 0; i < *n && !c->rc; i++)
+        list_of[i].schema = schema_of_member(c, s, list_of[i].name, list_of[i].schema);
     return list_of;
 }
 
@@ -439,6 +498,84 @@ static void with_names(schema_compiler *c, const property *p, int n, const cJSON
     }
 }
 
+/* `"`, the expression, any plain text where it does not say how it ends, `"`. */
+static int32_t key_rule(schema_compiler *c, const char *pattern)
+{
+    g_builder *b = &c->b;
+    int32_t before = b->current, rule = gb_rule(b), open = gb_state(b), close = gb_state(b);
+    schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
+    err e;
+    err_code rc = gb_regex(b, open, pattern, strlen(pattern), true, close, &e);
+    if (rc) (void)schema_unsupported(c, "patternProperties", " with such an expression");
+    if (!strchr(pattern, '$')) {
+        int32_t loop = gb_state(b), out = gb_state(b);
+        gb_enter(b, close, gb_bounds(b, 0, KEY_MAX), loop);
+        gb_bytes(b, loop, '#', '[', STEP_COUNT, loop);
+        gb_bytes(b, loop, ']', '~', STEP_COUNT, loop);
+        gb_leave(b, loop, out);
+        close = out;
+    }
+    schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
+    b->current = before;
+    return rule;
+}
+
+/* Both begin with letters that differ: "^a.." and "^b..". */
+static bool begin_apart(const char *a, const char *b)
+{
+    if (*a++ != '^' || *b++ != '^' || strchr(a, '|') || strchr(b, '|')) return false;
+    for (;; a++, b++) {
+        bool plain = *a && *b && !strpbrk((char[]){*a, *b, 0}, ".*+?()[]{}\\^$");
+        if (!plain || (a[1] && strchr("*?{", a[1])) || (b[1] && strchr("*?{", b[1]))) return false;
+        if (*a != *b) return true;
+    }
+}
+
+/* Members whose names match a pattern, and no others; each has a value that holds for all patterns
+ * which may match it. */
+static void build_patterns(schema_compiler *c, const cJSON *s, int64_t min, int64_t max,
+                           int32_t from, int32_t to)
+{
+    const cJSON *patterns = schema_get(s, "patternProperties"), *v, *w;
+    int n = cJSON_GetArraySize(patterns), k = 0;
+    pair *list_of = calloc((size_t)n, sizeof(*list_of));
+    if (!list_of || schema_get(s, "propertyNames")) {
+        free(list_of);
+        (void)schema_unsupported(c, "propertyNames", " beside patternProperties");
+        return;
+    }
+    cJSON_ArrayForEach(v, patterns)
+    {
+        const cJSON *value = v;
+        cJSON_ArrayForEach(w, patterns)
+        {
+            if (w != v && value && !begin_apart(v->string, w->string))
+                value = schema_both(c, value, w);
+        }
+        if (!value || c->rc || c->b.failed) break;
+        size_t old = schema_enter(c, "patternProperties", -1),
+               deep = schema_enter(c, v->string, -1);
+        list_of[k++] = (pair){key_rule(c, v->string), BOUNDS_NONE, rule_of(c, value)};
+        schema_leave(c, deep);
+        schema_leave(c, old);
+    }
+    if (!c->rc) map(c, from, list_of, k, min, max, to);
+    free(list_of);
+}
+
+/* Keys, where the names have a schema. */
+static const cJSON *schema_of_names(schema_compiler *c, const cJSON *names)
+{
+    cJSON *text = cJSON_CreateObject();
+    cJSON_AddStringToObject(text, "type", "string");
+    bool shaped = !cJSON_IsObject(names) || schema_get(names, "pattern") ||
+                  schema_get(names, "format") || schema_get(names, "enum") ||
+                  schema_get(names, "const") || schema_has_parts(names);
+    if (!shaped) cJSON_AddNumberToObject(text, "maxLength", KEY_MAX);
+    const cJSON *own = schema_own(c, text);
+    return own ? schema_both(c, own, names) : NULL;
+}
+
 static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
@@ -457,15 +594,22 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
     }
     if (!schema_check_order(c, min, max)) return false;
     int n = 0, n_required = 0;
-    property *p = properties_of(c, props, required, &n);
+    property *p = properties_of(c, s, &n);
     for (int i = 0; p && i < n; i++) n_required += p[i].required;
     bool closed = cJSON_IsFalse(add) || cJSON_IsFalse(more);
     int32_t other = -1;
     if (add && !closed) other = rule_at(c, add, "additionalProperties", -1);
     if (min > 1 && min > n_required) (void)schema_unsupported(c, "minProperties", " above 1 here");
-    if (p && n == 0 && !closed) {
-        if (other < 0) other = c->value;
-        map(c, from, other, min, max, to);
+    const cJSON *patterns = schema_get(s, "patternProperties"), *names;
+    names = schema_get(s, "propertyNames");
+    if (patterns || names) other = n == 0 && !patterns ? other : -1;
+    if (p && n == 0 && patterns && patterns->child) {
+        build_patterns(c, s, min, max, from, to);
+    } else if (p && n == 0 && !closed) {
+        pair any = {c->bounded, gb_bounds(&c->b, 0, KEY_MAX), other < 0 ? c->value : other};
+        if (names) any.bounds = BOUNDS_NONE;
+        if (names) any.key = rule_at(c, schema_of_names(c, names), "propertyNames", -1);
+        map(c, from, &any, 1, min, max, to);
     } else if (p) {
         if (max >= 0 && (other >= 0 || n > max))
             (void)schema_unsupported(c, "maxProperties", " beside these properties");
@@ -493,6 +637,47 @@ static bool has_type(const cJSON *types, const char *t)
            (strcmp(t, "integer") == 0 && schema_type_has(types, "number"));
 }
 
+/* `not` leaves values out. */
+static bool is_left_out(const cJSON *s, const cJSON *value)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, schema_get(schema_get(s, "not"), "enum"))
+    {
+        if (json_same(v, value)) return true;
+    }
+    return false;
+}
+
+/* Where `not` leaves out strings: others, as other_keys() has them, of true, false and null the
+ * rest.  Of numbers, arrays and objects none is written then. */
+static bool build_the_rest(schema_compiler *c, const cJSON *s, const char *t, int32_t from,
+                           int32_t to)
+{
+    static const char *const words[] = {"minLength", "maxLength", "pattern", "format"};
+    cJSON *names = schema_own(c, cJSON_CreateObject()), *literal = NULL;
+    const cJSON *v;
+    if (strcmp(t, "boolean") == 0 || strcmp(t, "null") == 0) {
+        for (int i = strcmp(t, "null") == 0 ? 2 : 0; i < (*t == 'n' ? 3 : 2); i++) {
+            literal = i == 2 ? cJSON_CreateNull() : cJSON_CreateBool(i == 0);
+            if (!is_left_out(s, literal)) print_text(c, from, literal, to);
+            cJSON_Delete(literal);
+        }
+        return !c->rc;
+    }
+    if (strcmp(t, "string") != 0 || !names) return !c->rc;
+    for (size_t i = 0; i < 4; i++)
+        if (schema_get(s, words[i])) return schema_unsupported(c, words[i], " beside 'not'");
+    cJSON_ArrayForEach(v, schema_get(schema_get(s, "not"), "enum"))
+    {
+        if (cJSON_IsString(v)) cJSON_AddItemToObject(names, v->valuestring, cJSON_CreateTrue());
+    }
+    int32_t before = c->b.current, rule = gb_rule(&c->b); /* counts in a frame of its own */
+    other_keys(c, schema_start(c, rule), names, schema_end(c, rule));
+    c->b.current = before;
+    gb_call(&c->b, from, rule, BOUNDS_NONE, to);
+    return !c->rc;
+}
+
 /* The values of an enum that the type allows; keywords that would cut further are refused. */
 static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values, int32_t from,
                          int32_t to)
@@ -501,8 +686,7 @@ static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values
     cJSON_ArrayForEach(v, s)
     {
         const keyword *k = schema_keyword(v->string);
-        if (k && k->kind != NOTE && k->kind != ANY)
-            return schema_unsupported(c, v->string, " beside enum");
+        if (k && k->kind != ANY) return schema_unsupported(c, v->string, " beside enum");
     }
     int n = cJSON_GetArraySize(values), used = 0;
     char **text = calloc((size_t)n + 1, sizeof(*text));
@@ -510,6 +694,7 @@ static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values
     cJSON_ArrayForEach(v, values)
     {
         if (!text || !len || (types && !has_type(types, type_of_value(v)))) continue;
+        if (is_left_out(s, v)) continue;
         text[used] = json_print(v);
         if (text[used]) len[used] = strlen(text[used]);
         if (!text[used++]) c->b.failed = true;
@@ -526,6 +711,13 @@ static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values
 
 static bool build_type(schema_compiler *c, const cJSON *s, const char *t, int32_t from, int32_t to)
 {
+    const cJSON *v;
+    cJSON_ArrayForEach(v, schema_get(schema_get(s, "not"), "enum"))
+    {
+        const char *out = type_of_value(v);
+        bool number = strcmp(out, "integer") == 0 && strcmp(t, "number") == 0;
+        if (number || strcmp(out, t) == 0) return build_the_rest(c, s, t, from, to);
+    }
     if (strcmp(t, "object") == 0) return build_object(c, s, from, to);
     if (strcmp(t, "array") == 0) return build_array(c, s, from, to);
     if (strcmp(t, "string") == 0) return schema_build_string(c, s, from, to);
@@ -557,7 +749,7 @@ static bool build_types(schema_compiler *c, const cJSON *s, int32_t from, int32_
     if (types) return true;
     static const char *const name_of[] = {
         [OBJECT] = "object", [ARRAY] = "array", [STRING] = "string", [NUMBER] = "number"};
-    bool wanted[ANY + 1] = {false}, any = true;
+    bool wanted[REFUSED + 1] = {false}, any = true;
     cJSON_ArrayForEach(v, s)
     {
         const keyword *k = schema_keyword(v->string);
@@ -568,6 +760,10 @@ static bool build_types(schema_compiler *c, const cJSON *s, int32_t from, int32_
         any = false;
         if (!build_type(c, s, name_of[k], from, to)) return false;
     }
+    for (int k = OBJECT; any && schema_get(s, "not") && k <= NUMBER; k++)
+        if (!build_type(c, s, name_of[k], from, to)) return false;
+    if (any && schema_get(s, "not"))
+        return build_type(c, s, "boolean", from, to) && build_type(c, s, "null", from, to);
     if (any) gb_call(&c->b, from, c->value, BOUNDS_NONE, to);
     return true;
 }
@@ -677,7 +873,8 @@ static bool build_one(schema_compiler *c, const cJSON *s, int32_t from, int32_t 
         gb_call(&c->b, from, c->value, BOUNDS_NONE, to);
         return true;
     }
-    if (!schema_check_words(c, s)) return false;
+    s = schema_plain(c, s, false);
+    if (!s || !schema_check_words(c, s)) return false;
     if (schema_get(s, "$ref")) {
         if (!schema_says_more_than(s, "$ref")) {
             gb_call(&c->b, from, rule_of(c, s), BOUNDS_NONE, to);

@@ -16,6 +16,7 @@ enum {
     REF_HOPS_MAX = 64, /* a $ref to a $ref ... */
     LENGTH_MAX = 1 << 30,
     MERGED_NODES_MAX = 100000,
+    PAIRS_MAX = 64,            /* of the branches of two anyOf */
     MERGE_WORK_MAX = 10000000, /* members compared */
     OTHERS_MAX = 1000,         /* named members beside additionalProperties */
     KEY_MAX = 64,              /* characters of a member's name that the schema does not give */
@@ -43,8 +44,8 @@ typedef struct {
     err_code rc;
 } schema_compiler;
 
-/* What a keyword speaks of; NOTE: it says nothing about the text. */
-typedef enum { NOTE, OBJECT, ARRAY, STRING, NUMBER, ANY } word_kind;
+/* What a keyword speaks of. */
+typedef enum { OBJECT, ARRAY, STRING, NUMBER, ANY, REFUSED } word_kind;
 
 typedef struct {
     const char *name;
@@ -57,7 +58,7 @@ bool schema_unsupported(schema_compiler *c, const char *word, const char *why);
 size_t schema_enter(schema_compiler *c, const char *name, int index);
 void schema_leave(schema_compiler *c, size_t old);
 
-const keyword *schema_keyword(const char *name); /* NULL: not known */
+const keyword *schema_keyword(const char *name); /* NULL: it says nothing about the text */
 const cJSON *schema_get(const cJSON *s, const char *name);
 bool schema_check_words(schema_compiler *c, const cJSON *s);
 bool schema_says_more_than(const cJSON *s, const char *but);
@@ -69,11 +70,20 @@ bool schema_check_order(schema_compiler *c, int64_t min, int64_t max);
 const cJSON *schema_target(schema_compiler *c, const cJSON *s);
 cJSON *schema_own(schema_compiler *c, cJSON *s); /* freed with the compiler */
 cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b);
+cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* {"allOf": [a, b]} */
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);
 cJSON *schema_common_values(const cJSON *a, const cJSON *b);
 bool schema_type_has(const cJSON *types, const char *t);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
+
+/* grammar_plain.c: the same in the words that are built, or `s`.  `part`: it stands beside others.
+ * NULL and an error. */
+const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part);
+/* Its `not` and `if` may stand beside what `outer` says of the unevaluated; or an error. */
+bool schema_may_turn(schema_compiler *c, const cJSON *outer, const cJSON *s);
+/* Does it hold others, of which more may be joined to it? */
+bool schema_has_parts(const cJSON *s);
 
 /* grammar_apart.c: is it proven that what is written for one never holds for the other? */
 bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other);
@@ -90,6 +100,8 @@ int32_t schema_rule(schema_compiler *c, const cJSON *s);
 /* grammar_tags.c: free text with tags in it. */
 bool grammar_put_tags(schema_compiler *c, const cJSON *spec, int32_t from, int32_t to);
 
+/* Is the expression found in a member's name? */
+bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found);
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
 bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t from, int32_t to);
 

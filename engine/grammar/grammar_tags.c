@@ -282,8 +282,7 @@ static bool put_members(tags *t, const cJSON *s, int32_t from, int32_t to)
     int32_t none = from, some = t->members->comma[0] ? gb_state(t->b) : from;
     cJSON_ArrayForEach(v, s)
     {
-        const keyword *word = schema_keyword(v->string);
-        bool held = word && word->kind == NOTE;
+        bool held = !schema_keyword(v->string);
         for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
             held |= strcmp(known[i], v->string) == 0;
         if (!held) return schema_unsupported(t->c, v->string, "stands beside single members");
