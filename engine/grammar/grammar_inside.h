@@ -134,8 +134,10 @@ void gb_class(g_builder *b, int32_t from, const g_class *c, bool json, edge_step
 err_code gb_regex(g_builder *b, int32_t from, const char *pattern, size_t len, bool json,
                   int32_t to, err *e);
 
-/* Least and most characters of what the pattern matches; *most < 0: no bound. */
-err_code g_regex_lengths(const char *pattern, size_t len, int64_t *least, int64_t *most, err *e);
+/* The same, of texts of `least` to `most` characters (< 0: no bound); where several parts of it may
+ * grow, not of all of these. */
+err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t len, int64_t least,
+                        int64_t most, bool json, int32_t to, err *e);
 
 /* Whether the pattern matches somewhere in a text of plain ASCII.  ERR_UNSUPPORTED where dialects may
  * differ. */

@@ -356,7 +356,7 @@ static bool leaves_the_rest(const cJSON *s)
 bool schema_may_turn(schema_compiler *c, const cJSON *outer, const cJSON *s)
 {
     const cJSON *not = schema_get(s, "not");
-    const char *word = not && !lists_values(not) ? "not" : schema_get(s, "if") ? "if" : NULL;
+    const char *word = not &&!lists_values(not ) ? "not" : schema_get(s, "if") ? "if" : NULL;
     if (!word || !leaves_the_rest(outer)) return true;
     return schema_unsupported(c, word, " beside what speaks of the unevaluated");
 }

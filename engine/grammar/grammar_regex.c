@@ -19,11 +19,12 @@ enum {
     NODES_MAX = 20000,
     CLASSES_MAX = 2000,
     NEST_MAX = 50,
+    FIT_MAX = 1000,
     REPEAT_MAX = 10000,
     COUNT_FROM = 9, /* so many repetitions of one class are counted, fewer are copied */
 };
 
-typedef enum { R_EMPTY, R_CLASS, R_CAT, R_ALT, R_REPEAT, R_BEGIN, R_END } node_kind;
+typedef enum { R_EMPTY, R_CLASS, R_CAT, R_ALT, R_REPEAT, R_BEGIN, R_END, R_NEVER } node_kind;
 
 typedef struct {
     node_kind kind;
@@ -457,6 +458,7 @@ static bool anchors_ok(parser *p, int i, bool first, bool last)
             break;
         }
         case R_EMPTY:
+        case R_NEVER:
         case R_CLASS: break;
         }
     }
@@ -517,6 +519,7 @@ static void lay(layout *l, int i, int32_t from, int32_t to)
         case R_EMPTY:
         case R_BEGIN:
         case R_END: gb_eps(b, from, to); break;
+        case R_NEVER: break;
         case R_CLASS: gb_class(b, from, l->p->cls[x->a], l->json, STEP_PLAIN, to); break;
         case R_REPEAT: lay_repeat(l, x, from, to); break;
         case R_ALT:
@@ -549,23 +552,6 @@ static void drop(parser *p)
     for (int i = 0; i < p->n_cls; i++) free(p->cls[i]);
     free((void *)p->cls);
     free(p->list);
-}
-
-err_code gb_regex(g_builder *b, int32_t from, const char *pattern, size_t len, bool json,
-                  int32_t to, err *e)
-{
-    parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
-    int root;
-    if (!parse(&p, &root)) {
-        layout l = {b, &p, json};
-        /* A loop may lead back to its own first state: it gets one nobody else leaves from. */
-        int32_t own = gb_state(b);
-        gb_eps(b, from, own);
-        lay(&l, root, own, to);
-        if (b->failed) p.rc = err_set(e, ERR_LIMIT, "the expression is too large");
-    }
-    drop(&p);
-    return p.rc;
 }
 
 /* ----------------------------------------------------------------------- lengths -- */
@@ -606,17 +592,115 @@ static lengths measure(const parser *p, int i)
     }
 }
 
-err_code g_regex_lengths(const char *pattern, size_t len, int64_t *least, int64_t *most, err *e)
+static void set_never(node *x)
+{
+    *x = (node){R_NEVER, 0, 0, 0, 0};
+}
+
+/* Parts that may grow without a bound, or by much. */
+static int growing(const parser *p, int i)
+{
+    int n = 0;
+    for (;; i = p->list[i].a) {
+        const node *x = &p->list[i];
+        bool pair = x->kind == R_CAT || x->kind == R_ALT;
+        if (x->kind == R_REPEAT) {
+            lengths one = measure(p, i);
+            n += one.most - one.least > COUNT_FROM;
+        }
+        if (!pair) return n;
+        n += growing(p, x->b);
+    }
+}
+
+static int64_t least_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Narrows what a part matches to texts of lo to hi characters: not to all of them, where several of
+ * its own parts may grow; each then gets a share of the room. */
+static void fit(parser *p, int i, int64_t lo, int64_t hi);
+
+static void fit_pair(parser *p, const node *x, int64_t lo, int64_t hi)
+{
+    lengths a = measure(p, x->a), b = measure(p, x->b);
+    int64_t room = hi - a.least - b.least, n = growing(p, x->a), m = growing(p, x->b);
+    int64_t room_a = a.most - a.least, room_b = b.most - b.least;
+    int64_t share = n + m > 0 ? room * n / (n + m) : room_a;
+    if (share > room_a) share = room_a;
+    if (room - share > room_b) share = least_of(room - room_b, room_a);
+    int64_t most_a = a.least + share, most_b = b.least + least_of(room - share, room_b);
+    int64_t want = lo - a.least - b.least; /* more than they have by themselves */
+    int64_t more_b = want > 0 ? least_of(want, most_b - b.least) : 0;
+    int64_t more_a = want - more_b > 0 ? want - more_b : 0;
+    fit(p, x->a, a.least + more_a, most_a);
+    fit(p, x->b, b.least + more_b, most_b);
+}
+
+static void fit_repeat(parser *p, node *x, int64_t lo, int64_t hi)
+{
+    enum { SHORT = 16 };
+    lengths one = measure(p, x->a);
+    if (one.most == 0) return;
+    int64_t max = x->max < 0 ? endless : x->max;
+    if (one.least < one.most) { /* all turns alike */
+        int64_t turns = least_of(max, hi / SHORT + 1);
+        int64_t each = hi / turns > one.least ? hi / turns : one.least;
+        if (x->min > 0 && hi / x->min < each) each = hi / x->min;
+        one.most = least_of(one.most, each);
+        fit(p, x->a, one.least, one.most);
+    }
+    if (one.most > 0) max = least_of(max, hi / one.most);
+    if (lo > 0 && one.least == 0) set_never(x);
+    if (one.least > 0 && (lo + one.least - 1) / one.least > x->min)
+        x->min = (int)least_of((lo + one.least - 1) / one.least, REPEAT_MAX + 1);
+    x->max = (int)least_of(max, REPEAT_MAX);
+    if (x->min > x->max) set_never(x);
+}
+
+static void fit(parser *p, int i, int64_t lo, int64_t hi)
+{
+    node *x = &p->list[i];
+    lengths all = measure(p, i);
+    if (all.least >= lo && all.most <= hi) return;
+    if (all.least > hi || all.most < lo) {
+        set_never(x);
+    } else if (x->kind == R_CAT) {
+        fit_pair(p, x, lo, hi);
+    } else if (x->kind == R_ALT) {
+        fit(p, x->a, lo, hi);
+        fit(p, x->b, lo, hi);
+    } else if (x->kind == R_REPEAT) {
+        fit_repeat(p, x, lo, hi);
+    }
+}
+
+err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t len, int64_t least,
+                        int64_t most, bool json, int32_t to, err *e)
 {
     parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
-    int root;
-    if (!parse(&p, &root)) {
-        lengths l = measure(&p, root);
-        *least = l.least;
-        *most = l.most >= endless ? -1 : l.most;
+    int root = 0;
+    bool sized = !parse(&p, &root) && (least > 0 || most >= 0);
+    if (sized && p.n > FIT_MAX)
+        (void)fail(&p, ERR_UNSUPPORTED, "lengths beside so long an expression");
+    if (sized && !p.rc) fit(&p, root, least, most < 0 ? endless - 1 : most);
+    if (!p.rc) {
+        layout l = {b, &p, json};
+        /* A loop may lead back to its own first state: it gets one nobody else leaves from. */
+        int32_t own = gb_state(b);
+        gb_eps(b, from, own);
+        lay(&l, root, own, to);
+        if (b->failed) p.rc = err_set(e, ERR_LIMIT, "the expression is too large");
     }
     drop(&p);
     return p.rc;
+}
+
+err_code gb_regex(g_builder *b, int32_t from, const char *pattern, size_t len, bool json,
+                  int32_t to, err *e)
+{
+    return gb_regex_sized(b, from, pattern, len, 0, -1, json, to, e);
 }
 
 /* ---------------------------------------------------------------------- finding -- */
@@ -673,6 +757,7 @@ static places pass(finder *f, int i, places from)
     if (++f->work > FIND_MAX) return out;
     switch (x->kind) {
     case R_EMPTY: return from;
+    case R_NEVER: return out;
     case R_BEGIN: out.at[0] = from.at[0]; return out;
     case R_END: out.at[f->n] = from.at[f->n]; return out;
     case R_CLASS:

@@ -68,26 +68,6 @@ static const format formats[] = {
     {"byte", "([A-Za-z0-9+/]{4}){0,64}([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
 };
 
-static bool check_lengths(schema_compiler *c, const char *pattern, const char *word, int64_t min,
-                          int64_t max)
-{
-    int64_t least = 0, most = 0;
-    err e;
-    if (g_regex_lengths(pattern, strlen(pattern), &least, &most, &e)) return true; /* said later */
-    if (least < min)
-        return schema_unsupported(c, "minLength",
-                                  strcmp(word, "pattern") == 0
-                                      ? " beside a pattern that allows less"
-                                      : " beside this format");
-    if (max >= 0 && (most < 0 || most > max)) {
-        return schema_unsupported(c, "maxLength",
-                                  strcmp(word, "pattern") == 0
-                                      ? " beside a pattern that allows more"
-                                      : " beside this format");
-    }
-    return true;
-}
-
 bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found)
 {
     err e;
@@ -106,7 +86,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     if (!schema_take_size(c, s, "minLength", &min) || !schema_take_size(c, s, "maxLength", &max))
         return false;
     if (!schema_check_order(c, min, max)) return false;
-    const char *text = NULL, *word = "pattern";
+    const char *text = NULL;
     if (pattern) {
         if (!cJSON_IsString(pattern))
             return schema_fail(c, ERR_INPUT, "'pattern' must be a string");
@@ -116,7 +96,6 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
         const char *name = cJSON_IsString(form) ? form->valuestring : "";
         while (i < n && strcmp(formats[i].name, name) != 0) i++;
         text = i < n ? formats[i].pattern : NULL;
-        word = "format";
     }
     if (!text) {
         bool free_length = min == 0 && max < 0;
@@ -124,13 +103,12 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
                 free_length ? BOUNDS_NONE : gb_bounds(b, (int32_t)min, (int32_t)max), to);
         return true;
     }
-    if (!check_lengths(c, text, word, min, max)) return false;
     /* A rule of its own: its loops count in a frame of their own. */
     int32_t before = b->current, rule = gb_rule(b);
     int32_t open = gb_state(b), close = gb_state(b);
     schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
     err e;
-    err_code rc = gb_regex(b, open, text, strlen(text), true, close, &e);
+    err_code rc = gb_regex_sized(b, open, text, strlen(text), min, max, true, close, &e);
     schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
     b->current = before;
     gb_call(b, from, rule, BOUNDS_NONE, to);

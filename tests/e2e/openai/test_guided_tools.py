@@ -121,13 +121,13 @@ def only_allowed_ones_are_called():
 def strict_or_not():
     calls, _ = check_many(server, "<tool_call>", tools=[LOOSE], n=12)
     assert any(json.loads(c["function"]["arguments"]) != {"only": 1} for c in calls), calls
-    odd = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}, "required": ["a"]}
+    odd = {"type": "object", "properties": {"a": {"extends": {"type": "string"}}}, "required": ["a"]}
     bad = {"type": "function", "function": {"name": "odd", "parameters": odd}}
     r = server.call("POST", "/v1/chat/completions", body("<tool_call>", {"tools": [bad, ADD], "seed": 2}), key=server.key)
     assert r.status == 200 and r.headers["x-ignored-params"] == "tools.function.parameters", (r, r.headers)
     bad["function"]["strict"] = True
     e = chat(server, expect=400, tools=[ADD, bad])
-    assert e["param"] == "tools" and "not" in e["message"], e
+    assert e["param"] == "tools" and "extends" in e["message"], e
 
 
 def openai_python_calls():
@@ -177,7 +177,7 @@ def forms_in_free_text():
     where = "response_format.structures"
     refused(where, response_format={**tag, "structures": [{"begin": "<other>", "schema": point, "end": ""}]})
     refused(where, response_format={**tag, "triggers": ["<tool_call>", "<more>"]})
-    odd = [{"begin": "<tool_call>", "schema": {"type": "object", "not": {}}, "end": ""}]
+    odd = [{"begin": "<tool_call>", "schema": {"type": "object", "extends": {}}, "end": ""}]
     refused("response_format", response_format={**tag, "structures": odd})
     refused("response_format.triggers", response_format={**tag, "triggers": [""]})
     refused("response_format.structures", response_format={"type": "structural_tag", "triggers": ["a"], "structures": []})

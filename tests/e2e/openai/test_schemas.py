@@ -201,9 +201,9 @@ def refusals_name_the_keyword():
     def refused(param, says, **more):
         e = text(expect=400, **more)
         assert e["param"] == param and says in e["message"], e
-    bad = {"type": "object", "properties": {"a": {"not": {}}}}
+    bad = {"type": "object", "properties": {"a": {"extends": {}}}}
     name = "response_format.json_schema.schema"
-    refused(name, "'not' at #/properties/a", response_format=form(bad))
+    refused(name, "'extends' at #/properties/a", response_format=form(bad))
     refused(name, "required", response_format={"type": "json_schema"})
     refused("response_format", "type", response_format={"type": "xml"})
     refused("structured_outputs.grammar", "line 2", structured_outputs={"grammar": 'root ::= "a"\n  b'})

@@ -187,7 +187,7 @@ def refusals():
     refused("tool_choice", tools=TOOLS, tool_choice=named({"function": {"name": "other"}}))
     refused("tool_choice", tool_choice="required")
     refused("tool_choice", tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
-    bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+    bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "extends": {}}}}
     refused("tools", tools=[bad], tool_choice="required")
     deep = {"type": "object"}
     for _ in range(12):

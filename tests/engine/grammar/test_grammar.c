@@ -476,6 +476,24 @@ static const single reduced[] = {
      "{\"allOf\":[{\"$ref\":\"#/$defs/a\",\"minimum\":2},{\"$ref\":\"#/$defs/"
      "b\",\"maximum\":5}],\"$defs\":{\"a\":{\"type\":\"integer\"},\"b\":{\"minimum\":4}}}",
      "3", "-"},
+    {"schema", "{\"pattern\":\"^a*$\",\"maxLength\":3}", "\"aaa\"", "+"},
+    {"schema", "{\"pattern\":\"^a*$\",\"maxLength\":3}", "\"aaaa\"", "-"},
+    {"schema", "{\"pattern\":\"^[a-z]+(?:-[a-z]+)*$\",\"minLength\":3,\"maxLength\":40}", "\"ab\"",
+     "-"},
+    {"schema", "{\"pattern\":\"^[a-z]+(?:-[a-z]+)*$\",\"minLength\":3,\"maxLength\":40}",
+     "\"abc-d\"", "+"},
+    {"schema", "{\"pattern\":\"^(x|[a-z]*|[0-9]{4,})$\",\"minLength\":2,\"maxLength\":5}", "\"x\"",
+     "-"},
+    {"schema", "{\"pattern\":\"^(x|[a-z]*|[0-9]{4,})$\",\"minLength\":2,\"maxLength\":5}",
+     "\"12345\"", "+"},
+    {"schema", "{\"pattern\":\"^(x|[a-z]*|[0-9]{4,})$\",\"minLength\":2,\"maxLength\":5}",
+     "\"123456\"", "-"},
+    {"schema", "{\"pattern\":\"^(\\\\S+ ){0,9}\\\\S+$\",\"maxLength\":30}", "\"ab cd\"", "+"},
+    {"schema", "{\"pattern\":\"^[a-z]{2}:[a-z]*:[a-z]*$\",\"maxLength\":8,\"minLength\":8}",
+     "\"ab:cd:ef\"", "+"},
+    {"schema", "{\"pattern\":\"^[a-z]{2}:[a-z]*:[a-z]*$\",\"maxLength\":8,\"minLength\":8}",
+     "\"ab:cd:e\"", "-"},
+    {"schema", "{\"format\":\"email\",\"maxLength\":12}", "\"ab@cd.example.org\"", "-"},
 };
 
 START_TEST(keywords_that_others_say_are_kept)
@@ -582,8 +600,6 @@ static const refused refusals[] = {
     {"schema", "{\"type\":\"array\",\"uniqueItems\":true}", ERR_UNSUPPORTED, "'uniqueItems'"},
     {"schema", "{\"type\":\"number\",\"multipleOf\":0.1}", ERR_UNSUPPORTED, "'multipleOf'"},
     {"schema", "{\"type\":\"string\",\"pattern\":\"(?=a)b\"}", ERR_UNSUPPORTED, "look-around"},
-    {"schema", "{\"type\":\"string\",\"pattern\":\"a*\",\"maxLength\":3}", ERR_UNSUPPORTED,
-     "'maxLength'"},
     {"schema", "{\"$ref\":\"https://example.com/x\"}", ERR_UNSUPPORTED, "$ref"},
     {"schema", "{\"$ref\":\"#/$defs/none\"}", ERR_INPUT, "nowhere"},
     {"schema", "{\"$ref\":\"#\"}", ERR_INPUT, "back to itself"},
