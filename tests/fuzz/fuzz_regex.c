@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_split(data, size, 0, &pattern, &subject);
     bool yes = takes(pattern, subject, false, &compiled);
     (void)takes(pattern, subject, true, &in_json);
-    if (compiled) check_sized(pattern, subject, yes);
+    if (compiled && strlen(subject) < FUZZ_WALK_MAX) check_sized(pattern, subject, yes);
     free(pattern);
     free(subject);
     return 0;
