@@ -941,6 +941,8 @@ static err_code build_auto(g_auto *out, const cJSON *schema, bool tagged, err *e
         free(known);
         return err_set(e, ERR_NOMEM, "no memory");
     }
+    cJSON *resolved = tagged ? NULL : schema_resolved(schema);
+    if (resolved) schema = resolved;
     c->known = known;
     c->root = schema;
     c->e = e;
@@ -959,6 +961,7 @@ static err_code build_auto(g_auto *out, const cJSON *schema, bool tagged, err *e
         rc = gb_finish(&c->b, root, n_shared, out, e);
     for (int i = 0; i < c->n_merged; i++) cJSON_Delete(c->merged[i]);
     for (int i = 0; i < c->n_known; i++) free(c->known[i].path);
+    cJSON_Delete(resolved);
     free(known);
     free(c);
     return rc;

@@ -77,6 +77,9 @@ bool schema_type_has(const cJSON *types, const char *t);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
 
+/* grammar_refs.c: a copy whose $ref are paths; NULL: they are, or it can't be made.  The caller's. */
+cJSON *schema_resolved(const cJSON *root);
+
 /* grammar_plain.c: the same in the words that are built, or `s`.  `part`: it stands beside others.
  * NULL and an error. */
 const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part);

@@ -494,6 +494,34 @@ static const single reduced[] = {
     {"schema", "{\"pattern\":\"^[a-z]{2}:[a-z]*:[a-z]*$\",\"maxLength\":8,\"minLength\":8}",
      "\"ab:cd:e\"", "-"},
     {"schema", "{\"format\":\"email\",\"maxLength\":12}", "\"ab@cd.example.org\"", "-"},
+    /* What has a name of its own. */
+    {"schema", "{\"$ref\":\"#i\",\"$defs\":{\"a\":{\"$anchor\":\"i\",\"type\":\"null\"}}}", "null",
+     "+"},
+    {"schema", "{\"$ref\":\"#i\",\"$defs\":{\"a\":{\"$anchor\":\"i\",\"type\":\"null\"}}}", "1",
+     "-"},
+    {"schema",
+     "{\"$id\":\"http://x.y/a/root.json\",\"properties\":{\"n\":{\"$ref\":\"node.json#/$defs/"
+     "v\"}},\"$defs\":{\"q\":{\"$id\":\"node.json\",\"$defs\":{\"v\":{\"$ref\":\"#w\"},\"z\":{\"$"
+     "anchor\":\"w\",\"type\":\"integer\"}}}}}",
+     "{\"n\":1}", "+"},
+    {"schema",
+     "{\"$id\":\"http://x.y/a/root.json\",\"properties\":{\"n\":{\"$ref\":\"node.json#/$defs/"
+     "v\"}},\"$defs\":{\"q\":{\"$id\":\"node.json\",\"$defs\":{\"v\":{\"$ref\":\"#w\"},\"z\":{\"$"
+     "anchor\":\"w\",\"type\":\"integer\"}}}}}",
+     "{\"n\":null}", "-"},
+    {"schema",
+     "{\"$id\":\"http://x.y\",\"properties\":{\"n\":{\"$ref\":\"/"
+     "b\"}},\"$defs\":{\"q\":{\"$id\":\"b\",\"type\":\"null\"},\"r\":{\"properties\":{\"$ref\":{\"$"
+     "ref\":\"//x.y/b\"}}}}}",
+     "{\"n\":null}", "+"},
+    {"schema",
+     "{\"properties\":{\"a\":{\"$dynamicRef\":\"#t\"}},\"$defs\":{\"q\":{\"$dynamicAnchor\":\"t\","
+     "\"type\":\"null\"}}}",
+     "{\"a\":1}", "-"},
+    {"schema",
+     "{\"$ref\":\"http://x.y/a%25b#/$defs/%7e0\",\"$defs\":{\"a\":{\"$id\":\"http://x.y/"
+     "a%25b\",\"$defs\":{\"~0\":{\"type\":\"integer\"},\"~\":{\"type\":\"null\"}}}}}",
+     "null", "+"},
 };
 
 START_TEST(keywords_that_others_say_are_kept)
@@ -594,6 +622,10 @@ static const refused refusals[] = {
      ERR_UNSUPPORTED, "'not'"},
     {"schema", "{\"additionalProperties\":false,\"allOf\":[{\"patternProperties\":{\"a\":{}}}]}",
      ERR_UNSUPPORTED, "'patternProperties'"},
+    {"schema",
+     "{\"$dynamicRef\":\"#t\",\"$defs\":{\"a\":{\"$dynamicAnchor\":\"t\"},\"b\":{\"$id\":\"b\","
+     "\"$dynamicAnchor\":\"t\"}}}",
+     ERR_UNSUPPORTED, "'$dynamicRef'"},
     {"schema", "{\"contains\":{},\"prefixItems\":[true]}", ERR_UNSUPPORTED, "'contains'"},
     {"schema", "{\"required\":[\"a\"],\"additionalProperties\":false}", ERR_INPUT,
      "no finite text"},
