@@ -170,7 +170,7 @@ static int32_t bottom_count(const g_walk *w, const g_conf *f, bool *maybe)
 }
 
 /* 0: allowed as it is; 1..KIND_MOST: if the counter has so much room; KIND_DEPENDS, KIND_NEVER. */
-enum { KIND_MOST = 200, KIND_DEPENDS = 254, KIND_NEVER = 255 };
+enum { KIND_MOST = 126, KIND_DEPENDS = 254, KIND_NEVER = 255 };
 
 static uint8_t kind_of(const g_walk *w, int depth, bool left)
 {
@@ -439,14 +439,28 @@ static void allow(uint32_t *out, int32_t id)
     out[id / 32] |= 1U << (id % 32);
 }
 
+/* A bit for each of eight bytes that are at most `most` (less than 128), the first one lowest. */
+static uint32_t at_most(const uint8_t *bytes, unsigned most)
+{
+    const uint64_t ones = 0x0101010101010101ULL;
+    uint64_t x;
+    memcpy(&x, bytes, sizeof(x));
+    uint64_t more = (x & 0x7F * ones) + (0x7F - most) * ones; /* its high bits: more than that */
+    uint64_t good = ~(more | x) >> 7 & ones;
+    return (uint32_t)(good * 0x0102040810204080ULL >> 56);
+}
+
 static void add_counted(const state_mask *m, int n_vocab, int room, uint32_t *out)
 {
-    for (int base = 0; base < n_vocab; base += 32) {
-        int n = n_vocab - base < 32 ? n_vocab - base : 32;
+    unsigned most = room < 0x7F ? (unsigned)room : 0x7F;
+    int whole = n_vocab / 32 * 32;
+    for (int base = 0; base < whole; base += 32) {
         uint32_t bits = 0;
-        for (int k = 0; k < n; k++) bits |= (uint32_t)(m->room[base + k] <= room) << k;
+        for (int k = 0; k < 32; k += 8) bits |= at_most(m->room + base + k, most) << k;
         out[base / 32] |= bits;
     }
+    for (int id = whole; id < n_vocab; id++)
+        out[id / 32] |= (uint32_t)(m->room[id] <= most) << (id % 32);
 }
 
 void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g_conf *f,
