@@ -139,8 +139,8 @@ err_code gb_regex(g_builder *b, int32_t from, const char *pattern, size_t len, b
 err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t len, int64_t least,
                         int64_t most, bool json, int32_t to, err *e);
 
-/* Whether the pattern matches somewhere in a text of plain ASCII.  ERR_UNSUPPORTED where dialects may
- * differ. */
+/* Whether the pattern matches somewhere in a text of plain ASCII.  ERR_UNSUPPORTED where dialects
+ * may differ. */
 err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *found, err *e);
 
 /* Decimal numbers from lo to hi (NULL: no bound), written as JSON. */

@@ -394,8 +394,8 @@ static bool name_holds(schema_compiler *c, const cJSON *names, const char *name)
     return holds;
 }
 
-/* What holds for a member: its own schema (NULL: none), those of the patterns that its name matches;
- * or else that of additional ones.  NULL: anything. */
+/* What holds for a member: its own schema (NULL: none), those of the patterns that its name
+ * matches; or else that of additional ones.  NULL: anything. */
 static const cJSON *schema_of_member(schema_compiler *c, const cJSON *s, const char *name,
                                      const cJSON *own)
 {

@@ -437,7 +437,7 @@ _rule("schema.one-of", "engine/grammar/grammar_schema.c",
       'return strcmp(word, "oneOf") != 0 || keep_all_apart(c, b, i);', "return true;",
       "engine.test_grammar", "oneOf is kept only where no two branches hold at once")
 _rule("schema.joined-is-not-written", "engine/grammar/grammar_apart.c",
-      "p.holds |= has_parts(a);", ";",
+      "p.holds |= schema_has_parts(a);", ";",
       "engine.test_grammar", "what another part joins to a member counts where branches are told apart")
 _rule("schema.closed-part", "engine/grammar/grammar_merge.c",
       'return closes ? "additionalProperties" : word->string;', "return word->string;",
@@ -1203,6 +1203,30 @@ _rule("grammar.loops-have-room", "engine/grammar/grammar_mask.c",
 _rule("grammar.loops-alone", "engine/grammar/grammar_mask.c",
       "other != f && (n->below", "other == f && 0 && (n->below",
       "engine.test_grammar", "a token that may leave a loop that counts depends on more than its bytes")
+_rule("schema.if", "engine/grammar/grammar_plain.c",
+      "cJSON_AddItemToArray(any, all_of(cond, then));", "cJSON_AddItemToArray(any, then ? then : cond);",
+      "engine.test_grammar", "where `then` is written, `if` holds")
+_rule("schema.not-integer", "engine/grammar/grammar_plain.c",
+      'strcmp(types[i], "number") == 0 ? number || integer', 'strcmp(types[i], "number") == 0 ? number',
+      "engine.test_grammar", "what is no integer is not written as a number")
+_rule("schema.opposites-evaluate-nothing", "engine/grammar/grammar_plain.c",
+      "if (!word || !leaves_the_rest(outer)) return true;", "if (!word || outer) return true;",
+      "engine.test_grammar", "what `not` speaks of is not evaluated")
+_rule("schema.patterns", "engine/grammar/grammar_schema.c",
+      "if (found) own = own ? schema_both(c, own, v) : v;", "if (found) own = own ? own : v;",
+      "engine.test_grammar", "a named member holds for the patterns that its name matches, too")
+_rule("schema.shut-out-patterns", "engine/grammar/grammar_merge.c",
+      "if (!schema_get(schema_get(closed, \"patternProperties\"), v->string))", "if (!v->string)",
+      "engine.test_grammar", "a part that shuts members out shuts out another part's patterns")
+_rule("schema.lengths", "engine/grammar/grammar_regex.c",
+      "if (one.most > 0) max = least_of(max, hi / one.most);", "if (one.most < 0) max = 0;",
+      "engine.test_grammar", "maxLength narrows a pattern")
+_rule("schema.anchors", "engine/grammar/grammar_refs.c",
+      "if (own) base = own;", "if (!base) base = own;",
+      "engine.test_grammar", "a reference is read from the schema that it stands in")
+_rule("schema.dynamic", "engine/grammar/grammar_refs.c",
+      "return n == 1;", "return n > 0;",
+      "engine.test_grammar", "a $dynamicRef that may mean two is refused")
 _rule("grammar.bounds", "engine/grammar/grammar_walk.c",
       "if (max >= 0 && f.c >= max) continue;", "if (max >= 0 && f.c > max) continue;",
       "engine.test_grammar", "a repetition ends at its bound")
