@@ -66,7 +66,7 @@ bool table_coloured(FILE *f)
 
 static void put_number(double v, char *out, size_t cap)
 {
-    if (v == floor(v) && fabs(v) < 1e15)
+    if (v == floor(v) && fabs(v) <= 9007199254740992.0) /* 2^53: times in microseconds, too */
         snprintf(out, cap, "%.0f", v);
     else
         snprintf(out, cap, "%.6g", v);

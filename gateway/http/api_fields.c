@@ -5,6 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Those that there are, as far as they fit. */
+static void list_known(const char *const *known, char *out, size_t cap)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (; *known && n + strlen(*known) + 3 < cap; known++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? ", " : "", *known);
+}
+
 bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
 {
     if (!cJSON_IsObject(body)) {
@@ -18,10 +27,11 @@ bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
         bool ok = false;
         for (const char *const *k = known; *k && !ok; k++) ok = strcmp(*k, v->string) == 0;
         if (ok) continue;
-        char name[64];
+        char name[64], there[300];
         snprintf(name, sizeof(name), "%.60s", v->string);
-        exchange_error(x, 400, "invalid_request_error", "unknown_field", name, "unknown field '%s'",
-                       name);
+        list_known(known, there, sizeof(there));
+        exchange_error(x, 400, "invalid_request_error", "unknown_field", name,
+                       "unknown field '%s'; those that there are: %s", name, there);
         return false;
     }
     return true;

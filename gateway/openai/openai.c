@@ -191,9 +191,9 @@ static bool take_choices(openai_parser *ps)
     }
     if (rq->n > ps->lim->max_choices / rq->n_prompts) {
         return openai_refuse(ps->p, 400, "invalid_value", rq->n > 1 ? "n" : "prompt",
-                             "%d prompts with n=%d are more than the %d choices one request may "
-                             "have",
-                             rq->n_prompts, rq->n, ps->lim->max_choices);
+                             "%d prompt%s with n=%d: one request may have %d choices in all",
+                             rq->n_prompts, rq->n_prompts == 1 ? "" : "s", rq->n,
+                             ps->lim->max_choices);
     }
     return true;
 }

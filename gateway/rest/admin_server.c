@@ -14,6 +14,7 @@
 #include "storage/backup.h"
 #include "storage/fleet/lease.h"
 #include "storage/fleet/nodes.h"
+#include "storage/keys.h"
 
 static void write_tiers(jsonw *w, const char *list)
 {
@@ -45,6 +46,14 @@ void admin_classes(exchange *x)
     api_list_end(x, &w, false);
 }
 
+/* The name of who did it; null: the server, or the key has none or is gone. */
+static void write_actor(exchange *x, jsonw *w, uint64_t key_id)
+{
+    key_info k;
+    bool known = key_id && !keys_get(x->server->store, key_id, &k, NULL) && k.name[0];
+    jsonw_str(w, "actor", known ? k.name : NULL);
+}
+
 void admin_audit(exchange *x)
 {
     audit_row *rows;
@@ -63,6 +72,7 @@ void admin_audit(exchange *x)
         api_write_id(&w, "id", rows[i].id);
         api_write_time(&w, "time", rows[i].wall_us);
         api_write_id(&w, "actor_key", rows[i].actor_key_id);
+        write_actor(x, &w, rows[i].actor_key_id);
         api_write_id(&w, "tenant", rows[i].tenant_id);
         jsonw_str(&w, "action", rows[i].action);
         jsonw_str(&w, "object", rows[i].object);

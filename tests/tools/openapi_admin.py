@@ -40,7 +40,7 @@ NEW_CONFIG = {"type": "object", "minProperties": 1, "maxProperties": 64, "exampl
               "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
 ROW = obj({"tenant": STR, "name": STR, "state": STR, "default_version": COUNT, "versions": COUNT, "bytes": COUNT,
            "residency": maybe(STR), "pinned": BOOL})
-AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
+AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "actor": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
 SLO = obj({"name": CLASS, "ttft_ms": COUNT, "tpot_ms": COUNT, "weight": NUM, "default": BOOL,
            "overload": {"enum": ["queue", "reject"]}, "tiers": arr(CLASS)})
 NODE = obj({"object": {"const": "node"}, "node": COUNT, "name": STR, "state": {"enum": ["alive", "draining", "silent", "stopped"]},

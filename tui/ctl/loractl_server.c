@@ -265,8 +265,9 @@ int ctl_audit(void *p)
     static const column columns[] = {
         {"TIME", "time", CELL_TIME, false},     {"ACTION", "action", CELL_TEXT, false},
         {"OBJECT", "object", CELL_TEXT, false}, {"DETAIL", "detail", CELL_TEXT, false},
-        {"KEY", "actor_key", CELL_TEXT, false}, {"TENANT", "tenant", CELL_TEXT, true},
-        {"ID", "id", CELL_TEXT, true},          {NULL, NULL, CELL_TEXT, false},
+        {"BY", "actor", CELL_TEXT, false},      {"KEY", "actor_key", CELL_TEXT, false},
+        {"TENANT", "tenant", CELL_TEXT, true},  {"ID", "id", CELL_TEXT, true},
+        {NULL, NULL, CELL_TEXT, false},
     };
     ctl *c = p;
     cJSON *tree;

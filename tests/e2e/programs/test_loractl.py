@@ -634,7 +634,13 @@ def test_server_side():
     assert [r["name"] for r in parsed("classes")] == ["interactive", "standard", "batch"]
     assert "50.0ms" in ctl("classes") or " 50ms" in ctl("classes"), ctl("classes")
     assert "100ms" in ctl("classes") and "priority,fast" in ctl("classes")
-    assert "tenant.create" in ctl("audit")
+    assert re.search(r"server\.now_us +\d{16}\n", ctl("stats")), "no power of ten"
+    head, *acts = ctl("audit").splitlines()
+    by = head.index("BY")
+    made = next(a for a in acts if "tenant.create" in a)
+    assert made[by:].split()[0] == "admin", (head, made)
+    ctl("limits", "set", "counted", "tokens_per_dya=5", expect=1)
+    assert "unknown field 'tokens_per_dya'" in ctl.errors and "tokens_per_day" in ctl.errors, ctl.errors
     mine = parsed("usage", "--by", "model", key=key)
     assert mine["data"][0]["results"][0]["num_model_requests"] == 1, mine
     rows = list(csv.DictReader(io.StringIO(ctl("usage", "-t", "counted", "--by", "model,class", "--bucket",

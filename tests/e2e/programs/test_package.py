@@ -71,6 +71,7 @@ def test_contents():
             "/usr/share/man/man1/loractl.1.gz": "-rw-r--r--",
             "/usr/share/man/man5/lorad.conf.5.gz": "-rw-r--r--",
             "/usr/share/bash-completion/completions/loractl": "-rw-r--r--",
+            "/usr/share/bash-completion/completions/lorad": "-rw-r--r--",
             "/usr/share/zsh/vendor-completions/_loractl": "-rw-r--r--",
             "/usr/share/fish/vendor_completions.d/loractl.fish": "-rw-r--r--"}
     if (BUILD / "loratop").exists():
@@ -97,7 +98,12 @@ def test_it_runs():
     page = gzip.open(usr / "share/man/man1/loractl.1.gz", "rt").read()
     assert page == subprocess.run([usr / "bin/loractl", "--print-man"], capture_output=True,
                                   text=True).stdout
-    subprocess.run(["bash", "-n", usr / "share/bash-completion/completions/loractl"], check=True)
+    completions = usr / "share/bash-completion/completions"
+    subprocess.run(["bash", "-n", completions / "loractl"], check=True)
+    for name, typed, want in (("lorad", "se", "serve"), ("lorad", "--d", "--dev --diff --dir"), ("loratop", "--sc", "--screen")):
+        if (usr / "bin" / name).exists():
+            script = f'. {completions / name}; _lorad {usr / "bin" / name} "{typed}" x; echo "${{COMPREPLY[*]}}"'
+            assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.strip() == want, typed
 
 
 def test_bill_of_materials():
