@@ -39,6 +39,7 @@ int main(int argc, char **argv)
         if (strcmp(verb, verbs[i].verb) != 0) continue;
         return arguments_parse(&a, argc, argv) ? verbs[i].run(&a) : EXIT_USAGE;
     }
+    if (*verb) fprintf(stderr, "lorad: unknown command '%s'\n\n", verb);
     manual_usage(stderr);
     return EXIT_USAGE;
 }

@@ -167,7 +167,9 @@ static int parse(int argc, char **argv, options *o)
         default: return EXIT_USAGE;
         }
         if (ok) continue;
-        fprintf(stderr, "loratop: '%s' is out of range here; --help\n", optarg);
+        const cli_option *of = flags;
+        while (of->letter ? of->letter != c : OPT_FIRST + (of - flags) != c) of++;
+        fprintf(stderr, "loratop: '%s' does not fit --%s: %s\n", optarg, of->name, of->help);
         return EXIT_USAGE;
     }
     if (optind < argc) {

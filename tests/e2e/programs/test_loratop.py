@@ -551,7 +551,10 @@ def test_without_a_terminal():
     assert r.returncode == 1 and "key" in r.stderr.lower(), r
     r = plain("--once", LORAD_ADMIN_URL="https://localhost:1")
     assert r.returncode == 1 and r.stderr.startswith("loratop: localhost:1:"), r
-    assert plain("--frames", "x").returncode == 2 and plain("what").returncode == 2
+    for wrong, said in ((("--frames", "x"), "'x' does not fit --frames: "), (("-s", "overvew"), "'overvew' does not fit --screen: overview, "),
+                        (("what",), "what")):
+        r = plain(*wrong)
+        assert r.returncode == 2 and said in r.stderr, r
     assert plain("--help").returncode == 0
 
 

@@ -184,6 +184,7 @@ def test_init_says_what_is_missing():
         said = lorad("init", "--dir", data, "--model", DEMO / "base", expect=1)
         assert "lorad key --admin" in said and "lorad cert" in said, said
         lorad("key", "-c", f"{data}/lorad.conf", expect=2)
+        assert "unknown command 'srve'" in lorad("srve", expect=2)
 
 
 def test_init_fills_the_packages_configuration():
