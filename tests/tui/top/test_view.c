@@ -691,6 +691,9 @@ START_TEST(actions_ask_and_name_their_rows)
     ck_assert_str_eq(v.action[0].path, "/admin/v1/tenants/acme");
     ck_assert_str_eq(v.action[0].body, "{\"limits\":{\"requests_per_minute\":600}}");
     v.n_action = 0;
+    press("aM9\ny");
+    ck_assert_str_eq(v.action[0].body, "{\"limits\":{\"tokens_per_month\":9}}");
+    v.n_action = 0;
     press("am6x\n"); /* no number */
     ck_assert_int_eq(v.mode, MODE_NORMAL);
     press("aca");
