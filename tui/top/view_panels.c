@@ -182,6 +182,18 @@ static int draw_classes(const view *v, cells *c, int row, int rows)
 
 /* --------------------------------------------------------------------- overview -- */
 
+/* Where it is too long for a line, its times stand on a second one. */
+static int draw_verdict(cells *c, int y, int end, const proto_class *k)
+{
+    const char *times = strstr(k->verdict, "; ");
+    size_t all = strlen(k->verdict);
+    bool two = times && y + 1 < end && strlen(k->name) + 8 + all > (size_t)c->cols;
+    int words = two ? (int)(times - k->verdict) : (int)all;
+    (void)cells_printf(c, y, 0, -1, STYLE_BAD, "%s broken %.*s", k->name, words, k->verdict);
+    if (two) (void)cells_text(c, y + 1, 4, -1, STYLE_BAD, times + 2);
+    return y + (two ? 2 : 1);
+}
+
 void view_draw_overview(view *v, cells *c, int top, int rows)
 {
     const topdata *d = view_data(v);
@@ -214,8 +226,7 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
     y = draw_classes(v, c, y + 3, top + rows - (y + 3)) + 1;
     for (int i = 0; i < d->n_class && y < top + rows; i++) {
         const proto_class *k = &d->classes[i];
-        if (!k->verdict[0]) continue;
-        (void)cells_printf(c, y++, 0, -1, STYLE_BAD, "%s broken %s", k->name, k->verdict);
+        if (k->verdict[0]) y = draw_verdict(c, y, top + rows, k);
     }
     /* Who uses what: as many rows as are left. */
     int left = top + rows - y;

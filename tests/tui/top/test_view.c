@@ -235,6 +235,13 @@ START_TEST(every_screen_shows_what_it_is_for)
     ck_assert(shows("broken since 10:01:20") && !shows("missed by swap"));
     press("1");
     ck_assert(shows("standard broken since 10:01:20"));
+    class_more =
+        "\"verdict\":\"since 10:01:20 UTC: 12 of 181 missed (machine:12); first tokens 815 ms "
+        "of 50 ms; tokens 620.8 ms of 400 ms\",";
+    feed_it(answer("\"reset\":true", 1, both)); /* no word of it is lost at 80 */
+    ck_assert(shows("181 missed (machine:12)") &&
+              shows("    first tokens 815 ms of 50 ms; tokens"));
+    ck_assert(shows("620.8 ms of 400 ms"));
     class_name = "a_class_of_letters"; /* where there is room */
     class_more = "";
     feed_it(answer("\"reset\":true", 1, both));
