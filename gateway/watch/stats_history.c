@@ -377,8 +377,8 @@ static size_t put_worst(char *out, size_t cap, const char *what, int64_t us, int
 {
     out[0] = '\0';
     if (target_us <= 0 || us <= target_us) return 0;
-    int n = snprintf(out, cap, "; %s %.4g ms of %.4g ms", what, (double)us / 1e3,
-                     (double)target_us / 1e3);
+    int n = snprintf(out, cap, "; %s %.*f ms of %.10g ms", what, us < 1000000 ? 1 : 0,
+                     (double)us / 1e3, (double)target_us / 1e3);
     return n < 0 ? 0 : (size_t)n < cap ? (size_t)n : cap - 1;
 }
 

@@ -173,6 +173,11 @@ START_TEST(a_breach_begins_and_ends)
                                "queue:5)") == text,
                   "%s", text);
     ck_assert_ptr_null(strstr(text, "; tokens"));
+    told.ttft_us = 15940LL * MS; /* no power of ten */
+    breach_text(&told, 7200000LL * MS, 0, text, sizeof(text));
+    ck_assert_ptr_null(strstr(text, "first tokens"));
+    breach_text(&told, 10000 * MS, 0, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "; first tokens 15940 ms of 10000 ms"));
     tick(90);
     ck_assert_int_eq(n_told, 2);
     note(0, 5, "base", MISS_MACHINE, 5); /* another one */
