@@ -63,7 +63,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
     ${made_dir}/changelog.gz
     DESTINATION share/doc/lorad)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION share/doc/lorad)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus ${PROJECT_SOURCE_DIR}/conf/helm
+    ${PROJECT_SOURCE_DIR}/conf/kubernetes
     DESTINATION share/doc/lorad/examples)
 install(FILES ${made_dir}/lorad.conf DESTINATION /etc/lorad
     PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ)
