@@ -33,8 +33,8 @@ static const cli_option flags[] = {
     {"context", 'c', "NAME", "this context (see loractl); several times: several servers", NULL},
     {"interval", 'i', "SECONDS", "between updates, 0.1 to 60", NULL},
     {"screen", 's', "NAME",
-     "overview, tenants, adapters, requests, ended, engine, slo, events, limits",
-     "overview tenants adapters requests ended engine slo events limits"},
+     "overview, tenants, adapters, requests, ended, engine, slo, events, limits, servers",
+     "overview tenants adapters requests ended engine slo events limits servers"},
     {"once", 0, NULL, "one picture as text", NULL},
     {"json", 0, NULL, "the server's answers, one a line; with --once: one, whole", NULL},
     {"csv", 0, NULL, "the main figures, one line an update", NULL},
@@ -495,23 +495,40 @@ static int print_once(app *a)
     return EXIT_SUCCESS;
 }
 
+/* All servers have said something, if only why they do not answer. */
+static bool all_known(const app *a)
+{
+    for (int i = 0; i < a->v.n_servers; i++) {
+        const view_server *s = &a->v.server[i];
+        if (!s->data.any && !s->error[0]) return false;
+    }
+    return true;
+}
+
+/* Nothing more is needed.  One picture of all servers has those in it that do not answer. */
+static bool has_enough(const app *a, int64_t wanted, bool ended)
+{
+    if (a->o.once && a->v.screen == SCREEN_SERVERS) return all_known(a);
+    return a->n_updates >= wanted && (!ended || a->ended);
+}
+
 static int run_plain(app *a)
 {
     int64_t wanted = a->o.once ? 1 : a->o.frames ? a->o.frames : INT64_MAX;
     bool playing = true, ended = a->o.once && !a->o.replay && a->v.screen == SCREEN_ENDED;
-    while ((a->n_updates < wanted || (ended && !a->ended)) && playing) {
+    while (!has_enough(a, wanted, ended) && playing) {
         if (a->o.replay) playing = play(a, clock_now_us());
         pump(a);
         for (int i = 0; i < a->v.n_servers; i++) {
             const view_server *s = &a->v.server[i];
             if (a->o.replay || s->up || !s->error[0]) continue;
-            if (a->o.once) {
+            if (a->o.once && a->v.screen != SCREEN_SERVERS) {
                 fprintf(stderr, "loratop: %s: %s\n", s->name, s->error);
                 return EXIT_FAILURE;
             }
         }
         if (ferror(stdout)) return EXIT_FAILURE;
-        if ((a->n_updates < wanted || (ended && !a->ended)) && playing) {
+        if (!has_enough(a, wanted, ended) && playing) {
             wait_for_news(a, false,
                           a->o.replay ? a->o.speed > 0 ? replay_wait_us(a, clock_now_us()) : 0
                                       : REDRAW_US);

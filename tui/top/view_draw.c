@@ -11,7 +11,7 @@ enum { STALE_FLOOR_US = 3000000 };
 
 static const char *const help[] = {
     "1-8 Tab S-Tab    overview, tenants, adapters, requests, engine, SLO, events, limits",
-    "0 F2             all servers (with more than one)",
+    "0 F2             all servers, and their sums (with more than one)",
     "up down j k      move; PgUp PgDn Home End g G too; the wheel",
     "left right       columns that did not fit (< > in the heading);  C  which there are",
     ": and a name     the screen of that name;  :adapters acme  with a filter",
@@ -47,11 +47,13 @@ const char *view_server_state(const view_server *s, style *st)
     *st = STYLE_BAD;
     if (!s->up) return "GONE";
     if (!p->healthy) return "FAILED";
+    if (p->fleet_fenced) return "FENCED";
     if (p->restarting) return "RESTART";
     if (p->draining) return "draining";
     if (strcmp(p->storage, "full") == 0) return "NO SPOOL";
     if (!p->ready) return "starting";
     *st = STYLE_WARN;
+    if (p->fleet_away_us > 0) return "DB away";
     if (strcmp(p->storage, "behind") == 0) return "spooling";
     *st = STYLE_GOOD;
     return "ready";

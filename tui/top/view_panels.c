@@ -551,49 +551,90 @@ void view_draw_slo(view *v, cells *c, int top, int rows)
 
 /* ---------------------------------------------------------------------- servers -- */
 
+/* What a line of servers says: of one, or added up over those that answer. */
+typedef struct {
+    double in, out, limited;
+    int64_t running, waiting, pages_used, pages, resident, met, judged;
+} server_sums;
+
+static void add_server(server_sums *t, const topdata *d)
+{
+    t->in += d->now.prompt_tokens;
+    t->out += d->now.output_tokens;
+    t->limited += d->now.rate_limited;
+    t->running += d->engine.running;
+    t->waiting += d->engine.waiting;
+    t->pages_used += d->engine.pages_used;
+    t->pages += d->engine.pages;
+    t->resident += d->engine.adapters_resident;
+    for (int k = 0; k < d->n_class; k++) {
+        t->met += d->classes[k].met;
+        t->judged += d->classes[k].met + d->classes[k].missed;
+    }
+}
+
+/* From the column of the rates on; returns the one of the age. */
+static int draw_sums(cells *c, int y, const server_sums *t)
+{
+    char text[32] = "-";
+    int x = put_count(c, y, 26, 6, t->in, STYLE_ACCENT);
+    x = put_count(c, y, x, 7, t->out, STYLE_GOOD);
+    x = put_count(c, y, x, 5, (double)t->running, STYLE_GOOD);
+    x = put_count(c, y, x, 5, (double)t->waiting, STYLE_WARN);
+    x = put_count(c, y, x, 5, 100 * share_of(t->pages_used, t->pages), STYLE_NORMAL);
+    x = put_count(c, y, x, 6, (double)t->resident, STYLE_NORMAL);
+    if (t->judged) snprintf(text, sizeof(text), "%.1f", 100 * share_of(t->met, t->judged));
+    cells_right(c, y, x, 5, STYLE_NORMAL, text);
+    return put_count(c, y, x + 6, 6, t->limited, STYLE_WARN);
+}
+
+static void draw_server(const view *v, cells *c, int y, const view_server *s)
+{
+    const proto_server *p = &s->data.server;
+    server_sums own = {0};
+    char age[32];
+    style st;
+    const char *state = view_server_state(s, &st);
+    (void)cells_text(c, y, 0, 17, STYLE_NORMAL, s->name);
+    (void)cells_text(c, y, 18, 9, st, state);
+    if (!s->data.any) {
+        (void)cells_text(c, y, 28, -1, STYLE_DIM, s->error);
+        return;
+    }
+    add_server(&own, &s->data);
+    int x = draw_sums(c, y, &own);
+    text_span((v->now_us - s->answered_us) / 1000000, age, sizeof(age));
+    x += 1 + cells_text(c, y, x, 8, s->up ? STYLE_DIM : STYLE_BAD, age);
+    if (!s->up) cells_paint(c, y, 26, -1, STYLE_DIM);
+    if (!s->up)
+        (void)cells_text(c, y, x, -1, STYLE_BAD, s->error);
+    else if (p->fleet && p->fleet_behind > 0)
+        (void)cells_printf(c, y, x, -1, STYLE_WARN, "%lld behind", (long long)p->fleet_behind);
+}
+
+/* Servers that are away stand in no sum: what they said last is no longer so. */
 void view_draw_servers(view *v, cells *c, int top, int rows)
 {
+    server_sums all = {0};
+    int up = 0, y = top + 1;
     cells_fill(c, top, 0, -1, STYLE_HEAD, ' ');
     (void)cells_text(
         c, top, 0, -1, STYLE_HEAD,
         "SERVER            STATE     IN/S   OUT/S   RUN  WAIT   KV%  ADAPT  SLO%  429/S  AGE");
-    for (int i = 0; i < v->n_servers && i + 1 < rows; i++) {
+    for (int i = 0; i < v->n_servers; i++) {
         const view_server *s = &v->server[i];
-        const topdata *d = &s->data;
-        int y = top + 1 + i, x = 28;
-        char text[32];
-        int64_t met = 0, judged = 0;
-        for (int k = 0; k < d->n_class; k++) {
-            met += d->classes[k].met;
-            judged += d->classes[k].met + d->classes[k].missed;
+        if (s->up && s->data.any) {
+            add_server(&all, &s->data);
+            up++;
         }
-        (void)cells_text(c, y, 0, 17, STYLE_NORMAL, s->name);
-        style st;
-        const char *state = view_server_state(s, &st);
-        (void)cells_text(c, y, 18, 9, st, state);
-        if (!d->any) {
-            (void)cells_text(c, y, x, -1, STYLE_DIM, s->error);
-        } else {
-            x = put_count(c, y, 26, 6, d->now.prompt_tokens, STYLE_ACCENT);
-            x = put_count(c, y, x, 7, d->now.output_tokens, STYLE_GOOD);
-            x = put_count(c, y, x, 5, (double)d->engine.running, STYLE_GOOD);
-            x = put_count(c, y, x, 5, (double)d->engine.waiting, STYLE_WARN);
-            x = put_count(c, y, x, 5, 100 * share_of(d->engine.pages_used, d->engine.pages),
-                          STYLE_NORMAL);
-            x = put_count(c, y, x, 6, (double)d->engine.adapters_resident, STYLE_NORMAL);
-            if (judged)
-                snprintf(text, sizeof(text), "%.1f", 100 * (double)met / (double)judged);
-            else
-                snprintf(text, sizeof(text), "-");
-            cells_right(c, y, x, 5, STYLE_NORMAL, text);
-            x = put_count(c, y, x + 6, 6, d->now.rate_limited, STYLE_WARN);
-            text_span((v->now_us - s->answered_us) / 1000000, text, sizeof(text));
-            x += 1 + cells_text(c, y, x, 8, s->up ? STYLE_DIM : STYLE_BAD, text);
-            if (!s->up) cells_paint(c, y, 26, -1, STYLE_DIM);
-            if (!s->up) (void)cells_text(c, y, x, -1, STYLE_BAD, s->error);
-        }
+        if (i + 2 >= rows) continue; /* the last line is the sums' */
+        draw_server(v, c, y, s);
         if ((size_t)i == v->server_at) cells_paint(c, y, 0, -1, STYLE_SELECT);
+        y++;
     }
+    if (rows < 3) return;
+    (void)cells_printf(c, y, 0, 26, STYLE_ACCENT, "all: %d of %d answer", up, v->n_servers);
+    (void)draw_sums(c, y, &all);
 }
 
 /* ------------------------------------------------------------------------- sums -- */

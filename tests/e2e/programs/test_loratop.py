@@ -419,7 +419,10 @@ def test_several_servers():
             t.key("0")
             t.wait(lambda x: re.search(r"east +ready", x) and re.search(r"west +ready", x))
             other.stop()
-            t.wait(lambda x: re.search(r"east +ready", x) and re.search(r"west +GONE", x))
+            t.wait(lambda x: re.search(r"east +ready", x) and re.search(r"west +GONE", x) and "all: 1 of 2 answer" in x)
+            once = subprocess.run([BUILD / "loratop", "-c", "east", "-c", "west", "--once", "--screen", "servers"], text=True,
+                                  capture_output=True, env={"PATH": os.environ["PATH"], "LORAD_CLIENT_CONFIG": str(path)})
+            assert once.returncode == 0 and "all: 1 of 2 answer" in once.stdout and "GONE" in once.stdout, once
             other.start()
             t.wait(lambda x: re.search(r"west +ready", x))
             t.key("Down", "Enter")

@@ -770,6 +770,10 @@ START_TEST(what_a_server_is_doing)
         {"\"ready\":true", "\"ready\":true,\"storage\":\"ok\"", "ready", STYLE_GOOD},
         {"\"ready\":true", "\"ready\":true,\"storage\":\"behind\"", "spooling", STYLE_WARN},
         {"\"ready\":true", "\"ready\":false,\"storage\":\"full\"", "NO SPOOL", STYLE_BAD},
+        {"\"ready\":true", "\"ready\":true,\"fleet\":true,\"fleet_fenced\":true", "FENCED",
+         STYLE_BAD},
+        {"\"ready\":true", "\"ready\":true,\"fleet\":true,\"fleet_away_us\":9", "DB away",
+         STYLE_WARN},
     };
     for (size_t i = 0; i < sizeof(state) / sizeof(state[0]); i++) {
         char text[65536];
@@ -787,6 +791,36 @@ START_TEST(what_a_server_is_doing)
         ck_assert(shows(state[i].word));
         stop();
     }
+}
+END_TEST
+
+/* Of those that answer, and of no other. */
+START_TEST(servers_have_sums)
+{
+    start(2);
+    for (v.current = 0; v.current < 2; v.current++)
+        feed_it(answer("\"reset\":true", 1, three_tenants));
+    topdata *other = &v.server[1].data;
+    v.current = 0;
+    other->engine.running = 40;
+    other->engine.pages = 300;
+    other->engine.pages_used = 275;
+    other->engine.adapters_resident = 2;
+    other->now.output_tokens = 1500;
+    other->classes[0].met = 7;
+    press("0");
+    ck_assert(shows("one               ready        0       0     3     0    25      0   0.0"));
+    ck_assert(shows("all: 2 of 2 answer             0    1500    43     0    75      2  53.8"));
+    v.server[1].up = false;
+    ck_assert(shows("all: 1 of 2 answer             0       0     3     0    25      0   0.0"));
+    v.server[1].up = true;
+    other->server.fleet = true;
+    other->server.fleet_behind = 12;
+    ck_assert(cells_resize(&c, 7, 120, true));
+    ck_assert(shows("all: 2 of 2 answer")); /* even where a server has no line */
+    ck_assert(cells_resize(&c, 24, 120, true));
+    ck_assert(shows("12 behind"));
+    stop();
 }
 END_TEST
 
@@ -814,6 +848,7 @@ int main(void)
     tcase_add_test(tc, actions_ask_and_name_their_rows);
     tcase_add_test(tc, old_data_is_dimmed_with_its_age);
     tcase_add_test(tc, what_a_server_is_doing);
+    tcase_add_test(tc, servers_have_sums);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
