@@ -122,6 +122,27 @@ def tpot(device, requests, before=None):
                   "Jain": (runs["lorad"]["jain"], 0.99)})
 
 
+# Eight nodes (three in the last) of the H200: four times more adapters than fit; more, and overload; few loads, which are
+# quick; a small fleet.
+FLEETS = (("--load", "0.9", "--nodes", "8", "--slots", "32", "--adapters", "1000", "--load-us", "20000", "--abuser", "0"),
+          ("--load", "1.2", "--nodes", "8", "--slots", "64", "--adapters", "2000", "--load-us", "20000", "--abuser", "0.5"),
+          ("--load", "0.9", "--nodes", "8", "--slots", "128", "--adapters", "1000", "--load-us", "1700", "--abuser", "0.3"),
+          ("--load", "0.9", "--nodes", "3", "--slots", "32", "--adapters", "300", "--load-us", "20000", "--abuser", "0.3"))
+PICKER = ("picker", "--affinity", "10")  # conf/helm/templates/gateway.yaml has these weights
+HASHED = ("rendezvous", "--replicas", "2", "--balance", "1.25")
+
+
+def placed(*route):
+    """Good requests a second of each fleet."""
+    return [sim("--requests", str(options.requests * 2 // 5), "--policy", "lorad", *fleet, "--route", *route)["lorad"]["good_per_s"]
+            for fleet in FLEETS]
+
+
+def over(route, *others):
+    """The least of a route's goodput over the best of the others'."""
+    return min(mine / max(rest) for mine, *rest in zip(placed(*route), *(placed(*o) for o in others)))
+
+
 CASES = {  # figure, unit, bound, whether more is better
     "sim-honest": lambda: (crowded()["lorad"]["classes"][0]["good_honest"],
                            "of the honest tenants' interactive requests", 0.97, True),
@@ -147,6 +168,12 @@ CASES = {  # figure, unit, bound, whether more is better
                          1, True),
     "sim-tpot-kept": lambda: (tpot_kept(), "of what is asked of the classes, the least of them on two devices", 1, True),
     "sim-tpot-slow": lambda: (tpot(SLOW, options.requests // 5, BEFORE), "the same, 1.1B on two cores", 1, True),
+    "sim-nodes": lambda: (over(PICKER, ("least",), ("picker", "--affinity", "1"), HASHED, ("advice",)),
+                          "times the best other's goodput, the picker with affinity 10, the least of four fleets", 0.97, True),
+    "sim-nodes-picker": lambda: (sum(placed(*PICKER)) / sum(placed("picker", "--affinity", "1")),
+                                 "times its goodput where all weights are 1, four fleets together", 1.05, True),
+    "sim-nodes-hash": lambda: (over(HASHED, ("least",)), "times the goodput of the least loaded, two homes with bounded loads, the "
+                                                         "least of four fleets", 1, True),
     "sim-million": sim_million,
     "plan-cost": lambda: (sim("--plan")["plan"]["share"], "of a step, 256 running, 10,000 waiting", 0.01, False),
 }

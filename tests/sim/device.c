@@ -36,15 +36,22 @@ struct sim_slots {
     int oldest, newest;    /* resident */
     int copying;
     int64_t copied_us, idle_us;
+    uint64_t loads;
+    int listed;
 };
 
 sim_slots *sim_slots_create(const sim_device *d, int adapters)
 {
     sim_slots *s = calloc(1, sizeof(*s));
     if (!s) return NULL;
-    *s = (sim_slots){
-        d, calloc((size_t)adapters + 1, sizeof(adapter)), d->slots, NONE, NONE, NONE, NONE, NONE, 0,
-        0};
+    *s = (sim_slots){.d = d,
+                     .of = calloc((size_t)adapters + 1, sizeof(adapter)),
+                     .free = d->slots,
+                     .first = NONE,
+                     .last = NONE,
+                     .oldest = NONE,
+                     .newest = NONE,
+                     .copying = NONE};
     if (!s->of) {
         free(s);
         return NULL;
@@ -78,6 +85,7 @@ static void evict(sim_slots *s, int i)
     list_remove(s, i);
     s->of[i].resident = s->of[i].closing = false;
     s->free++;
+    s->listed--;
 }
 
 static bool make_room(sim_slots *s, int64_t now_us)
@@ -131,6 +139,7 @@ void sim_slots_run(sim_slots *s, int64_t now_us)
         if (s->first == NONE) s->last = NONE;
         s->free--;
         s->copying = i;
+        s->loads++;
         int64_t start = s->of[i].asked_us > s->idle_us ? s->of[i].asked_us : s->idle_us;
         s->copied_us = start + copy_us(s, i);
     }
@@ -150,6 +159,21 @@ int64_t sim_slots_next(const sim_slots *s)
     return s->copying != NONE ? s->copied_us : INT64_MAX;
 }
 
+uint64_t sim_slots_loads(const sim_slots *s)
+{
+    return s->loads;
+}
+
+int sim_slots_listed(const sim_slots *s)
+{
+    return s->listed;
+}
+
+sim_slot_state sim_slots_state(const sim_slots *s, uint32_t id)
+{
+    return s->of[id].resident ? SLOT_RESIDENT : s->of[id].asked ? SLOT_ASKED : SLOT_AWAY;
+}
+
 bool sim_slots_acquire(sim_slots *s, uint32_t id, int64_t now_us)
 {
     if (id == 0) return true;
@@ -163,6 +187,7 @@ bool sim_slots_acquire(sim_slots *s, uint32_t id, int64_t now_us)
     }
     if (!x->asked && !x->resident) {
         x->asked = true;
+        s->listed++;
         x->asked_us = now_us;
         x->next = NONE;
         *(s->last == NONE ? &s->first : &s->of[s->last].next) = (int)id;

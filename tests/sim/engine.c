@@ -1,5 +1,5 @@
 /* engine.c -- the loop: arrivals, a plan, a step, tokens; for whichever
- * scheduler. */
+ * scheduler, on as many nodes as there are. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,13 +175,12 @@ static bool open(sim_engine *e, int adapters)
     if (devmem_create(&e->arena, NULL, d->n_pages, 64, 0, &why)) return false;
     e->pages = kv_create(e->arena, SIM_PAGE, false);
     e->slots = sim_slots_create(d, adapters);
-    e->out->of = calloc((size_t)e->n, sizeof(*e->out->of));
     for (int i = 0; e->free_seq && i < e->cap; i++) e->free_seq[e->n_free++] = e->cap - 1 - i;
     e->read = calloc((size_t)adapters + 1, sizeof(*e->read));
     e->counted = calloc((size_t)adapters + 1, sizeof(*e->counted));
     cost_init(&e->cost);
     return e->read && e->counted && e->seqs && e->free_seq && e->running && e->page_pool &&
-           e->pages && e->slots && e->out->of;
+           e->pages && e->slots;
 }
 
 static void close(sim_engine *e)
@@ -234,37 +233,131 @@ static bool advance(sim_engine *e, sim_scheduler *s)
     return true;
 }
 
+/* ---------------------------------------------------------------------- nodes -- */
+
+struct sim_node {
+    sim_engine e;
+    sim_scheduler s;
+    sim_result out; /* its `of` is that of the whole run */
+    int *todo, n_todo, next;
+    bool over;
+};
+
+int sim_node_load(const sim_node *k)
+{
+    return k->e.cap - k->e.n_free + k->n_todo - k->next;
+}
+
+int sim_node_waiting(const sim_node *k)
+{
+    return sim_node_load(k) - k->e.n_running;
+}
+
+double sim_node_kv(const sim_node *k)
+{
+    return 1 - (double)kv_available(k->e.pages, true) / k->e.set->device.n_pages;
+}
+
+const sim_slots *sim_node_slots(const sim_node *k)
+{
+    return k->e.slots;
+}
+
+double sim_node_foretold_us(const sim_node *k, int id)
+{
+    return k->s.foretell ? k->s.foretell(k->s.self, id) : 0;
+}
+
+static bool node_open(sim_node *k, const sim_setup *set, const sim_arrival *a, int n, int tenants,
+                      int adapters, sim_outcome *of)
+{
+    k->out.of = of;
+    k->e = (sim_engine){.set = set, .a = a, .n = n, .tenants = tenants, .out = &k->out, .noise = 7};
+    k->todo = calloc((size_t)n, sizeof(int));
+    return k->todo && open(&k->e, adapters) &&
+           (set->policy == SIM_LORAD || set->policy == SIM_EVEN ? sim_server_open(&k->s, &k->e)
+                                                                : sim_baseline_open(&k->s, &k->e));
+}
+
+/* One step, or a wait of at most until `limit_us`. */
+static void turn(sim_node *k, int64_t limit_us)
+{
+    sim_engine *e = &k->e;
+    for (; k->next < k->n_todo && e->a[k->todo[k->next]].us <= e->now_us; k->next++)
+        k->s.arrive(k->s.self, k->todo[k->next]);
+    sim_slots_run(e->slots, e->now_us);
+    if (advance(e, &k->s)) return;
+    bool idle = k->s.empty(k->s.self);
+    k->over = limit_us == INT64_MAX && e->n_running == 0 && idle;
+    if (k->over) return;
+    int64_t then = sim_slots_next(e->slots), soon = e->now_us + 1000;
+    if (!idle && soon < then) then = soon;
+    if (limit_us < then) then = limit_us;
+    e->now_us = then > e->now_us && then < INT64_MAX ? then : soon;
+}
+
+static void add_up(sim_result *out, const sim_node *k)
+{
+    const sim_result *r = &k->out;
+    out->steps += r->steps;
+    out->rows += r->rows;
+    out->computed += r->computed;
+    out->recomputed += r->recomputed;
+    out->loads += sim_slots_loads(k->e.slots);
+    out->hash ^= r->hash;
+    out->plan_s += r->plan_s;
+    out->cost_error = r->cost_error;
+    out->passed += r->passed;
+    if (r->longest_wait_us > out->longest_wait_us) out->longest_wait_us = r->longest_wait_us;
+    if (k->e.now_us > out->end_us) out->end_us = k->e.now_us;
+}
+
+static void node_close(sim_node *k, bool all_done)
+{
+    if (all_done) {
+        kv_counts kc;
+        kv_count(k->e.pages, &kc);
+        assert(kc.n_held == 0);
+    }
+    if (k->s.destroy) k->s.destroy(k->s.self);
+    close(&k->e);
+    free(k->todo);
+}
+
 bool sim_run(const sim_setup *set, const sim_arrival *a, int n, int tenants, int adapters,
              sim_result *out)
 {
-    sim_engine e = {.set = set, .a = a, .n = n, .tenants = tenants, .out = out, .noise = 7};
-    sim_scheduler s = {0};
-    *out = (sim_result){0};
-    bool ok = open(&e, adapters) &&
-              (set->policy == SIM_LORAD || set->policy == SIM_EVEN ? sim_server_open(&s, &e)
-                                                                   : sim_baseline_open(&s, &e));
-    int next = 0;
-    while (ok && (set->max_steps == 0 || out->steps < set->max_steps)) {
-        for (; next < n && a[next].us <= e.now_us; next++) {
-            if (a[next].tenant != set->skip_tenant) s.arrive(s.self, next);
+    int nodes = set->nodes > 1 ? set->nodes : 1;
+    sim_node *node = calloc((size_t)nodes, sizeof(*node));
+    sim_router *router = sim_router_open(set, node, nodes, a, adapters);
+    *out = (sim_result){.of = calloc((size_t)n, sizeof(*out->of))};
+    bool ok = node && router && out->of, more = ok;
+    for (int k = 0; k < nodes && ok; k++)
+        ok = node_open(&node[k], set, a, n, tenants, adapters, out->of);
+    for (int i = 0; ok && i <= n && more; i++) { /* behind the last one: until all have ended */
+        int64_t limit_us = i < n ? a[i].us : INT64_MAX;
+        for (int k = 0; k < nodes; k++) {
+            while (more && !node[k].over && node[k].e.now_us < limit_us) {
+                turn(&node[k], limit_us);
+                more = set->max_steps == 0 || node[k].out.steps < set->max_steps;
+            }
         }
-        sim_slots_run(e.slots, e.now_us);
-        if (advance(&e, &s)) continue;
-        if (next == n && e.n_running == 0 && s.empty(s.self)) break;
-        int64_t then = sim_slots_next(e.slots), soon = e.now_us + 1000;
-        if (!s.empty(s.self) && soon < then) then = soon;
-        if (next < n && a[next].us < then) then = a[next].us;
-        e.now_us = then > e.now_us && then < INT64_MAX ? then : soon;
+        if (i == n || a[i].tenant == set->skip_tenant) continue;
+        sim_node *to = &node[sim_route(router, i)];
+        to->todo[to->n_todo++] = i;
     }
-    out->end_us = e.now_us;
-    if (ok && set->check && set->max_steps == 0) {
-        kv_counts kc;
-        kv_count(e.pages, &kc);
-        assert(kc.n_held == 0);
+    for (int k = 0; node && k < nodes; k++) {
+        if (ok) add_up(out, &node[k]);
+        node_close(&node[k], ok && set->check && set->max_steps == 0);
     }
-    if (s.destroy) s.destroy(s.self);
-    close(&e);
+    sim_router_close(router);
+    free(node);
     return ok;
+}
+
+struct sim_node *sim_node_at(sim_node *first, int i)
+{
+    return first + i;
 }
 
 void sim_result_clear(sim_result *r)

@@ -15,6 +15,9 @@
  * the default configuration.  --blind: admission does not see where adapters are; --load-us:
  * what a load of rank 16 takes.
  *
+ * --nodes N: so many of the device, and --route least|picker|rendezvous|advice (route.c) chooses;
+ * --replicas, --balance, --affinity and --scrape-ms are theirs.
+ *
  * --load is a multiple of the capacity, which is measured first: requests per
  * second that the device finishes with a queue that never empties and 100
  * adapters that fit.  --alone runs lorad once more without the abuser.  --plan
@@ -63,6 +66,10 @@ static const options defaults = {
                          .slots = 128,
                          .load_us = 1700},
               .classes = {{500000, 50000, 4}, {2000000, 100000, 2}, {60000000, 1000000, 1}},
+              .replicas = 2,
+              .balance = 1.25,
+              .affinity = 1,
+              .scrape_us = 50000,
               .ageing_us = 10 * SIM_SECOND,
               .skip_tenant = -1},
     .times = 1.2,
@@ -135,6 +142,7 @@ static double capacity(const options *o)
     l.mix = MIX_SKEWED;
     l.seed = 99;
     s.policy = SIM_FCFS;
+    s.nodes = 1;
     s.skip_tenant = -1;
     s.device.slots = s.device.slots < 128 ? 128 : s.device.slots;
     sim_arrival *a = sim_workload(&l);
@@ -166,12 +174,12 @@ static void print_json(const char *name, const sim_figures *f, const sim_result 
            "\"honest_good\":%.5f,\"jain\":%.5f,\"backlogged\":%d,\"late\":%.6f,"
            "\"wasted\":%.5f,"
            "\"batch_share\":%.5f,\"batch_least\":%.3f,\"longest_wait_s\":%.3f,"
-           "\"steps\":%llu,"
+           "\"steps\":%llu,\"loads\":%llu,"
            "\"plan_us\":%.3f,\"cost_error\":%.4f,\"hash\":\"%016llx\",\"classes\":[",
            name, f->per_s, f->good_per_s, f->all_good, f->honest_good, f->jain, f->backlogged,
            f->late, f->wasted, f->batch_share, f->batch_least, 1e-6 * (double)r->longest_wait_us,
-           (unsigned long long)r->steps, 1e6 * r->plan_s / (double)(r->steps + 1), r->cost_error,
-           (unsigned long long)r->hash);
+           (unsigned long long)r->steps, (unsigned long long)r->loads,
+           1e6 * r->plan_s / (double)(r->steps + 1), r->cost_error, (unsigned long long)r->hash);
     for (int c = 0; c < SIM_CLASSES; c++) {
         printf("%s{\"good\":%.5f,\"good_honest\":%.5f,\"late\":%.5f,\"refused\":%.5f,"
                "\"ttft_p50_s\":%.4f,\"ttft_p99_s\":%.4f,\"ttft_p99_honest_s\":%.4f,\"tpot_p50_s\":%"
@@ -289,6 +297,16 @@ static bool take_policies(options *o, const char *text)
     return true;
 }
 
+static bool take_route(options *o, const char *text)
+{
+    for (int k = 0; k < SIM_ROUTES; k++) {
+        if (strcmp(sim_routes[k], text) != 0) continue;
+        o->setup.route = (sim_route_kind)k;
+        return true;
+    }
+    return false;
+}
+
 static bool take_mix(options *o, const char *text)
 {
     static const char *const names[] = {"distinct", "uniform", "skewed", "identical"};
@@ -305,6 +323,9 @@ static bool take(options *o, const char *name, const char *text)
     char *end = NULL;
     if (strcmp(name, "--svg") == 0) return o->svg = text, true;
     if (strcmp(name, "--mix") == 0) return take_mix(o, text);
+    if (strcmp(name, "--route") == 0) return take_route(o, text);
+    if (strcmp(name, "--scrape-ms") == 0)
+        return o->setup.scrape_us = 1000 * strtoll(text, NULL, 10), true;
     if (strcmp(name, "--device") == 0) {
         if (strcmp(text, "cpu") == 0) use_cpu(o);
         if (strcmp(text, "1.1B") == 0) use_slow(o);
@@ -332,7 +353,11 @@ static bool take(options *o, const char *name, const char *text)
                  {"--cv", NULL, &o->load.cv},
                  {"--uneven", NULL, &o->load.uneven},
                  {"--burst", NULL, &o->load.burst},
-                 {"--hiccup", NULL, &o->setup.device.hiccup}};
+                 {"--hiccup", NULL, &o->setup.device.hiccup},
+                 {"--nodes", &o->setup.nodes, NULL},
+                 {"--replicas", &o->setup.replicas, NULL},
+                 {"--balance", NULL, &o->setup.balance},
+                 {"--affinity", NULL, &o->setup.affinity}};
     if (strcmp(name, "--seed") == 0) return o->load.seed = (uint64_t)x, true;
     for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
         if (strcmp(name, known[i].name) != 0) continue;
@@ -367,7 +392,8 @@ static bool parse(options *o, int argc, char **argv)
     }
     return o->load.n > 0 && o->load.n <= 2000000 && o->load.tenants > (o->load.abuser > 0) &&
            o->load.tenants <= 30000 && o->load.adapters < 100000 && o->load.cv > 0.05 &&
-           o->setup.device.slots > 0 && o->setup.device.max_seqs > 0 && o->load.burst > 0;
+           o->setup.device.slots > 0 && o->setup.device.max_seqs > 0 && o->load.burst > 0 &&
+           o->setup.nodes <= SIM_NODES_MAX && o->setup.replicas > 0;
 }
 
 int main(int argc, char **argv)
@@ -376,7 +402,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < SIM_POLICIES; k++) o.wanted[k] = k < SIM_SARATHI;
     if (!parse(&o, argc, argv)) return 2;
     if (o.plan) return measure_planning(&o);
-    double start = now_s(), cap = capacity(&o);
+    double start = now_s(), cap = capacity(&o) * (o.setup.nodes > 1 ? o.setup.nodes : 1);
     o.load.rate = cap * o.times;
     sim_arrival *a = sim_workload(&o.load);
     if (!a) return 1;

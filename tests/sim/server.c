@@ -39,16 +39,34 @@ static lengths_ask length_ask(const sim_arrival *a)
     return (lengths_ask){(uint64_t)a->tenant, a->adapter, a->slo, a->max_tokens};
 }
 
+/* As admission describes it; `guess`: how long its answer will be. */
+static promise_ask ask_of(const server *s, int id, lengths_guess *guess)
+{
+    const sim_engine *e = s->e;
+    const sim_arrival *a = &e->a[id];
+    promise_ask ask = {.tenant = (uint64_t)a->tenant, .slo = a->slo, .n_prompt = a->prompt};
+    lengths_ask length = length_ask(a);
+    *guess = lengths_look(s->lengths, &length);
+    ask.n_output = guess->mean;
+    if (!e->set->blind) ask.load_us = (double)sim_slots_eta(e->slots, a->adapter, e->now_us);
+    return ask;
+}
+
+static double foretell(void *self, int id)
+{
+    server *s = self;
+    lengths_guess guess;
+    promise_ask ask = ask_of(s, id, &guess);
+    return promise_ttft_us(&s->outlook, &ask);
+}
+
 static void arrive(void *self, int id)
 {
     server *s = self;
     sim_engine *e = s->e;
     const sim_arrival *a = &e->a[id];
-    promise_ask ask = {.tenant = (uint64_t)a->tenant, .slo = a->slo, .n_prompt = a->prompt};
-    lengths_ask length = length_ask(a);
-    lengths_guess guess = lengths_look(s->lengths, &length);
-    ask.n_output = guess.mean;
-    if (!e->set->blind) ask.load_us = (double)sim_slots_eta(e->slots, a->adapter, e->now_us);
+    lengths_guess guess;
+    promise_ask ask = ask_of(s, id, &guess);
     bool waits = promise_waits(&s->outlook, &ask);
     double expected = s->surprise[a->slo][waits] * promise_ttft_us(&s->outlook, &ask);
     promise_ask size = ask;
@@ -402,6 +420,6 @@ bool sim_server_open(sim_scheduler *out, sim_engine *e)
     s->plan = calloc(cap, sizeof(*s->plan));
     s->order = calloc(cap, sizeof(*s->order));
     s->allowed = calloc(cap, sizeof(*s->allowed));
-    *out = (sim_scheduler){s, arrive, plan, token, gone, stepped, empty, destroy};
+    *out = (sim_scheduler){s, arrive, plan, token, gone, stepped, empty, destroy, foretell};
     return s->fair && s->list && s->view && s->plan && s->order && s->allowed;
 }

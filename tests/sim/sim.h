@@ -1,4 +1,4 @@
-/* sim.h -- the scheduler on a modelled device, with a virtual clock.
+/* sim.h -- the scheduler on modelled devices, with a virtual clock.
  *
  * The server's own object code decides: engine/sched/fair.c, policy.c, promise.c,
  * cost.c and kv.c; server.c does with it what engine/sched/sched.c does.  Modelled
@@ -75,6 +75,11 @@ void sim_slots_release(sim_slots *s, uint32_t adapter, int64_t now_us);
 int64_t sim_slots_eta(const sim_slots *s, uint32_t adapter, int64_t now_us);
 void sim_slots_run(sim_slots *s, int64_t now_us); /* time goes by */
 int64_t sim_slots_next(const sim_slots *s);       /* when the copy under way ends, or INT64_MAX */
+uint64_t sim_slots_loads(const sim_slots *s);     /* so far */
+typedef enum { SLOT_AWAY, SLOT_ASKED, SLOT_RESIDENT } sim_slot_state;
+sim_slot_state sim_slots_state(const sim_slots *s, uint32_t adapter);
+/* Resident and asked for, as vllm:lora_requests_info counts them. */
+int sim_slots_listed(const sim_slots *s);
 
 /* ---- a run ---- */
 
@@ -98,7 +103,18 @@ typedef enum {
 extern const char *const sim_policies[];
 enum { SIM_POLICIES = 10 };
 
+/* Which node gets a request (route.c). */
+typedef enum { ROUTE_LEAST, ROUTE_PICKER, ROUTE_RENDEZVOUS, ROUTE_ADVICE } sim_route_kind;
+extern const char *const sim_routes[];
+enum { SIM_ROUTES = 4, SIM_NODES_MAX = 64 };
+
 typedef struct sim_setup {
+    int nodes; /* 0, 1: one */
+    sim_route_kind route;
+    int replicas;      /* rendezvous: homes of each adapter */
+    double balance;    /* rendezvous: a home may have so many times the mean; 0: never the first */
+    double affinity;   /* picker: weight of an adapter that is there; the queue's is 1, KV's 1 */
+    int64_t scrape_us; /* picker: how old what it knows may be */
     sim_device device;
     sim_class classes[SIM_CLASSES];
     int64_t ageing_us;
@@ -120,8 +136,8 @@ typedef struct sim_outcome {
 typedef struct sim_result {
     sim_outcome *of; /* [n], owned */
     int64_t end_us;
-    uint64_t steps, rows, computed, recomputed, hash; /* hash: of the schedule */
-    double plan_s;                                    /* processor time of planning */
+    uint64_t steps, rows, computed, recomputed, loads, hash; /* hash: of the schedule */
+    double plan_s;                                           /* processor time of planning */
     double cost_error;
     int64_t longest_wait_us; /* of a request that was seated */
     /* With check: free seats given to others while a head was over its ageing
@@ -184,10 +200,29 @@ typedef struct sim_scheduler {
     void (*stepped)(void *self, const cost_work *w, double us);
     bool (*empty)(const void *self); /* nobody waits */
     void (*destroy)(void *self);
+    /* When the request would have its first token, were it here; NULL: it does not say. */
+    double (*foretell)(void *self, int id);
 } sim_scheduler;
 
 bool sim_server_open(sim_scheduler *s, sim_engine *e);
 bool sim_baseline_open(sim_scheduler *s, sim_engine *e);
+
+/* ---- nodes, and who chooses among them (route.c) ---- */
+
+typedef struct sim_node sim_node;
+typedef struct sim_router sim_router;
+sim_node *sim_node_at(sim_node *first, int i);
+int sim_node_load(const sim_node *k); /* requests in it */
+int sim_node_waiting(const sim_node *k);
+double sim_node_kv(const sim_node *k); /* share of pages held */
+const sim_slots *sim_node_slots(const sim_node *k);
+double sim_node_foretold_us(const sim_node *k, int id);
+
+sim_router *sim_router_open(const sim_setup *s, sim_node *first, int n, const sim_arrival *a,
+                            int adapters);
+void sim_router_close(sim_router *r);
+/* The node of the request, which arrives now. */
+int sim_route(sim_router *r, int id);
 
 /* ---- figures ---- */
 

@@ -6,7 +6,8 @@
  * No page leaked or used twice, no more rows than there may be (engine.c checks
  * after each plan); counters are what was charged (fair_check); every request
  * ends exactly once; no free seat goes to anybody while a head beyond the ageing
- * bound waits that has for longer; the same seed gives the same schedule.
+ * bound waits that has for longer; the same seed gives the same schedule. Half of the scenarios
+ * have several nodes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,6 +55,12 @@ static void make(uint64_t seed, sim_load *l, sim_setup *s)
                      .skip_tenant = -1,
                      .check = true,
                      .queue = pick(&r, 0, 1) == 1};
+    s->nodes = pick(&r, 0, 1) ? 1 : pick(&r, 2, 4);
+    s->route = (sim_route_kind)pick(&r, 0, SIM_ROUTES - 1);
+    s->replicas = pick(&r, 1, 3);
+    s->balance = pick(&r, 0, 2);
+    s->affinity = pick(&r, 0, 10);
+    s->scrape_us = pick(&r, 0, 100000);
 }
 
 static bool fail(uint64_t seed, const char *what)
