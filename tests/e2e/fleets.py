@@ -9,7 +9,7 @@ import threading
 import time
 
 from harness import BUILD, DEMO, Server, until
-from postgres import Postgres, Wire
+from postgres import Pooler, Postgres, Wire
 
 
 def lorad(*args):
@@ -19,10 +19,11 @@ def lorad(*args):
 class Fleet:
     """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone."""
 
-    def __init__(self, n=3, settings=None, shared=None):
+    def __init__(self, n=3, settings=None, shared=None, pooled=False):
         self.shared = shared or {}
         self.postgres = Postgres()
-        self.wires = [Wire(self.postgres.port) for _ in range(n)]
+        self.pooler = Pooler(self.postgres) if pooled else None
+        self.wires = [Wire((self.pooler or self.postgres).port) for _ in range(n)]
         self.nodes = [Server(settings={**(settings or {}), "server.node": str(i)}) for i in range(n)]
 
     def url(self, i):
@@ -57,6 +58,8 @@ class Fleet:
             finally:
                 shutil.rmtree(node.dir, ignore_errors=True)
                 node.log_path.unlink(missing_ok=True)
+        if self.pooler:
+            self.pooler.close()
         self.postgres.close()
 
     def tenant(self, name, **limits):

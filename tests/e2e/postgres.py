@@ -71,6 +71,34 @@ class Postgres:
         self.dir.with_suffix(".log").unlink(missing_ok=True)
 
 
+POOLER = shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")
+
+
+class Pooler:
+    """pgbouncer in transaction mode: what a client says next may be said in another session of PostgreSQL."""
+
+    def __init__(self, to, sessions=3):
+        self.port, self.dir = free_port(), pathlib.Path(tempfile.mkdtemp(prefix="lorad-pool-"))
+        (self.dir / "ini").write_text(
+            f"[databases]\nfleet = host=127.0.0.1 port={to.port} dbname=fleet user=lorad\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {sessions}\n")
+        self.dir.chmod(0o755)
+        self.log = open(self.dir / "log", "wb")
+        self.process = subprocess.Popen([*to.become, POOLER, self.dir / "ini"], cwd="/", stdout=self.log, stderr=self.log)
+        until(self.answers)
+
+    def answers(self):
+        assert self.process.poll() is None, (self.dir / "log").read_text()
+        ready = [f"{PROGRAMS[-1]}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ready).returncode == 0
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
 class Wire:
     """A TCP proxy: cut() ends what goes through it and takes nobody until mend(); hold() lets bytes wait."""
 
