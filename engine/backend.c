@@ -604,7 +604,8 @@ const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_r
 {
     for (int i = 0; i < n; i++) {
         const sampling *r = rows[i].rules;
-        assert(rows[i].logit >= 0 && rows[i].score < n_vocab);
+        int own = rows[i].n_vocab ? rows[i].n_vocab : n_vocab;
+        assert(rows[i].logit >= 0 && rows[i].score < own);
         assert(r->n_bias >= 0 && r->n_bias <= SAMPLE_BIAS_MAX && r->n_top <= SAMPLE_TOP_MAX);
         assert(r->n_stop_id >= 0 && r->n_stop_id <= SAMPLE_STOP_MAX);
         assert(rows[i].n_prompt >= 0 && rows[i].n_output >= 0);

@@ -65,7 +65,6 @@ typedef struct backend_caps {
     char detail[96];   /* "amx-bf16, 2 threads" */
     int page_tokens;   /* positions in one KV page; fixed per backend */
     int lora_cols;     /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
-    bool token_rows;   /* lora_rows, and lora_view.n_vocab other than the base's, are served */
     unsigned kv_types; /* that attention takes: bit 1 << dtype */
     bool f16_kv;       /* F16 models keep keys and values in F16 where nothing else is asked */
     unsigned extras;   /* what it computes beyond a Llama's operations: EXTRA_... */
@@ -434,6 +433,7 @@ typedef struct sample_row {
         *output; /* together at most max_context; read where a penalty asks for them */
     int n_prompt, n_output;
     const uint32_t *allowed; /* as sampler_pick() has it, or NULL */
+    int n_vocab;             /* tokens that are there; 0: the call's */
 } sample_row;
 
 /* Whether be_sample() is to be called.  A backend whose logits the host reads as they are (the CPU)

@@ -69,10 +69,11 @@ typedef struct pooling_head pooling_head; /* engine/sample/pooling.h */
  * table does not have.  n 0: none. */
 typedef struct lora_rows {
     int n;
-    const int32_t *id; /* [n] ascending, host memory */
-    const void *table; /* of the input table: [n][dim] in the backend's memory, of `type` */
-    int type;          /* dtype */
-    const weight *w;   /* of the output layer: [n][dim] */
+    const int32_t *id;       /* [n] ascending, host memory */
+    const int32_t *id_there; /* the same in the backend's memory */
+    const void *table;       /* of the input table: [n][dim] in the backend's memory, of `type` */
+    int type;                /* dtype */
+    const weight *w;         /* of the output layer: [n][dim] */
 } lora_rows;
 
 /* The output layer of an adapter: another matrix, LoRA on it, or both; rows are put over all

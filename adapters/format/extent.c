@@ -29,18 +29,10 @@ model_config extent_shape(const adapter_layout *al, const model_config *base)
     return own;
 }
 
-bool extent_patched(const adapter_layout *al, const model_config *base, const backend *be,
-                    size_t slot)
-{
-    return !be_caps(be)->token_rows && layout_patched(al, base, slot);
-}
-
-size_t extent_row_count(const adapter_layout *al, const model_config *base, const backend *be,
-                        size_t slot)
+size_t extent_row_count(const adapter_layout *al, const model_config *base, size_t slot)
 {
     const adapter_tensor *more = &al->pair[slot].more;
     size_t n = layout_patched(al, base, slot) ? (size_t)al->peft.n_token : 0;
-    if (!be_caps(be)->token_rows) return 0;
     return n + (more->present ? (size_t)(more->bytes / dtype_bytes(more->type)) / (size_t)base->dim
                               : 0);
 }
@@ -57,28 +49,23 @@ static uint64_t weight_bytes(const model_config *base, uint64_t n, dtype type)
     return rows * cols * (type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
 }
 
-static uint64_t row_bytes(const adapter_layout *al, const model_config *base, const backend *be,
-                          size_t slot)
+uint64_t extent_id_bytes(const adapter_layout *al, const model_config *shape, size_t slot)
 {
-    uint64_t n = extent_row_count(al, base, be, slot), dim = (uint64_t)base->dim;
+    return extent_padded(extent_row_count(al, shape, slot) * sizeof(int32_t));
+}
+
+static uint64_t row_bytes(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    uint64_t n = extent_row_count(al, base, slot), dim = (uint64_t)base->dim;
     if (n == 0) return 0;
     if (slot == peft_head_slot(base->n_layer)) return weight_bytes(base, n, base->head_type);
     return extent_padded(n * dim * dtype_bytes(base->embed_type));
 }
 
-uint64_t extent_table_bytes(const model_config *base)
+static uint64_t table_bytes(const adapter_layout *al, const model_config *base, size_t slot)
 {
-    return (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(base->embed_type);
-}
-
-static uint64_t table_bytes(const adapter_layout *al, const model_config *base, const backend *be,
-                            size_t slot)
-{
-    adapter_tensor patch = {.bytes = extent_table_bytes(base),
-                            .type = base->embed_type,
-                            .present = extent_patched(al, base, be, slot)};
-    const adapter_tensor *t = patch.present ? &patch : &al->pair[slot].table;
-    uint64_t rows = row_bytes(al, base, be, slot);
+    const adapter_tensor *t = &al->pair[slot].table;
+    uint64_t rows = row_bytes(al, base, slot);
     if (!t->present) return rows;
     if (slot == peft_embed_slot(base->n_layer)) return rows + extent_padded(t->bytes);
     return rows + weight_bytes(base, (uint64_t)base->n_vocab, t->type);
@@ -110,7 +97,9 @@ uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *base, c
         }
         sum += pair;
     }
-    return sum + table_bytes(al, base, be, peft_embed_slot(base->n_layer));
+    size_t embed = peft_embed_slot(base->n_layer), head = peft_head_slot(base->n_layer);
+    sum += extent_id_bytes(al, base, embed) + extent_id_bytes(al, base, head);
+    return sum + table_bytes(al, base, embed);
 }
 
 uint64_t extent_score_bytes(const adapter_layout *al, const model_config *base)
@@ -121,8 +110,8 @@ uint64_t extent_score_bytes(const adapter_layout *al, const model_config *base)
 uint64_t extent_bytes(const adapter_layout *al, const model_config *base, const backend *be)
 {
     model_config own = extent_shape(al, base);
-    return extent_slab_bytes(al, &own, be) +
-           table_bytes(al, &own, be, peft_head_slot(base->n_layer)) + extent_score_bytes(al, &own);
+    return extent_slab_bytes(al, &own, be) + table_bytes(al, &own, peft_head_slot(base->n_layer)) +
+           extent_score_bytes(al, &own);
 }
 
 uint64_t extent_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)

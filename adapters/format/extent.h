@@ -45,22 +45,15 @@ uint64_t extent_vector_bytes(const model_config *shape, size_t slot);
 /* The head of classes, which is in host memory, as floats. */
 uint64_t extent_score_bytes(const adapter_layout *al, const model_config *base);
 
-/* The base's input table. */
-uint64_t extent_table_bytes(const model_config *shape);
-
 /* Does the slot get a bias: its own, lora_B's on top of the base's, or the base's times a gain? */
 bool extent_biased(const adapter_layout *al, const model_config *base, size_t slot);
 
 /* The type that a slot's A and B are packed beside. */
 dtype extent_pack_type(const adapter_layout *al, const model_config *shape, size_t slot);
 
-/* Where the backend takes no single rows: does the slot get a whole table with them in it? */
-bool extent_patched(const adapter_layout *al, const model_config *shape, const backend *be,
-                    size_t slot);
-
-/* At most so many rows of its own has the slot's table; their type. */
-size_t extent_row_count(const adapter_layout *al, const model_config *shape, const backend *be,
-                        size_t slot);
+/* At most so many rows of its own has the slot's table; their tokens in the slab; their type. */
+size_t extent_row_count(const adapter_layout *al, const model_config *shape, size_t slot);
+uint64_t extent_id_bytes(const adapter_layout *al, const model_config *shape, size_t slot);
 dtype extent_row_type(const model_config *shape, size_t slot);
 
 #endif

@@ -121,8 +121,8 @@ err_code layout_vocab(const st_tensor *t, const model_config *base, int *n_vocab
     if (tokens > v && base->added_max == 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "tensor '%.140s' is for %llu tokens, the base has %d: added tokens are not "
-                       "supported by this server's backend, or adapters.max_added_tokens is 0.  "
-                       "Use reserved tokens of the base instead",
+                       "served here (adapters.max_added_tokens is 0).  Use reserved tokens of the "
+                       "base instead",
                        t->name, (unsigned long long)tokens, base->n_vocab);
     if (tokens > v + (uint64_t)base->added_max)
         return err_set(e, ERR_LIMIT,

@@ -362,9 +362,8 @@ static err_code read_tokens(const cJSON *root, const model_config *base, peft_co
             rc = err_set(e, ERR_INPUT, "trainable_token_indices must hold tokens' numbers");
         else if (id >= most)
             rc = err_set(e, base->added_max > 0 ? ERR_LIMIT : ERR_UNSUPPORTED,
-                         "trainable_token_indices names token %.0f, this server serves %d: "
-                         "added tokens beyond adapters.max_added_tokens, or on a backend that "
-                         "cannot, are not supported",
+                         "trainable_token_indices names token %.0f, this server serves %d, "
+                         "added tokens included (adapters.max_added_tokens)",
                          id, most);
         else if (seen[(size_t)id])
             rc = err_set(e, ERR_INPUT, "trainable_token_indices names token %.0f twice", id);

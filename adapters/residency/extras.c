@@ -239,25 +239,6 @@ static void copy_row(const maker *mk, const adapter_tensor *t, int i, char *to, 
     put_row(to, mk->in, mk->shape->dim, type);
 }
 
-/* The base's table with the trained rows in it, in the table's type as PEFT puts them
- * there; the caller's to free. */
-static void *patched_table(const maker *mk)
-{
-    const model_config *c = mk->shape;
-    const adapter_tensor *t = &mk->al->pair[peft_embed_slot(c->n_layer)].rows;
-    char *table = malloc((size_t)extent_table_bytes(c));
-    if (!table || !model_embed_values(mk->base, 0, c->n_vocab, c->embed_type, table)) {
-        free(table);
-        return NULL;
-    }
-    for (int i = 0; i < mk->al->peft.n_token; i++)
-        copy_row(mk, t, i,
-                 table +
-                     (size_t)mk->al->peft.token[i] * (size_t)c->dim * dtype_bytes(c->embed_type),
-                 c->embed_type);
-    return table;
-}
-
 typedef struct own_row {
     int32_t id;
     const adapter_tensor *t;
@@ -307,7 +288,7 @@ static size_t list_rows(const maker *mk, size_t slot, own_row *list)
 static err_code make_rows(maker *mk, size_t slot, int32_t **ids, weight **own, lora_rows *out,
                           err *e)
 {
-    size_t most = extent_row_count(mk->al, mk->shape, mk->be, slot), dim = (size_t)mk->shape->dim;
+    size_t most = extent_row_count(mk->al, mk->shape, slot), dim = (size_t)mk->shape->dim;
     dtype type = extent_row_type(mk->shape, slot);
     if (most == 0) return ERR_NONE;
     own_row *list = malloc(most * sizeof(*list));
@@ -319,7 +300,10 @@ static err_code make_rows(maker *mk, size_t slot, int32_t **ids, weight **own, l
         (*ids)[i] = list[i].id;
         copy_row(mk, list[i].t, list[i].at, rows + i * dim * dtype_bytes(type), type);
     }
-    *out = (lora_rows){.n = (int)n, .id = *ids, .type = (int)type};
+    int32_t *there = take(mk, extent_id_bytes(mk->al, mk->shape, slot));
+    *out = (lora_rows){.n = (int)n, .id = *ids, .id_there = there, .type = (int)type};
+    if (!rc && be_upload(mk->be, there, *ids, n * sizeof **ids))
+        rc = err_set(e, ERR_DEVICE, "the tokens of an embedding cannot be copied");
     if (!rc && slot == peft_head_slot(mk->shape->n_layer)) {
         rc = be_lora_weight_create(mk->be, own, rows, type, (int)n, (int)dim, e);
         out->w = *own;
@@ -344,14 +328,12 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
         return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
     out->head = calloc(1, sizeof(*out->head));
     if (!out->head) return err_set(e, ERR_NOMEM, "out of memory");
-    bool patch = extent_patched(mk->al, c, mk->be, slot);
-    if (t->present || patch) {
+    if (t->present) {
         void *spare = NULL;
-        const void *src = patch ? (spare = patched_table(mk)) : matrix(mk, t, &spare);
-        err_code rc =
-            !src ? err_set(e, ERR_NOMEM, "out of memory")
-                 : be_lora_weight_create(mk->be, &out->own_head, src,
-                                         patch ? c->embed_type : t->type, c->n_vocab, c->dim, e);
+        const void *src = matrix(mk, t, &spare);
+        err_code rc = !src ? err_set(e, ERR_NOMEM, "out of memory")
+                           : be_lora_weight_create(mk->be, &out->own_head, src, t->type, c->n_vocab,
+                                                   c->dim, e);
         free(spare);
         if (rc) return rc;
         out->head->w = out->own_head;
@@ -376,15 +358,6 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
         if (rc) return err_set(e, rc, "an embedding cannot be copied");
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
-    }
-    if (extent_patched(mk->al, mk->shape, mk->be, slot)) {
-        size_t bytes = (size_t)extent_table_bytes(mk->shape);
-        void *table = patched_table(mk), *to = take(mk, bytes);
-        err_code rc = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
-        free(table);
-        if (rc) return err_set(e, rc, "an embedding cannot be copied");
-        out->embed->table = to;
-        out->embed->table_type = (int)mk->shape->embed_type;
     }
     err_code rc = pack_outside(mk, slot, NULL, &out->embed->mat, e);
     if (!rc) rc = make_rows(mk, slot, &out->embed_id, NULL, &out->embed->rows, e);

@@ -3,9 +3,8 @@
  *
  * A gain needs the base's weights (be_lora_gain), a bias may be a sum, the input table's A is
  * turned.  Rows of single tokens, and of tokens that the base does not have, are kept alone
- * (lora_rows); for a backend that takes none, they are put into a copy of the base's table, for a
- * tied base into one of the output layer, too.  All lie in one piece of backend memory of their
- * own; a whole output layer is a weight of its own.
+ * (lora_rows).  All lie in one piece of backend memory of their own; a whole output layer, and rows
+ * of one, are weights of their own.
  *
  * Ownership: extras_clear() frees.  Threads: a loader thread.
  */

@@ -104,7 +104,6 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
     }
     be->caps.page_tokens = CPU_PAGE_TOKENS;
     be->caps.lora_cols = CPU_LORA_COLS;
-    be->caps.token_rows = true;
     be->caps.quantised = true;
     be->caps.kv_types = 1U << DT_F32 | 1U << DT_F16 | 1U << DT_BF16 | 1U << DT_I8;
     be->caps.extras = (1U << EXTRAS) - 1;

@@ -294,9 +294,11 @@ static bool write_table(const cuda_state *cu, writer *w, const lora_view *view)
         }
     }
     bool layers = w->biased;
-    if (!write_mat(w, cuda_head_mat(cu), view->head ? &view->head->mat : &none, cu->n_vocab) ||
+    int n_vocab = cuda_vocab_of(cu, view);
+    if (!write_mat(w, cuda_head_mat(cu), view->head ? &view->head->mat : &none, n_vocab) ||
         !write_mat(w, cuda_embed_mat(cu), view->embed ? &view->embed->mat : &none, cu->dim))
         return false;
+    w->mats[cuda_embed_mat(cu)].n_in = n_vocab;
     w->biased = layers;
     return true;
 }
@@ -332,7 +334,7 @@ const cuda_table *cuda_table_of(backend *be, const lora_view *view)
                       .device = (sgmv_mat *)device,
                       .biased = w.biased,
                       .embeds = view->embed && lora_mat_used(&view->embed->mat),
-                      .own_rows = view->embed && view->embed->table,
+                      .own_rows = view->embed && (view->embed->table || view->embed->rows.n > 0),
                       .heads = view->head && lora_mat_used(&view->head->mat)};
     return t;
 }

@@ -93,11 +93,13 @@ const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k)
     return NULL;
 }
 
-static lt_status set_rows(blas *b, const blas_plan *p, int rows)
+static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
 {
     uint64_t cols = (uint64_t)rows;
+    int64_t apart = stride;
     lt_status s = b->api.layout_set(p->lx, LT_LAYOUT_COLS, &cols, sizeof(cols));
-    return s ? s : b->api.layout_set(p->ly, LT_LAYOUT_COLS, &cols, sizeof(cols));
+    if (!s) s = b->api.layout_set(p->ly, LT_LAYOUT_COLS, &cols, sizeof(cols));
+    return s ? s : b->api.layout_set(p->ly, LT_LAYOUT_LD, &apart, sizeof(apart));
 }
 
 /* Stands where an algorithm of cuBLAS's does: the kernels of gemm.h. */
@@ -113,6 +115,7 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
                           const void *x, float *y, int rows, blas_sum more, cudaStream_t stream)
 {
     const float one = 1, zero = 0;
+    int stride = more.stride ? more.stride : p->n;
     if (is_own(algo)) {
         gemm_args a = {.type = p->type,
                        .w = w,
@@ -123,11 +126,12 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
                        .n = p->n,
                        .k = p->k,
                        .rows = rows,
+                       .stride = stride,
                        .scratch = b->scratch,
                        .n_sm = b->n_sm};
         return cu_gemm(stream, &a) == cudaSuccess ? LT_SUCCESS : LT_FAILED;
     }
-    lt_status s = set_rows(b, p, rows);
+    lt_status s = set_rows(b, p, rows, stride);
     if (s) return s;
     return b->api.matmul(b->handle, p->desc, &one, w, p->lw, x, p->lx, &zero, y, p->ly, y, p->ly,
                          algo, b->workspace, b->workspace_bytes, stream);
@@ -265,7 +269,7 @@ static void gather(trial *t, int bucket)
     blas_plan *p = t->p;
     lt_heuristic found[CANDIDATES];
     int n = 0;
-    lt_status s = set_rows(b, p, bucket_rows(bucket));
+    lt_status s = set_rows(b, p, bucket_rows(bucket), p->n);
     if (!s) {
         s = b->api.heuristic(b->handle, p->desc, p->lw, p->lx, p->ly, p->ly, b->pref, CANDIDATES,
                              found, &n);
@@ -445,4 +449,24 @@ err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x,
     assert((!more.bias && !more.res) || is_own(algo));
     lt_status s = multiply(b, p, algo, w, x, y, rows, more, stream);
     return s ? lt_fail(s, is_own(algo) ? "cu_gemm" : "cublasLtMatmul", e) : ERR_NONE;
+}
+
+err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w, const void *x,
+                        float *y, int rows, int stride, const int32_t *place, cudaStream_t stream,
+                        err *e)
+{
+    bool fits = gemm_scratch_bytes(n, k, b->n_sm) <= b->scratch_bytes;
+    gemm_args a = {.type = type,
+                   .w = w,
+                   .x = x,
+                   .y = y,
+                   .place = place,
+                   .n = n,
+                   .k = k,
+                   .rows = rows,
+                   .stride = stride,
+                   .scratch = fits ? b->scratch : NULL,
+                   .n_sm = b->n_sm};
+    cudaError_t ce = cu_gemm(stream, &a);
+    return ce ? err_set(e, ERR_DEVICE, "cu_gemm: %s", cudaGetErrorString(ce)) : ERR_NONE;
 }

@@ -38,7 +38,7 @@ enum { LT_R_32F = 0, LT_R_16F = 2, LT_R_16BF = 14 };
 enum { LT_COMPUTE_32F = 68, LT_COMPUTE_32F_PEDANTIC = 69 };
 enum { LT_DESC_TRANSA = 3 };
 enum { LT_OP_T = 1 };
-enum { LT_LAYOUT_COLS = 3 };
+enum { LT_LAYOUT_COLS = 3, LT_LAYOUT_LD = 4 };
 enum { LT_PREF_MAX_WORKSPACE = 1, LT_PREF_REDUCTION_MASK = 3 };
 enum { LT_CONFIG_SPLITK_NUM = 2 };
 
@@ -122,9 +122,11 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
                        const void *w, void *trial, cudaStream_t stream, err *e);
 const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k);
 
-/* What is added to a product: y = (product + bias) + res, [n] and [rows][n]; NULL: nothing. */
+/* What is added to a product: y = (product + bias) + res, [n] and [rows][n]; NULL: nothing.  And
+ * how many floats apart rows of y and res begin; 0: n. */
 typedef struct blas_sum {
     const float *bias, *res;
+    int stride;
 } blas_sum;
 
 /* Whether products of so many rows can add it. */
@@ -133,6 +135,12 @@ bool blas_adds(const blas_plan *p, int rows);
  * blas_adds(). */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
                       blas_sum more, cudaStream_t stream, err *e);
+
+/* The same without a plan, for matrices that come and go, by our own kernels: column i becomes y's
+ * place[i] (device memory), or i where that is NULL.  k a multiple of 8. */
+err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w, const void *x,
+                        float *y, int rows, int stride, const int32_t *place, cudaStream_t stream,
+                        err *e);
 
 #ifdef __cplusplus
 }

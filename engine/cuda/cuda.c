@@ -244,6 +244,7 @@ static void cuda_host_free(backend *be, void *p, size_t bytes)
 {
     cuda_state *cu = cuda_of(be);
     if (p == cu->logits.host) {
+        cuda_graphs_drop(cu);
         cuda_draw_close(cu);
         cuda_give(cu, cu->logits.device);
         cu->logits = (cuda_logits){0};
@@ -265,11 +266,22 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
         return NULL;
     }
     cu->logits = (cuda_logits){.host = p, .device = twin, .bytes = bytes};
-    if (cuda_draw_open(be, &e)) {
+    /* What no row of logits fills (step.logit_stride) is scaled with the rest of them. */
+    if (cuda_clear(cu, twin, bytes, &e) || cuda_draw_open(be, 0, &e)) {
         cuda_host_free(be, p, bytes);
         return NULL;
     }
     return p;
+}
+
+/* Room for masks of all tokens that may be added. */
+static bool cuda_reserve(backend *be, const step_bounds *most)
+{
+    cuda_state *cu = cuda_of(be);
+    err e;
+    if (most->stride <= cu->draw.stride) return true;
+    cuda_draw_close(cu);
+    return cuda_draw_open(be, most->stride, &e) == ERR_NONE;
 }
 
 static void cuda_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
@@ -299,6 +311,7 @@ const backend_ops backend_cuda = {
     .table_create = cuda_table_create,
     .table_destroy = cuda_table_destroy,
     .prepare = cuda_prepare,
+    .reserve = cuda_reserve,
     .lora_a_bytes = cuda_lora_a_bytes,
     .lora_b_bytes = cuda_lora_b_bytes,
     .lora_pack = cuda_lora_pack,

@@ -84,7 +84,7 @@ typedef struct cuda_table {
     sgmv_mat *device;
     bool biased;   /* some matrix has a bias or a gain without a rank */
     bool embeds;   /* LoRA on the input table */
-    bool own_rows; /* an input table of its own */
+    bool own_rows; /* an input table of its own, or rows */
     bool heads;    /* LoRA on the output layer */
 } cuda_table;
 
@@ -125,8 +125,10 @@ typedef struct cuda_step {
     cudaEvent_t copied[2];
     size_t bytes; /* of each */
     uint64_t serial;
-    sgmv_seg *seg;       /* host scratch */
-    const weight **head; /* [n_logit], host: whose output layer */
+    sgmv_seg *seg;          /* host scratch */
+    const lora_head **head; /* [n_logit], host: whose output layer; NULL: the base's */
+    int stride;             /* floats from one row of logits to the next */
+    int head_cols;          /* most that LoRA on an output layer has */
     const int32_t *token, *from, *pos, *slot, *logit_row;
     const cu_embed_alt *alt;
     cu_attend_plan plan; /* host addresses; counts */
@@ -185,6 +187,7 @@ typedef struct cuda_draw {
     size_t bytes; /* of each */
     unsigned turn, call;
     int max;      /* rows */
+    int stride;   /* tokens of one at most */
     sampled *out; /* [max], on the device */
     /* [max], pinned; calls take turns: the next step's comes while this one is read. */
     sampled *answer[2];
@@ -309,6 +312,10 @@ static inline int cuda_embed_mat(const cuda_state *cu)
 {
     return cu->n_layer * PROJ_COUNT + 1;
 }
+static inline int cuda_vocab_of(const cuda_state *cu, const lora_view *view)
+{
+    return view->n_vocab ? view->n_vocab : cu->n_vocab;
+}
 
 /* `n` values of another type, rounded to nearest, in memory that the caller frees; ERR_INPUT
  * where one becomes infinite. */
@@ -333,7 +340,7 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
                      float eps, int dim, const weight *head, const step *s);
 void cuda_logits_fetch(backend *be, float *logits, size_t n);
 /* With the memory of logits, when the vocabulary is known. */
-err_code cuda_draw_open(backend *be, err *e);
+err_code cuda_draw_open(backend *be, int stride, err *e);
 void cuda_draw_close(cuda_state *cu);
 const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);

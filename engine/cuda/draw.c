@@ -25,12 +25,13 @@ static size_t mask_bytes(int n_vocab)
 
 /* ---- life ------------------------------------------------------------------------------ */
 
-err_code cuda_draw_open(backend *be, err *e)
+err_code cuda_draw_open(backend *be, int stride, err *e)
 {
     cuda_state *cu = cuda_of(be);
     cuda_draw *d = &cu->draw;
     int n_vocab = cu->n_vocab > 0 ? cu->n_vocab : 1;
-    size_t longest = sizeof(cu_sample_row) + mask_bytes(n_vocab) +
+    d->stride = stride > n_vocab ? stride : n_vocab;
+    size_t longest = sizeof(cu_sample_row) + mask_bytes(d->stride) +
                      padded(SAMPLE_BIAS_MAX * sizeof(logit_bias)) +
                      padded(SAMPLE_STOP_MAX * sizeof(int32_t)) +
                      padded((size_t)cu->max_context * sizeof(int32_t)) + 8 * ALIGN;
@@ -101,18 +102,25 @@ static size_t row_bytes(const sample_row *r, int n_vocab)
     return n;
 }
 
+/* Tokens that row `r` of a call with n_vocab of them has. */
+static int vocab_of(const sample_row *r, int n_vocab)
+{
+    return r->n_vocab > 0 ? r->n_vocab : n_vocab;
+}
+
 /* How many of `n` rows fit into a block, at least one. */
 static int rows_that_fit(const cuda_draw *d, const sample_row *rows, int n, int n_vocab)
 {
     size_t sum = ALIGN;
     int k = 0;
-    while (k < n && (sum += row_bytes(&rows[k], n_vocab)) <= d->bytes) k++;
+    while (k < n && (sum += row_bytes(&rows[k], vocab_of(&rows[k], n_vocab))) <= d->bytes) k++;
     return k;
 }
 
 typedef struct {
     char *host, *device;
     size_t at;
+    int stride;
 } block;
 
 static const void *put(block *b, const void *from, size_t bytes, bool needed)
@@ -124,12 +132,23 @@ static const void *put(block *b, const void *from, size_t bytes, bool needed)
     return to;
 }
 
+/* A form's mask is of the base's tokens: none is allowed behind an adapter's, if it has fewer. */
+static const uint32_t *put_mask(block *b, const uint32_t *allowed, int n_vocab)
+{
+    uint32_t *last = (uint32_t *)(void *)(b->host + b->at) + n_vocab / 32;
+    const uint32_t *to =
+        put(b, allowed, ((size_t)n_vocab + 31) / 32 * sizeof(*to), allowed != NULL);
+    if (to && n_vocab % 32) *last &= (1U << n_vocab % 32) - 1;
+    return to;
+}
+
 static cu_sample_row row_of(block *b, const sample_row *r, int n_vocab)
 {
     const sampling *u = r->rules;
     wanted w = wants(r);
     bool pick = r->score < 0;
-    size_t id = sizeof(int32_t), mask = ((size_t)n_vocab + 31) / 32 * sizeof(uint32_t);
+    size_t id = sizeof(int32_t);
+    assert(n_vocab <= b->stride);
     return (cu_sample_row){
         .logit_row = r->logit,
         .temperature = u->temperature,
@@ -146,8 +165,9 @@ static cu_sample_row row_of(block *b, const sample_row *r, int n_vocab)
         .stop_id = put(b, u->stop_id, (size_t)u->n_stop_id * id, w.stops),
         .prompt = put(b, r->prompt, (size_t)r->n_prompt * id, w.prompt),
         .output = put(b, r->output, (size_t)r->n_output * id, w.output),
-        .allowed = put(b, r->allowed, mask, r->allowed != NULL),
+        .allowed = put_mask(b, r->allowed, n_vocab),
         .n_prompt = w.prompt ? r->n_prompt : 0,
+        .n_vocab = n_vocab,
         .n_output = r->n_output,
         .min_tokens = u->min_tokens,
         .n_top = pick ? u->n_top : r->n_top,
@@ -165,10 +185,11 @@ static bool run_round(backend *be, float *logits, int n_vocab, const sample_row 
     assert(k > 0 && k <= d->max);
     unsigned turn = ++d->turn % CUDA_DRAW_BLOCKS;
     if (!CU(be, cudaEventSynchronize(d->copied[turn]))) return false;
-    block b = {.host = d->pinned[turn], .device = d->device};
+    int stride = cu->step.stride > 0 ? cu->step.stride : n_vocab;
+    block b = {.host = d->pinned[turn], .device = d->device, .stride = stride};
     cu_sample_row *to = (cu_sample_row *)(void *)b.host;
     b.at = padded((size_t)k * sizeof(*to));
-    for (int i = 0; i < k; i++) to[i] = row_of(&b, &rows[i], n_vocab);
+    for (int i = 0; i < k; i++) to[i] = row_of(&b, &rows[i], vocab_of(&rows[i], n_vocab));
     assert(b.at <= d->bytes); /* rows_that_fit() counted right */
     if (!CU(be, cudaMemcpyAsync(b.device, b.host, b.at, cudaMemcpyHostToDevice, cu->stream)) ||
         !CU(be, cudaEventRecord(d->copied[turn], cu->stream)))
@@ -177,8 +198,7 @@ static bool run_round(backend *be, float *logits, int n_vocab, const sample_row 
                         .rows = (const cu_sample_row *)(void *)b.device,
                         .out = out,
                         .n_rows = k,
-                        .n_vocab = n_vocab,
-                        .stride = n_vocab};
+                        .stride = stride};
     return CU(be, cu_sample(cu->stream, &a));
 }
 

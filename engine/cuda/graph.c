@@ -59,15 +59,16 @@ cuda_shape cuda_shape_of(const cuda_state *cu, const step *s)
     for (int i = 0; i < s->n_seg; i++) {
         const lora_view *v = s->seg[i].lora;
         if (!v) continue;
-        if (v->head && v->head->w) return exact; /* products of matrices that come and go */
-        if (v->norm) return exact;               /* launches of their own, by segment */
+        /* products of matrices that come and go */
+        if (v->head && (v->head->w || v->head->rows.n > 0)) return exact;
+        if (v->norm) return exact; /* launches of their own, by segment */
         cuda_kind this = is_whole(v) ? CUDA_WHOLE : v->rank_max > 64 ? CUDA_RANK256 : CUDA_RANK64;
         if (this > kind) kind = this;
     }
     int n = padded(s->n_rows);
     if (n > cu->max_rows) n = cu->max_rows;
     assert(n >= s->n_rows);
-    size_t logits = (size_t)n * (size_t)cu->n_vocab * sizeof(float);
+    size_t logits = (size_t)n * (size_t)cu->step.stride * sizeof(float);
     return logits > cu->logits.bytes ? exact : (cuda_shape){kind, n, n};
 }
 

@@ -51,15 +51,11 @@ err_code cuda_weight_create(backend *be, weight **out, const weight_source *src,
     return weight_make(be, out, src->data, src->type, src->rows, src->cols, true, e);
 }
 
-/* An adapter's own output layer, in the type of the base's, whose products are known. */
+/* An adapter's own output layer, or rows of it, in the type of the base's. */
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e)
 {
     cuda_state *cu = cuda_of(be);
-    if (!blas_plan_find(&cu->blas, cu->head_type, rows, cols)) {
-        return err_set(e, ERR_UNSUPPORTED, "an lm_head of %d x %d beside another base's", rows,
-                       cols);
-    }
     if (type == cu->head_type) return weight_make(be, out, src, type, rows, cols, false, e);
     void *as = NULL;
     err_code rc = cuda_convert(&as, cu->head_type, src, type, (size_t)rows * (size_t)cols, e);
@@ -427,8 +423,7 @@ void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim,
                           .out_stride = dim,
                           .d_out = dim,
                           .mat = cuda_embed_mat(cu)};
-    if (g.max_lora > 0 && !CU(be, cu_sgmv_gather(cu->stream, &g, cu->step.token, cu->n_vocab)))
-        return;
+    if (g.max_lora > 0 && !CU(be, cu_sgmv_gather(cu->stream, &g, cu->step.token))) return;
     (void)CU(be, cu_sgmv_expand(cu->stream, &g));
 }
 
@@ -503,24 +498,49 @@ void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float 
     (void)CU(be, cu_blend(cu->stream, &a));
 }
 
-/* The rows of each output layer are a product of their own. */
-static bool multiply_heads(backend *be, const weight *base, const void *x, float *y, int n)
+/* Rows of logits with one output layer: by the plan of the base's where it has that shape. */
+static bool multiply_head(backend *be, const weight *base, const weight *w, const int32_t *place,
+                          const void *x, int from, int n)
 {
-    const weight **head = cuda_of(be)->step.head;
-    size_t size = dtype_bytes(base->type);
+    cuda_state *cu = cuda_of(be);
+    int stride = cu->step.stride;
+    float *y = cu->logits.device + (size_t)from * (size_t)stride;
+    x = (const char *)x + (size_t)from * (size_t)base->cols * dtype_bytes(base->type);
+    if (w->type != base->type) {
+        backend_fail(be, ERR_UNSUPPORTED, "an adapter's lm_head is of another type");
+        return false;
+    }
+    if (!place && w->rows == base->rows)
+        return multiply(be, w, w->rows, x, y, n, (blas_sum){.stride = stride});
+    err e;
+    err_code rc = blas_unplanned(&cu->blas, w->type, w->rows, w->cols, ((const cuda_weight *)w)->p,
+                                 x, y, n, stride, place, cu->stream, &e);
+    if (rc) backend_fail(be, rc, "%s", e.msg);
+    return rc == ERR_NONE;
+}
+
+/* The rows of each output layer are a product of their own. */
+static bool multiply_heads(backend *be, const weight *base, const void *x, int n)
+{
+    const lora_head **head = cuda_of(be)->step.head;
     for (int i = 0, to; i < n; i = to) {
-        to = i + 1;
-        while (to < n && head[to] == head[i]) to++;
-        const weight *w = head[i] ? head[i] : base;
-        const char *from = (const char *)x + (size_t)i * (size_t)base->cols * size;
-        if (w->type != base->type) {
-            backend_fail(be, ERR_UNSUPPORTED, "an adapter's lm_head is of another type");
-            return false;
-        }
-        float *at = y + (size_t)i * (size_t)base->rows;
-        if (!multiply(be, w, w->rows, from, at, to - i, (blas_sum){0})) return false;
+        const weight *w = head[i] ? head[i]->w : NULL;
+        for (to = i + 1; to < n && (head[to] ? head[to]->w : NULL) == w;) to++;
+        if (!multiply_head(be, base, w ? w : base, NULL, x, i, to - i)) return false;
     }
     return true;
+}
+
+/* Over that, in their places, tokens with rows of their own. */
+static void multiply_tokens(backend *be, const weight *base, const void *x, int n)
+{
+    const lora_head **head = cuda_of(be)->step.head;
+    bool ok = true;
+    for (int i = 0, to; ok && i < n; i = to) {
+        for (to = i + 1; to < n && head[to] == head[i];) to++;
+        const lora_rows *own = head[i] && head[i]->rows.n > 0 ? &head[i]->rows : NULL;
+        if (own) ok = multiply_head(be, base, own->w, own->id_there, x, i, to - i);
+    }
 }
 
 /* The wanted rows, one launch for each run of rows with the same norm. */
@@ -557,7 +577,7 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     cuda_state *cu = cuda_of(be);
     if (!cuda_step_enter(be, s)) return;
     int n = cu->step.shape.n_logit;
-    size_t bytes = (size_t)n * (size_t)head->rows * sizeof(float);
+    size_t bytes = (size_t)n * (size_t)cu->step.stride * sizeof(float);
     if (logits != cu->logits.host || bytes > cu->logits.bytes) {
         backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
         return;
@@ -567,16 +587,17 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     if (!last_norm(be, x, norm_weight, eps, dim, half, s)) return;
     const void *in = half ? cu->x16 : rounded(be, cu->t, head->type, n, dim);
     float *y = cu->logits.device;
-    if (!in || !multiply_heads(be, head, in, y, n)) return;
+    if (!in || !multiply_heads(be, head, in, n)) return;
     if (cu->step.heads) {
         sgmv_args g = lora_args(cu, &cu->step.logits, head->type, in, dim);
         g.n_out = 1;
         g.out[0] = (sgmv_out){.in = y,
                               .out = y,
-                              .in_stride = head->rows,
-                              .out_stride = head->rows,
-                              .d_out = head->rows,
+                              .in_stride = cu->step.stride,
+                              .out_stride = cu->step.stride,
+                              .d_out = cu->step.head_cols,
                               .mat = cuda_head_mat(cu)};
         finish(be, &g, true, cu->step.logits.all_rows);
     }
+    multiply_tokens(be, head, in, n);
 }

@@ -37,18 +37,41 @@ __device__ static float table_value(const void *table, int type, size_t i)
     return type == DT_BF16 ? cu_f32_of_bf16(h) : cu_f32_of_f16(h);
 }
 
+/* The place of a token among those with rows of their own; -1: it is none of them. */
+__device__ static int own_row(const cu_embed_alt *alt, int token)
+{
+    int lo = 0, hi = alt->n_rows;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (alt->id[mid] < token)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < alt->n_rows && alt->id[lo] == token ? lo : -1;
+}
+
 /* out[row] = table[token[row]]; thread: every 256th group of 8 values; grid: rows. */
 __global__ void embed_kernel(cu_embed_args a)
 {
-    int row = (int)blockIdx.x, token = a.token[row];
+    int row = (int)blockIdx.x, token = a.token[row], n_vocab = a.n_vocab, type = a.type;
     const void *table = a.table;
-    int type = a.type;
-    if (a.alt && a.alt[row].table) {
-        table = a.alt[row].table;
-        type = a.alt[row].type;
+    if (a.alt) {
+        const cu_embed_alt alt = a.alt[row];
+        int own = own_row(&alt, token);
+        if (own >= 0) {
+            table = alt.rows;
+            type = alt.rows_type;
+            n_vocab = alt.n_rows;
+            token = own;
+        } else if (alt.table) {
+            table = alt.table;
+            type = alt.type;
+            n_vocab = alt.n_vocab;
+        }
     }
     float *out = a.out + (size_t)row * a.dim;
-    bool known = token >= 0 && token < a.n_vocab;
+    bool known = token >= 0 && token < n_vocab;
     size_t at = known ? (size_t)token * a.dim : 0;
     size_t elem = type == DT_F32 ? 4 : 2;
     bool wide = a.dim % 8 == 0 && (uintptr_t)table % 16 == 0;

@@ -25,10 +25,13 @@
 extern "C" {
 #endif
 
-/* Another input table for one row (an adapter's own embed_tokens); table NULL: the base's. */
+/* What an adapter has of its own for one row: an input table, and rows for some tokens, in place of
+ * the table's.  All zero: the base's. */
 typedef struct cu_embed_alt {
-    const void *table; /* [n_vocab][dim] */
-    int32_t type;      /* dtype */
+    const void *table;                        /* [n_vocab][dim]; NULL: the base's */
+    const void *rows;                         /* [n_rows][dim] */
+    const int32_t *id;                        /* [n_rows], ascending: their tokens */
+    int32_t type, n_vocab, rows_type, n_rows; /* types: dtype */
 } cu_embed_alt;
 
 /* out[i] = table[token[i]], as f32. */
@@ -36,7 +39,7 @@ typedef struct cu_embed_args {
     float *out;               /* [n_rows][dim] */
     const void *table;        /* [n_vocab][dim] of `type` */
     int type;                 /* dtype */
-    int dim, n_rows, n_vocab; /* a token outside [0, n_vocab) gives zeros */
+    int dim, n_rows, n_vocab; /* a token that no table has gives zeros */
     const int32_t *token;     /* [n_rows] */
     const cu_embed_alt *alt;  /* [n_rows] or NULL: the base's for all */
 } cu_embed_args;

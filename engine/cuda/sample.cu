@@ -765,7 +765,7 @@ __global__ __launch_bounds__(THREADS, 1) void sample_kernel(cu_sample_args a)
     st.r = a.rows[blockIdx.x];
     if (st.r.logit_row < 0) return; /* the whole block */
     st.logits = a.logits + (size_t)st.r.logit_row * a.stride;
-    st.n = a.n_vocab;
+    st.n = st.r.n_vocab;
     st.top = 0;
     st.n_band = 0; /* none is there */
     rewind_bands(&st);
@@ -810,7 +810,7 @@ __global__ __launch_bounds__(THREADS, 1) void sample_kernel(cu_sample_args a)
 extern "C" cudaError_t cu_sample(cudaStream_t stream, const cu_sample_args *args)
 {
     if (args->n_rows <= 0) return cudaSuccess;
-    if (args->n_vocab <= 0 || args->stride < args->n_vocab) return cudaErrorInvalidValue;
+    if (args->stride <= 0) return cudaErrorInvalidValue;
     CU_LAUNCH(sample_kernel, dim3((unsigned)args->n_rows), dim3(THREADS), sizeof(shared), stream,
               *args);
     return cudaGetLastError();

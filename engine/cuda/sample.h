@@ -37,6 +37,7 @@ typedef struct cu_sample_row {
     const int32_t *output;   /* [n_output]; likewise */
     const uint32_t *allowed; /* [(n_vocab + 31) / 32] bits, none beyond n_vocab; NULL: all */
     int32_t n_prompt;
+    int32_t n_vocab;  /* tokens, at most args.stride */
     int32_t n_output; /* also the draw number */
     int32_t min_tokens;
     /* Alternatives with log-probabilities, at most SAMPLE_TOP_MAX; -1: no log-probabilities. */
@@ -51,7 +52,7 @@ typedef struct cu_sample_args {
     /* [n_rows]; token -1: the row's logits are not numbers.  Entries from
      * n_top on are not written. */
     sampled *out;
-    int n_rows, n_vocab, stride;
+    int n_rows, stride;
 } cu_sample_args;
 
 /* Enqueues one launch. */

@@ -429,7 +429,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     for (; group >= sgmv_groups(p.out[o].d_out, ROW_BLOCKS); o++)
         group -= sgmv_groups(p.out[o].d_out, ROW_BLOCKS);
     const sgmv_chunk c = p.chunk[blockIdx.x];
-    const sgmv_out out = p.out[o];
+    sgmv_out out = p.out[o];
     sgmv_mat m;
     if (!sgmv_needed(&m, &c, &out)) return;
 
@@ -469,7 +469,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- gather ------------------------------------------------------------------------------------
  * v[0][row][0][r] = A[token[row]][r].  Grid (chunk), threads over (row, r). */
-static __global__ void gather_kernel(sgmv_args p, const int32_t *token, int n_vocab)
+static __global__ void gather_kernel(sgmv_args p, const int32_t *token)
 {
     if ((int)blockIdx.x >= p.counts->n_lora) return;
     const sgmv_chunk c = p.chunk[blockIdx.x];
@@ -478,7 +478,7 @@ static __global__ void gather_kernel(sgmv_args p, const int32_t *token, int n_vo
     for (int i = (int)threadIdx.x; i < c.n_rows * rank8; i += THREADS) {
         int row = i / rank8, r = i % rank8, id = token[c.row0 + row];
         float v = 0;
-        if (r < m.rank && id >= 0 && id < n_vocab) {
+        if (r < m.rank && id >= 0 && id < m.n_in) {
             size_t at = (size_t)id * (size_t)m.rank + (size_t)r;
             v = p.type == DT_F32    ? ((const float *)m.a)[at]
                 : p.type == DT_BF16 ? cu_f32_of_bf16(((const uint16_t *)m.a)[at])
@@ -488,12 +488,10 @@ static __global__ void gather_kernel(sgmv_args p, const int32_t *token, int n_vo
     }
 }
 
-cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *p, const int32_t *token,
-                           int n_vocab)
+cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *p, const int32_t *token)
 {
     if (p->max_lora > 0)
-        CU_LAUNCH(gather_kernel, dim3((unsigned)p->max_lora), dim3(THREADS), 0, stream, *p, token,
-                  n_vocab);
+        CU_LAUNCH(gather_kernel, dim3((unsigned)p->max_lora), dim3(THREADS), 0, stream, *p, token);
     return cudaGetLastError();
 }
 

@@ -77,10 +77,9 @@ cudaError_t cu_sgmv_shrink(cudaStream_t stream, const sgmv_args *args);
 cudaError_t cu_sgmv_expand(cudaStream_t stream, const sgmv_args *args);
 
 /* LoRA of the input table: v = A[token] instead of A x, one plane; out[0].mat says which.
- * Then call cu_sgmv_expand() with d_in = 1.  token [n_rows], device; outside of [0,
- * n_vocab): zeros.  x is not used. */
-cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *args, const int32_t *token,
-                           int n_vocab);
+ * Then call cu_sgmv_expand() with d_in = 1.  token [n_rows], device; outside of [0, n_in) of the
+ * matrix: zeros.  x is not used. */
+cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *args, const int32_t *token);
 
 /* out [n_rows][out_stride] of `type` (BF16, F16) = x f32 [n_rows][x_stride], rounded; zeros behind
  * cols.  out_stride a multiple of 8, out 16-byte aligned. */

@@ -38,7 +38,7 @@ static __global__ void __launch_bounds__(THREADS) expand_f32_kernel(sgmv_args p)
     int o = 0, group = (int)blockIdx.y;
     for (; group >= sgmv_groups(p.out[o].d_out, 1); o++) group -= sgmv_groups(p.out[o].d_out, 1);
     const sgmv_chunk c = p.chunk[blockIdx.x];
-    const sgmv_out out = p.out[o];
+    sgmv_out out = p.out[o];
     sgmv_mat m;
     if (!sgmv_needed(&m, &c, &out)) return;
     int in = (int)threadIdx.x % 16 * 4, col0 = group * SGMV_COLS;

@@ -43,13 +43,15 @@ CU_INLINE size_t sgmv_v_at(const sgmv_chunk *c, int row, int o)
     return (size_t)c->v0 + (size_t)(row * SGMV_OUT_MAX + o) * (size_t)c->v_rank;
 }
 
-/* The chunk's matrix for this output (all zero: none), and whether there is anything to do. */
-CU_INLINE bool sgmv_needed(sgmv_mat *m, const sgmv_chunk *c, const sgmv_out *out)
+/* The chunk's matrix for this output (all zero: none), and whether there is anything to do.  The
+ * output has no more columns than the matrix then. */
+CU_INLINE bool sgmv_needed(sgmv_mat *m, const sgmv_chunk *c, sgmv_out *out)
 {
     if (c->mats) {
         *m = c->mats[out->mat];
+        if (m->d_out > 0 && m->d_out < out->d_out) out->d_out = m->d_out;
     } else {
-        sgmv_mat none = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 0, 0, 0};
+        sgmv_mat none = {};
         *m = none;
     }
     return m->rank > 0 || m->gain || m->bias || out->bias || out->res || out->in != out->out;

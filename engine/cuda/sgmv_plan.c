@@ -172,7 +172,8 @@ int sgmv_mat_of(sgmv_mat *out, const lora_mat *m, int d_out, const void **more,
                       .a_first = m->rank,
                       .a_each = 1,
                       .b_first = INT32_MAX,
-                      .b_each = SGMV_COLS};
+                      .b_each = SGMV_COLS,
+                      .d_out = d_out};
     assert(m->rank >= 0 && m->rank <= LORA_RANK_MAX && d_out > 0);
     const lora_split *sp = m->split;
     int n = 0;

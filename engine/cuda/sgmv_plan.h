@@ -52,6 +52,8 @@ typedef struct sgmv_mat {
     int32_t rank;
     float scale;
     int32_t a_first, a_each, b_first, b_each;
+    int32_t d_out; /* columns of B, of gain and of bias; 0: as many as the projection has */
+    int32_t n_in;  /* of the input table: tokens of A */
 } sgmv_mat;
 
 /* Rows [row0, row0 + n_rows) of one adapter; mats NULL: the bare base.  Row i's shrunk values for

@@ -211,6 +211,18 @@ static bool fill_lists(cuda_state *cu, const list_parts *p, cuda_lists *l, int n
     return true;
 }
 
+static cu_embed_alt own_rows(const cuda_state *cu, const lora_view *view)
+{
+    const lora_embed *em = view->embed;
+    return (cu_embed_alt){.table = em->table,
+                          .rows = em->rows.table,
+                          .id = em->rows.id_there,
+                          .type = em->table_type,
+                          .n_vocab = cuda_vocab_of(cu, view),
+                          .rows_type = em->rows.type,
+                          .n_rows = em->rows.n};
+}
+
 /* Rows of the step by adapter; where an adapter has an input table of its own. */
 static bool fill_rows(backend *be, const parts *p, const step *s)
 {
@@ -234,7 +246,7 @@ static bool fill_rows(backend *be, const parts *p, const step *s)
         st->embeds |= t->embeds;
         st->heads |= t->heads;
         for (int r = sg->row0; t->own_rows && r < sg->row0 + sg->n_rows; r++) {
-            p->alt[r] = (cu_embed_alt){sg->lora->embed->table, sg->lora->embed->table_type};
+            p->alt[r] = own_rows(cu, sg->lora);
         }
     }
     return true;
@@ -246,12 +258,13 @@ static int fill_heads(cuda_state *cu, const step *s)
     cuda_step *st = &cu->step;
     int n_seg = 0, at = 0;
     st->logits.all_rows = false;
+    st->head_cols = cu->n_vocab;
     for (int i = 0; i < s->n_seg; i++) {
         const step_seg *sg = &s->seg[i];
         int from = at;
         const lora_head *head = sg->lora ? sg->lora->head : NULL;
         for (; at < s->n_logit && s->logit_row[at] < sg->row0 + sg->n_rows; at++) {
-            st->head[at] = head ? head->w : NULL;
+            st->head[at] = head;
         }
         if (at == from) continue;
         bool used = head && lora_mat_used(&head->mat);
@@ -260,6 +273,7 @@ static int fill_heads(cuda_state *cu, const step *s)
                                       .n_rows = at - from,
                                       .rank_max = used ? head->mat.rank : 0};
         if (used && head->mat.rank == 0) st->logits.all_rows = true;
+        if (used && sg->lora->n_vocab > st->head_cols) st->head_cols = sg->lora->n_vocab;
     }
     assert(at == s->n_logit && at <= st->shape.n_logit); /* each logit row is in a segment */
     for (; at < st->shape.n_logit; at++) st->head[at] = NULL;
@@ -302,6 +316,7 @@ bool cuda_step_enter(backend *be, const step *s)
     inbox in = {.host = st->pinned[turn], .device = st->device, .room = st->bytes};
     parts p;
     if (!CU(be, cuda_wait(st->copied[turn]))) return false;
+    st->stride = s->logit_stride ? s->logit_stride : cu->n_vocab;
     st->shape = cuda_shape_of(cu, s);
     const cuda_shape *shape = &st->shape;
     assert(shape->n_rows >= s->n_rows && shape->n_rows <= cu->max_rows);

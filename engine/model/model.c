@@ -10,7 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/round.h"
 #include "engine/model/model_inside.h"
+
+enum { STRIDE_STEP = 64 }; /* floats */
 
 /* ----------------------------------------------------------------------------- life -- */
 
@@ -25,7 +28,7 @@ static int ffn_most(const model_config *c)
     return c->ffn_dim > c->experts.shared_dim ? c->ffn_dim : c->experts.shared_dim;
 }
 
-static err_code reserve(const model *m, int added, err *e)
+static err_code reserve(const model *m, err *e)
 {
     const model_config *c = &m->cfg;
     int q = c->n_head * c->head_dim, ffn = ffn_most(c), cols = c->dim > ffn ? c->dim : ffn;
@@ -34,7 +37,7 @@ static err_code reserve(const model *m, int added, err *e)
     q = q > lat ? q : lat;
     step_bounds most = {.rows = m->max_rows,
                         .logits = m->max_logits,
-                        .stride = c->n_vocab + added,
+                        .stride = model_logit_stride(m),
                         .cols = cols > q ? cols : q,
                         .dim = c->dim,
                         .context = c->max_pos,
@@ -90,35 +93,27 @@ static err_code scratch_create(model *m, err *e)
                        m->max_logits);
     }
     err_code rc = c->qk_unit ? ones_create(m, e) : ERR_NONE;
-    return rc ? rc : reserve(m, c->added_max, e);
+    return rc ? rc : reserve(m, e);
 }
 
 int model_logit_stride(const model *m)
 {
-    return m->cfg.n_vocab + m->cfg.added_max;
+    /* Rows begin on the same borders as without added tokens: products are chosen for those. */
+    return m->cfg.n_vocab + round_up(m->cfg.added_max, STRIDE_STEP);
 }
 
 err_code model_allow_added(model *m, int max, int least, err *e)
 {
     assert(max >= 0);
-    if (!be_caps(m->be)->token_rows) {
-        max = 0;
-        least = 0;
-    }
     m->cfg.vocab_least = least < m->cfg.n_vocab ? least : 0;
-    size_t bytes = (size_t)m->max_logits * ((size_t)m->cfg.n_vocab + (size_t)max) * sizeof(float);
     if (max == m->cfg.added_max) return ERR_NONE;
-    float *logits = be_host_alloc(m->be, bytes);
-    if (!logits) return err_set(e, ERR_NOMEM, "no memory for the logits of %d added tokens", max);
-    if (reserve(m, max, e)) {
-        be_host_free(m->be, logits, bytes);
-        return e->code;
-    }
     be_host_free(m->be, m->logits, m->logits_bytes);
-    m->logits = logits;
-    m->logits_bytes = bytes;
     m->cfg.added_max = max;
-    return ERR_NONE;
+    m->logits_bytes = (size_t)m->max_logits * (size_t)model_logit_stride(m) * sizeof(float);
+    m->logits = be_host_alloc(m->be, m->logits_bytes);
+    if (!m->logits)
+        return err_set(e, ERR_NOMEM, "no memory for the logits of %d added tokens", max);
+    return reserve(m, e);
 }
 
 /* Of a layer with attention over latents. */
@@ -659,7 +654,8 @@ err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logit
 {
     err_code rc = model_enqueue(m, kv, s, e);
     if (rc) return rc;
-    be_logits_fetch(m->be, m->logits, s->n_logit, m->cfg.n_vocab);
+    be_logits_fetch(m->be, m->logits, s->n_logit,
+                    s->logit_stride ? s->logit_stride : m->cfg.n_vocab);
     *logits_out = m->logits;
     return be_sync(m->be, e); /* errors are sticky: this is the only check */
 }

@@ -185,10 +185,10 @@ bool model_packed_settled(const model *m);
 void model_destroy(model *m);
 
 /* Makes room in the logits for adapters that add up to `max` tokens to the vocabulary, or leave out
- * those from `least` on that no tokenizer makes; before the first step.  A backend that cannot
- * (backend_caps.token_rows) leaves it at the base's vocabulary. */
+ * those from `least` on that no tokenizer makes; before the first step.  After an error the model
+ * can only be destroyed. */
 err_code model_allow_added(model *m, int max, int least, err *e);
-/* What a step's logit_stride must be: n_vocab and the tokens that may be added. */
+/* What a step's logit_stride must be: room for n_vocab and the tokens that may be added. */
 int model_logit_stride(const model *m);
 
 /* Gives back all that lies on the device, and loads it from the files again; in between there is

@@ -175,7 +175,8 @@ static bool only_stops(const sampler *sp, const sampling *r, const uint32_t *all
 {
     for (int base = 0; base < sp->n_vocab; base += 32) {
         for (uint32_t bits = allowed[base / 32]; bits; bits &= bits - 1) {
-            if (!is_stop(r, base + __builtin_ctz(bits))) return false;
+            int token = base + __builtin_ctz(bits);
+            if (token < sp->n_vocab && !is_stop(r, token)) return false;
         }
     }
     return true;

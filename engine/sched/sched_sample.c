@@ -164,7 +164,8 @@ static void add_row(sched *sc, int *n, int s, int logit, int32_t score, int k, s
                                     .n_prompt = rq->n_prompt,
                                     .output = rq->output,
                                     .n_output = n_drawn(rq) + k,
-                                    .allowed = score < 0 ? sc->mask[s] : NULL};
+                                    .allowed = score < 0 ? sc->mask[s] : NULL,
+                                    .n_vocab = drawn_from(sc, rq, score < 0 && rq->grammar)};
 }
 
 static int list_rows(sched *sc)

@@ -79,6 +79,7 @@ static float *run(const bed *b, int from, int n, bool split)
     a.n = sh->n;
     a.k = sh->k;
     a.rows = n;
+    a.stride = sh->n;
     a.scratch = split ? b->scratch : NULL;
     a.n_sm = N_SM;
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
@@ -146,16 +147,68 @@ START_TEST(a_row_has_one_law)
 }
 END_TEST
 
+/* Columns in places of their own, rows further apart; what lies between stays. */
+static void check_places(const gemm_args *like, const float *want)
+{
+    enum { STRIDE = 330 };
+    gemm_args a = *like;
+    int32_t place[STRIDE];
+    for (int c = 0; c < a.n; c++) place[c] = c + (c >= a.n / 2 ? 30 : 0);
+    size_t n = (size_t)a.rows * STRIDE;
+    float *y = device_random(n, 1), *before = (float *)malloc(n * sizeof(float));
+    memcpy(before, y, n * sizeof(float));
+    a.y = y;
+    a.stride = STRIDE;
+    a.place = (int32_t *)to_device(place, (size_t)a.n * sizeof(*place));
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    for (int row = 0; row < a.rows; row++) {
+        for (int c = 0; c < a.n; c++) before[row * STRIDE + place[c]] = want[row * a.n + c];
+    }
+    ck_assert_mem_eq(y, before, n * sizeof(float));
+    free(before);
+    emu_free(y);
+    emu_free((void *)a.place);
+}
+
+START_TEST(columns_go_to_their_places)
+{
+    static const int counts[] = {1, 12, 70};
+    const shape f32 = {DT_F32, 45, 52, false};
+    for (int i = 0; i < 3; i++) {
+        bed b;
+        bed_open(&b, &shapes[_i]);
+        float *want = run(&b, 0, counts[i], true);
+        gemm_args a = {b.sh->type, b.w,     b.x,       NULL,    NULL,      NULL, NULL,
+                       b.sh->n,    b.sh->k, counts[i], b.sh->n, b.scratch, N_SM};
+        check_places(&a, want);
+        free(want);
+        bed_close(&b);
+        float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
+        a = {f32.type, w, w, y, NULL, NULL, NULL, f32.n, f32.k, 1 + 10 * i, f32.n, NULL, N_SM};
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+        for (int at = 0; at < a.rows * a.n; at++) {
+            double sum = 0;
+            for (int k = 0; k < a.k; k++)
+                sum += (double)w[at / a.n * a.k + k] * w[at % a.n * a.k + k];
+            ck_assert_double_le(fabs(y[at] - sum), 1e-5);
+        }
+        check_places(&a, y);
+        emu_free(w);
+        emu_free(y);
+    }
+}
+END_TEST
+
 START_TEST(what_cannot_be_is_refused)
 {
     gemm_args a = {};
     a.type = DT_BF16;
-    a.n = 8;
+    a.n = a.stride = 8;
     a.k = 12;
     a.rows = 1;
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue);
-    a.type = DT_F32;
     a.k = 16;
+    a.stride = 7;
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue);
     a.rows = 0;
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
@@ -171,6 +224,7 @@ int main(void)
     tcase_add_test(t, what_cannot_be_is_refused);
     tcase_add_loop_test(t, sums_meet_the_oracle, 0, N_SHAPES);
     tcase_add_loop_test(t, a_row_has_one_law, 0, N_SHAPES + 1);
+    tcase_add_loop_test(t, columns_go_to_their_places, 1, 3); /* of both types */
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -46,11 +46,22 @@ static void check_embed(int type, int dim, int n)
     float *plain, *other;
     void *table = make_table(type, (size_t)VOCAB * dim, &plain);
     void *alt_table = make_table(DT_F32, (size_t)VOCAB * dim, &other);
+    float *own; /* tokens of the base, and two that it does not have */
+    int32_t own_id[] = {0, 7, VOCAB - 1, VOCAB, VOCAB + 4}, n_own = 5;
+    void *own_table = make_table(type, (size_t)n_own * dim, &own);
+    int32_t *own_at = (int32_t *)to_device(own_id, sizeof(own_id));
     int32_t *token = (int32_t *)malloc((size_t)(n + 1) * 4);
     cu_embed_alt *alt = (cu_embed_alt *)calloc((size_t)n + 1, sizeof(*alt));
     for (int i = 0; i < n; i++) {
         token[i] = i == 5 ? VOCAB : below(VOCAB);
-        if (i % 3 == 1) alt[i] = {alt_table, DT_F32};
+        if (i % 3 == 1) alt[i] = {alt_table, NULL, NULL, DT_F32, VOCAB, 0, 0};
+        if (i % 4 == 3) { /* over the base's table, or over an own one */
+            alt[i].rows = own_table;
+            alt[i].id = own_at;
+            alt[i].rows_type = type;
+            alt[i].n_rows = n_own;
+            token[i] = i % 8 == 3 ? own_id[i / 8 % n_own] : VOCAB + 1 + i % 3;
+        }
     }
     cu_embed_args a = {};
     a.out = device_empty((size_t)n * dim + 1);
@@ -65,14 +76,19 @@ static void check_embed(int type, int dim, int n)
     for (int i = 0; i < n; i++) {
         const float *want =
             (i % 3 == 1 ? other : plain) + (size_t)(token[i] < VOCAB ? token[i] : 0) * dim;
+        bool is_own = i % 8 == 3;
+        if (is_own) want = own + (size_t)(i / 8 % n_own) * dim;
         for (int j = 0; j < dim; j++) {
-            ck_assert(a.out[(size_t)i * dim + j] == (token[i] < VOCAB ? want[j] : 0));
+            ck_assert(a.out[(size_t)i * dim + j] == (is_own || token[i] < VOCAB ? want[j] : 0));
         }
     }
     free(plain);
     free(other);
+    free(own);
     free(token);
     free(alt);
+    emu_free(own_table);
+    emu_free(own_at);
     emu_free(table);
     emu_free(alt_table);
     emu_free(a.out);

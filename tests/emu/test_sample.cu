@@ -122,6 +122,7 @@ static cu_sample_row device_row(const row_case *c, int n, int at, void **keep)
     d.prompt = (int32_t *)keep[2];
     d.output = (int32_t *)keep[3];
     d.allowed = (uint32_t *)keep[4];
+    d.n_vocab = n;
     d.n_prompt = c->n_prompt;
     d.n_output = c->n_output;
     d.min_tokens = r->min_tokens;
@@ -148,7 +149,7 @@ static sampled *run_device(const row_case *c, int n_case, int n)
     rows[n_case].logit_row = -1; /* left out */
     emu_wrote(rows, ((size_t)n_case + 1) * sizeof(*rows));
     sampled *out = (sampled *)emu_alloc(((size_t)n_case + 1) * sizeof(*out));
-    cu_sample_args a = {logits, rows, out, n_case + 1, n, stride};
+    cu_sample_args a = {logits, rows, out, n_case + 1, stride};
     ck_assert_int_eq(cu_sample(NULL, &a), cudaSuccess);
     sampled *copy = (sampled *)malloc((size_t)(n_case + 1) * sizeof(*copy));
     memcpy(copy, out, (size_t)n_case * sizeof(*out));

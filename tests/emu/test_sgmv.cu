@@ -549,7 +549,7 @@ END_TEST
 /* out = table row + scale B A[token]. */
 START_TEST(test_gather)
 {
-    enum { VOCAB = 50, DIM = 72, RANK = 12, ROWS = 10 };
+    enum { VOCAB = 50, DIM = 72, WIDE = 136, RANK = 12, ROWS = 10 };
     dtype type = (dtype)_i;
     rng = (uint64_t)_i + 1;
     emu_seed((uint64_t)_i);
@@ -564,17 +564,19 @@ START_TEST(test_gather)
     m.a_each = m.b_each = SGMV_COLS;
     m.b_first = INT32_MAX;
     m.scale = 1.5F;
+    m.n_in = VOCAB;
+    m.d_out = DIM; /* of the launch's WIDE: what lies behind stays */
     sgmv_mat *mats = (sgmv_mat *)device_copy(&m, sizeof(m));
     sgmv_seg seg[2] = {{NULL, 0, 3, 0}, {mats, 3, ROWS - 3, RANK}};
     sgmv_chunk chunk[4] = {};
     sgmv_counts counts;
     int64_t floats = sgmv_plan(chunk, 4, NULL, 0, &counts, seg, 2, 8, 0);
     int32_t ids[ROWS];
-    float y[ROWS * DIM];
+    float y[ROWS * WIDE];
     for (int i = 0; i < ROWS; i++) ids[i] = (int32_t)(draw() % VOCAB);
     ids[5] = -1;
     ids[6] = VOCAB;
-    for (int i = 0; i < ROWS * DIM; i++) y[i] = uniform();
+    for (int i = 0; i < ROWS * WIDE; i++) y[i] = uniform();
     float *out = (float *)device_copy(y, sizeof(y));
     int32_t *token = (int32_t *)device_copy(ids, sizeof(ids));
     sgmv_args args = {};
@@ -589,16 +591,16 @@ START_TEST(test_gather)
     args.rank_max = RANK;
     args.n_out = 1;
     args.out[0].in = args.out[0].out = out;
-    args.out[0].in_stride = args.out[0].out_stride = args.out[0].d_out = DIM;
-    ck_assert_int_eq(cu_sgmv_gather(NULL, &args, token, VOCAB), cudaSuccess);
+    args.out[0].in_stride = args.out[0].out_stride = args.out[0].d_out = WIDE;
+    ck_assert_int_eq(cu_sgmv_gather(NULL, &args, token), cudaSuccess);
     ck_assert_int_eq(cu_sgmv_expand(NULL, &args), cudaSuccess);
     for (int i = 0; i < ROWS; i++) {
-        for (int c = 0; c < DIM; c++) {
-            double want = (double)y[i * DIM + c];
-            bool has = i >= 3 && ids[i] >= 0 && ids[i] < VOCAB;
+        for (int c = 0; c < WIDE; c++) {
+            double want = (double)y[i * WIDE + c];
+            bool has = i >= 3 && c < DIM && ids[i] >= 0 && ids[i] < VOCAB;
             for (int r = 0; has && r < RANK; r++)
                 want += 1.5 * (double)a[r * VOCAB + ids[i]] * (double)b[c * RANK + r];
-            ck_assert_msg(fabs((double)out[i * DIM + c] - want) < 1e-4, "row %d column %d", i, c);
+            ck_assert_msg(fabs((double)out[i * WIDE + c] - want) < 1e-4, "row %d column %d", i, c);
         }
     }
     emu_free((void *)m.a);

@@ -34,7 +34,6 @@ static err_code plain_open(backend *be, const backend_config *cfg, err *e)
     be->caps = (backend_caps){.name = "plain",
                               .detail = "oracle",
                               .page_tokens = PLAIN_PAGE_TOKENS,
-                              .token_rows = true,
                               .kv_types = 1U << DT_F32 | 1U << DT_BF16,
                               .extras = (1U << EXTRAS) - 1};
     return ERR_NONE;

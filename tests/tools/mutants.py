@@ -964,6 +964,18 @@ _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
 _rule("cuda.in-place", "engine/cuda/linear.c",
       "half && out != x ? NULL : out + before", "half ? NULL : out + before",
       "emu.test_golden", "a norm in place leaves f32 for the stream")
+_rule("cuda.own-rows", "engine/cuda/rows.cu",
+      "        if (own >= 0) {", "        if (own > 0) {",
+      "emu.test_rows", "a token's row of the adapter goes over the table's on a device")
+_rule("cuda.added-tokens", "engine/cuda/products/gemm.cu",
+      "return a->place && col < a->n ? a->place[col] : col;", "return col;",
+      "emu.test_gemm emu.test_golden", "logits of added tokens go to their places")
+_rule("cuda.mask-of-own-vocabulary", "engine/cuda/draw.c",
+      "if (to && n_vocab % 32) *last", "if (!to && n_vocab % 32) *last",
+      "emu.test_sampling", "a form allows nothing that the adapter's vocabulary does not have")
+_rule("cuda.columns-of-the-matrix", "engine/cuda/sgmv_inside.h",
+      "if (m->d_out > 0 && m->d_out < out->d_out) out->d_out = m->d_out;", "",
+      "emu.test_sgmv", "LoRA on an output layer reads no more columns than it has")
 _rule("cuda.pairs", "engine/cuda/rows.cu",
       "int at = a->pairs ? 2 * i : i", "int at = i",
       "emu.test_rows", "the device turns neighbours where the table says so")

@@ -22,6 +22,7 @@ enum {
     TILE_K = 64, /* k of a stage */
     STAGES = 3,  /* of the large kernel */
     STAGE_HALF = TILE * TILE_K,
+    F32_WARPS = 8,
     GROUP = 8, /* tiles of columns that are walked together: their weights stay in the cache */
 };
 
@@ -98,9 +99,15 @@ CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *ro
     }
 }
 
-CU_INLINE void put_value(const gemm_args *a, int row, int col, float sum)
+/* Where column `col` of the sums goes. */
+CU_INLINE int place_of(const gemm_args *a, int col)
 {
-    size_t at = (size_t)row * (size_t)a->n + (size_t)col;
+    return a->place && col < a->n ? a->place[col] : col;
+}
+
+CU_INLINE void put_value(const gemm_args *a, int row, int col, int place, float sum)
+{
+    size_t at = (size_t)row * (size_t)a->stride + (size_t)place;
     if (a->bias) sum = cu_add(sum, a->bias[col]);
     if (a->res) sum = cu_add(sum, a->res[at]);
     a->y[at] = sum;
@@ -111,6 +118,7 @@ CU_INLINE void put_value(const gemm_args *a, int row, int col, float sum)
 template <int NT>
 CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int row0, int col, int q)
 {
+    const int place[2] = {place_of(a, col), place_of(a, col + 8)};
     CU_UNROLL
     for (int nt = 0; nt < NT; nt++) {
         CU_UNROLL
@@ -120,7 +128,7 @@ CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int r
             if (plane)
                 plane[(size_t)row * (size_t)a->n + (size_t)c] = sum[nt][i];
             else
-                put_value(a, row, c, sum[nt][i]);
+                put_value(a, row, c, place[i / 2], sum[nt][i]);
         }
     }
 }
@@ -168,7 +176,7 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
         const float *from = partial + (size_t)row * (size_t)a.n + (size_t)c;
         float sum = 0;
         for (int k = 0; k < n_chunk; k++) sum = cu_add(sum, cu_ld_fresh(from + (size_t)k * plane));
-        put_value(&a, row, c, sum);
+        put_value(&a, row, c, place_of(&a, c), sum);
     }
     if (t == 0) ticket[blockIdx.x] = 0; /* for the next product */
 }
@@ -294,6 +302,22 @@ static __global__ void __launch_bounds__(LARGE_THREADS, 1) gemm_large_kernel(gem
     }
 }
 
+/* ---- F32 ---------------------------------------------------------------------------------------
+ * A warp sums one value: lane l k = l, l + 32 ..., then the lanes by halves.
+ * Grid (columns / 8, rows). */
+static __global__ void __launch_bounds__(F32_WARPS *CU_WARP) gemm_f32_kernel(gemm_args a)
+{
+    int lane = (int)threadIdx.x % CU_WARP, row = (int)blockIdx.y;
+    int col = (int)blockIdx.x * F32_WARPS + (int)threadIdx.x / CU_WARP;
+    if (col >= a.n) return; /* the whole warp */
+    const float *w = (const float *)a.w + (size_t)col * (size_t)a.k;
+    const float *x = (const float *)a.x + (size_t)row * (size_t)a.k;
+    float sum = 0;
+    for (int k = lane; k < a.k; k += CU_WARP) sum = cu_fma(w[k], x[k], sum);
+    sum = cu_warp_sum(sum);
+    if (lane == 0) put_value(&a, row, col, place_of(&a, col), sum);
+}
+
 /* ---- launches -------------------------------------------------------------------------------- */
 
 static int column_groups(int n)
@@ -359,8 +383,14 @@ static void launch_type(cudaStream_t stream, const gemm_args *a)
 extern "C" cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args)
 {
     if (args->rows <= 0 || args->n <= 0) return cudaSuccess;
-    if (args->k <= 0 || args->k % 8 != 0 || args->type == DT_F32) return cudaErrorInvalidValue;
-    if (args->type == DT_BF16)
+    bool whole = args->type == DT_F32 || args->k % 8 == 0;
+    if (args->k <= 0 || !whole || (!args->place && args->stride < args->n))
+        return cudaErrorInvalidValue;
+    if (args->type == DT_F32)
+        CU_LAUNCH(gemm_f32_kernel,
+                  dim3((unsigned)((args->n + F32_WARPS - 1) / F32_WARPS), (unsigned)args->rows),
+                  dim3(F32_WARPS * CU_WARP), 0, stream, *args);
+    else if (args->type == DT_BF16)
         launch_type<true>(stream, args);
     else
         launch_type<false>(stream, args);

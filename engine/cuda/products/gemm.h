@@ -33,13 +33,14 @@ extern "C" {
 enum { GEMM_CHUNK = 1024, GEMM_SMALL_ROWS = 64 };
 
 typedef struct gemm_args {
-    dtype type;    /* of w and x: BF16 or F16 */
+    dtype type;    /* of w and x; F32, which few ask for, by a kernel without tensor cores */
     const void *w; /* [n][k], 16-byte aligned */
     const void *x; /* [rows][k], 16-byte aligned */
-    float *y;      /* [rows][n] */
+    float *y;      /* [rows][n], rows begin `stride` floats apart */
     /* y = (sum + bias) + res, as expand would add them (sgmv.h); NULL: not.  res may be y. */
-    const float *bias, *res; /* [n], [rows][n] */
-    int n, k, rows;          /* k a multiple of 8 */
+    const float *bias, *res; /* [n], [rows][n] with y's stride */
+    const int32_t *place;    /* [n], device: column i is y's place[i]; NULL: its i */
+    int n, k, rows, stride;  /* k a multiple of 8, but for F32 */
     /* Sums of split K, gemm_scratch_bytes(); NULL: K is not split.  Its first
      * gemm_ticket_bytes() are zero before the first product, and after each; products of all
      * shapes may share it, one after another. */

@@ -23,7 +23,7 @@ typedef struct {
 } layout;
 
 typedef struct {
-    int algo, type, m, n, k;
+    int algo, type, m, n, k, ldd;
     float alpha, beta;
     const void *a, *b;
     const float *c;
@@ -74,8 +74,9 @@ static lt_status layout_create(void **l, int type, uint64_t rows, uint64_t cols,
 
 static lt_status layout_set(void *l, int attr, const void *v, size_t n)
 {
-    if (attr != LT_LAYOUT_COLS || n != 8) return 7;
-    memcpy(&((layout *)l)->cols, v, 8);
+    layout *to = l;
+    if ((attr != LT_LAYOUT_COLS && attr != LT_LAYOUT_LD) || n != 8) return 7;
+    memcpy(attr == LT_LAYOUT_COLS ? (void *)&to->cols : (void *)&to->ld, v, 8);
     return 0;
 }
 
@@ -155,12 +156,12 @@ static void run(void *arg)
     emu_bridge_read("cublasLtMatmul", j->b, (size_t)j->n * (size_t)j->k * size);
     for (int col = 0; col < j->n; col++) {
         for (int row = 0; row < j->m; row++) {
-            size_t at = (size_t)col * (size_t)j->m + (size_t)row;
+            size_t at = (size_t)col * (size_t)j->ldd + (size_t)row;
             float v = j->alpha * dot(j, row, col);
             j->d[at] = j->beta == 0 ? v : v + j->beta * j->c[at];
         }
+        emu_bridge_wrote(j->d + (size_t)col * (size_t)j->ldd, (size_t)j->m * sizeof(float));
     }
-    emu_bridge_wrote(j->d, (size_t)j->m * (size_t)j->n * sizeof(float));
 }
 
 static lt_status matmul(void *handle, void *d, const void *alpha, const void *a, void *la,
@@ -175,7 +176,7 @@ static lt_status matmul(void *handle, void *d, const void *alpha, const void *a,
     const layout *x = la, *y = lb, *z = lo;
     bool shapes = x->rows == y->rows && z->rows == x->cols && z->cols == y->cols &&
                   x->ld == (int64_t)x->rows && y->ld == (int64_t)y->rows &&
-                  z->ld == (int64_t)z->rows && x->type == y->type && z->type == LT_R_32F;
+                  z->ld >= (int64_t)z->rows && x->type == y->type && z->type == LT_R_32F;
     if (!shapes || ((desc *)d)->transa != LT_OP_T || algo->data[0] == 0) return 7;
     job *j = malloc(sizeof(*j));
     if (!j) return 3;
@@ -184,6 +185,7 @@ static lt_status matmul(void *handle, void *d, const void *alpha, const void *a,
                .m = (int)z->rows,
                .n = (int)z->cols,
                .k = (int)x->rows,
+               .ldd = (int)z->ld,
                .a = a,
                .b = b,
                .c = c,

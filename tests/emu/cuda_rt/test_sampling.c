@@ -61,10 +61,17 @@ static void make_one(one *o, int i, int logit, int n_vocab, bool heavy)
         o->output[k] = below(k % 2 ? 9 : n_vocab);
     }
     for (int k = 0; k < WORDS; k++) o->allowed[k] = (uint32_t)draw() & (uint32_t)draw();
-    o->allowed[WORDS - 1] &= (1U << n_vocab % 32) - 1; /* none beyond the vocabulary */
     o->allowed[0] |= 1U << 9;
+    if (i % 10 == 7) { /* stops alone, and what this row's vocabulary does not have */
+        r->n_stop_id = 3;
+        r->min_tokens = 2 * LONG;
+        memset(o->allowed, 0, sizeof(o->allowed) - sizeof(*o->allowed));
+        o->allowed[WORDS - 1] = ~0U << n_vocab % 32;
+        for (int k = 0; k < 3; k++) o->allowed[o->stop[k] / 32] |= 1U << o->stop[k] % 32;
+    }
     int n_output = below(LONG);
     o->row = (sample_row){.logit = logit,
+                          .n_vocab = n_vocab,
                           .score = i % 7 == 3 ? below(n_vocab) : -1,
                           .rules = r,
                           .n_top = below(SAMPLE_TOP_MAX + 1),
@@ -79,11 +86,19 @@ static void make_one(one *o, int i, int logit, int n_vocab, bool heavy)
 static void on_host(const one *o, float *logits, sampler *sp, sampled *out)
 {
     const sample_row *r = &o->row;
+    sampler_set_vocab(sp, r->n_vocab);
     if (r->score >= 0)
         sampler_score(sp, logits, r->score, r->n_top, out);
     else
         sampler_pick(sp, logits, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
                      r->n_output, out);
+}
+
+/* The base's vocabulary, that of an adapter with fewer tokens, and one with more. */
+static int vocab_of(int i, int n_base)
+{
+    static const int more[] = {0, -10, 18};
+    return n_base + more[i % 3];
 }
 
 /* The same logits, both ways.  One in four is of rows that need several rounds. */
@@ -96,8 +111,10 @@ START_TEST(the_device_picks_what_the_host_picks)
     emu_rt_device(2, (size_t)96 << 20); /* served_backend() takes the second */
     ck_assert_msg(be_open(&v.be, &backend_cuda, &bc, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_int_eq(model_load(&v.m, "fixtures/models/llama-bf16", v.be, ROWS, ROWS, &e), 0);
-    int n_vocab = model_get_config(v.m)->n_vocab;
+    ck_assert_int_eq(model_allow_added(v.m, 70, 0, &e), 0);
+    int n_vocab = model_get_config(v.m)->n_vocab, stride = model_logit_stride(v.m);
     ck_assert_int_eq((n_vocab + 31) / 32, WORDS);
+    ck_assert_int_ge(stride, n_vocab + 70);
     attn_shape shape = model_attn_shape(v.m);
     kv_pool *kv;
     ck_assert_int_eq(be_kv_create(v.be, &kv, &shape, 8, &e), 0);
@@ -117,16 +134,17 @@ START_TEST(the_device_picks_what_the_host_picks)
               .n_seg = 1,
               .seg = &seg,
               .n_logit = N,
-              .logit_row = want};
+              .logit_row = want,
+              .logit_stride = stride};
     const float *logits;
     ck_assert_msg(model_forward(v.m, kv, &s, &logits, &e) == ERR_NONE, "%s", e.msg);
-    float *copy = malloc((size_t)N * (size_t)n_vocab * sizeof(*copy));
-    memcpy(copy, logits, (size_t)N * (size_t)n_vocab * sizeof(*copy));
+    float *copy = malloc((size_t)N * (size_t)stride * sizeof(*copy));
+    memcpy(copy, logits, (size_t)N * (size_t)stride * sizeof(*copy));
 
     one *all = calloc(N, sizeof(*all));
     sample_row rows[N];
     for (int i = 0; i < N; i++) {
-        make_one(&all[i], i, N - 1 - i, n_vocab, _i % 4 == 3);
+        make_one(&all[i], i, N - 1 - i, vocab_of(i, n_vocab), _i % 4 == 3);
         rows[i] = all[i].row;
     }
     emu_rt_counts before, after;
@@ -146,12 +164,12 @@ START_TEST(the_device_picks_what_the_host_picks)
 
     state = (uint64_t)_i + 1;
     for (int i = 0; i < N; i++) (void)below(n_vocab);
-    sampler *sp = sampler_create(n_vocab);
+    sampler *sp = sampler_create(stride);
     for (int i = 0; i < N; i++) {
         sampled right;
         char what[32];
-        make_one(&all[i], i, N - 1 - i, n_vocab, _i % 4 == 3);
-        on_host(&all[i], copy + (size_t)(N - 1 - i) * (size_t)n_vocab, sp, &right);
+        make_one(&all[i], i, N - 1 - i, vocab_of(i, n_vocab), _i % 4 == 3);
+        on_host(&all[i], copy + (size_t)(N - 1 - i) * (size_t)stride, sp, &right);
         snprintf(what, sizeof(what), "row %d", i);
         same_sampled(&got[i], &right, what);
     }
