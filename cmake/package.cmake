@@ -86,6 +86,8 @@ if(LORAD_CUDA AND NOT LORAD_SANITIZE)
     set(CPACK_DEBIAN_PACKAGE_CONFLICTS lorad)
     set(CPACK_DEBIAN_PACKAGE_REPLACES lorad)
     string(APPEND CPACK_PACKAGE_DESCRIPTION_SUMMARY ", with its CUDA backend")
+    install(FILES ${PROJECT_SOURCE_DIR}/conf/lorad-cuda.conf DESTINATION lib/systemd/system/lorad.service.d
+        RENAME cuda.conf)
 endif()
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)

@@ -77,6 +77,8 @@ def test_contents():
     if (BUILD / "loratop").exists():
         want["/usr/bin/loratop"] = "-rwxr-xr-x"
         want["/usr/share/man/man1/loratop.1.gz"] = "-rw-r--r--"
+    if NAME == "lorad-cuda":
+        want["/usr/lib/systemd/system/lorad.service.d/cuda.conf"] = "-rw-r--r--"
     for path, mode in want.items():
         assert modes.get(path) == mode, (path, modes.get(path))
     assert not [p for p in modes if p.startswith("/work") or "/build" in p], modes

@@ -104,6 +104,8 @@ def test_unit_file():
             unit = pathlib.Path(d) / "lorad.service"
             unit.write_text(text.replace("/usr/local/bin/lorad", str(LORAD)).replace("User=lorad\n", "")
                             .replace("Group=lorad\n", ""))
+            (pathlib.Path(d) / "lorad.service.d").mkdir()
+            shutil.copy(ROOT / "conf/lorad-cuda.conf", unit.parent / "lorad.service.d/cuda.conf")
             p = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
             ours = [l for l in (p.stdout + p.stderr).splitlines() if "lorad.service" in l]
             assert not ours, ours
