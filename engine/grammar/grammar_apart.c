@@ -24,6 +24,13 @@ typedef struct {
 
 static bool apart(proof p, const cJSON *a, const cJSON *b);
 
+/* A schema's members; NULL: none, or they are no object. */
+static const cJSON *members(const cJSON *s)
+{
+    const cJSON *props = schema_get(s, "properties");
+    return cJSON_IsObject(props) ? props : NULL;
+}
+
 /* ------------------------------------------------------------------------- kinds -- */
 
 static unsigned kinds_of_type(const cJSON *types)
@@ -147,7 +154,7 @@ static bool is_closed(const cJSON *s)
 /* Does `s` write no such member?  An object with named members writes these alone. */
 static bool never_writes(const cJSON *s, const char *name, bool holds)
 {
-    const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
+    const cJSON *props = members(s), *required = schema_get(s, "required");
     bool names = cJSON_GetArraySize(props) || cJSON_GetArraySize(required);
     if (schema_get(props, name) || schema_requires(required, name)) return false;
     return is_closed(s) || (names && !holds && !schema_get(s, "additionalProperties"));
@@ -155,7 +162,7 @@ static bool never_writes(const cJSON *s, const char *name, bool holds)
 
 static bool objects_apart(proof p, const cJSON *a, const cJSON *b)
 {
-    const cJSON *props = schema_get(a, "properties"), *others = schema_get(b, "properties");
+    const cJSON *props = members(a), *others = members(b);
     const cJSON *mine = schema_get(a, "required"), *theirs = schema_get(b, "required"), *v;
     p.holds |= schema_has_parts(a);
     cJSON_ArrayForEach(v, theirs)
@@ -256,10 +263,11 @@ bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other)
 
 const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
-    const cJSON *v, *others = schema_get(b, "properties");
+    const cJSON *v, *others = members(b);
+    if (!cJSON_IsObject(a) || !cJSON_IsObject(b)) return NULL;
     if (kinds_of(a, true) != 1U << OBJECT_KIND || kinds_of(b, true) != 1U << OBJECT_KIND)
         return NULL;
-    cJSON_ArrayForEach(v, schema_get(a, "properties"))
+    cJSON_ArrayForEach(v, members(a))
     {
         const cJSON *other = schema_get(others, v->string);
         if (other && schema_apart(c, v, other) && schema_apart(c, other, v)) return v->string;

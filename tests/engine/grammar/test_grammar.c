@@ -655,6 +655,11 @@ static const refused refusals[] = {
      "{\"oneOf\":[{\"type\":\"number\",\"maximum\":5},{\"type\":\"integer\",\"minimum\":5}]}",
      ERR_UNSUPPORTED, "two branches may hold at once"},
     {"schema", "{\"oneOf\":[true,{\"type\":\"null\"}]}", ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema", "{\"oneOf\":[[[]],{\"type\":\"null\"}]}", ERR_UNSUPPORTED, "'oneOf'"},
+    {"schema",
+     "{\"oneOf\":[{\"properties\":[1],\"required\":[7,\"a\"]},{\"properties\":{\"a\":{}},"
+     "\"required\":[\"a\"]}]}",
+     ERR_UNSUPPORTED, "'oneOf'"},
     {"schema",
      "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"properties\":{\"a\":{},\"b\":{}}"
      "}",
