@@ -49,6 +49,9 @@ void detokenize_handle(exchange *x);
 /* A chat's body, counted under the caller's limits; false: it has been answered. */
 bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n);
 
+/* move/move_api.c: POST /fleet/v1/requests, by other nodes of the fleet */
+void move_take_request(exchange *x);
+
 /* health.c, too: vLLM's GET /version */
 void version_get(exchange *x);
 

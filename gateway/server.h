@@ -39,6 +39,8 @@
 typedef struct server_counters {
     _Atomic uint64_t prompt_tokens, cached_tokens, output_tokens;
     _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
+    /* Running requests: given to other nodes, taken back from them, taken of others. */
+    _Atomic uint64_t moves_out, moves_back, moves_in;
 } server_counters;
 
 /* Batches, for /metrics; the runner writes, any thread reads. */
@@ -78,6 +80,7 @@ typedef struct server {
     inflight *inflight;
     struct batch_runner *batches;  /* gateway/batches/runner.h */
     struct background *background; /* gateway/doors/background.h; NULL: none are taken */
+    struct mover *mover;           /* gateway/move/mover.h; NULL: nothing is moved */
     struct effect_probe *effects;  /* gateway/rest/effect.h; NULL: nothing is measured */
     storeroom *room;               /* above the floor of the disk */
     depot *depot;                  /* the fleet's object store; NULL: there is none */

@@ -104,6 +104,8 @@
       "the batches that have not ended, and which of their lines run") \
     X(BACKGROUND, "background.mu", NO_WAIT, ALONE, \
       "the responses in the background that have not ended") \
+    X(MOVER, "mover.mu", NO_WAIT, ALONE, \
+      "requests that are to go on at another node") \
     X(EFFECT, "effect_probe.mu", NO_WAIT, ALONE, \
       "versions whose effect on the logits is to be measured") \
     X(BATCH_JOURNAL, "batch_journal.mu", NO_WAIT, ALONE, \

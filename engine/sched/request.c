@@ -129,3 +129,27 @@ void request_stop(request *rq)
     atomic_store(&rq->stopped, true);
     atomic_store(&rq->cancel, true);
 }
+
+void request_leave(request *rq)
+{
+    atomic_store(&rq->leave, true);
+}
+
+void request_go_on(request *rq)
+{
+    assert(atomic_load(&rq->finish) == FINISH_LEFT);
+    assert(rq->n_popped == atomic_load(&rq->n_pushed) && !rq->grammar && !rq->pool);
+    rq->n_given = rq->n_popped;
+    rq->again = true;
+    rq->n_page = rq->n_swapped = rq->n_computed = rq->n_ahead = 0;
+    atomic_store(&rq->leave, false);
+    atomic_store_explicit(&rq->finish, (int)FINISH_NONE, memory_order_release);
+}
+
+void request_give(request *rq, int32_t token)
+{
+    assert(rq->n_given < rq->max_tokens && token >= 0);
+    rq->output[rq->n_given++] = token;
+    rq->n_popped = rq->n_given;
+    atomic_store(&rq->n_pushed, rq->n_given);
+}

@@ -42,6 +42,7 @@ typedef enum {
     FINISH_LENGTH,
     FINISH_CANCELLED,
     FINISH_ERROR,
+    FINISH_LEFT, /* the engine has let go of it (request_leave()): it is not over */
 } finish_reason;
 
 /* The waiting side: one per worker, shared by all choices of one HTTP request. */
@@ -69,6 +70,8 @@ typedef struct request {
     const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
     int n_prompt;
     int max_tokens;    /* >= 0; 0 only with score_prompt or pool */
+    int n_given;       /* tokens of the answer that were there before: request_give() */
+    bool again;        /* it was inside before: also a server that drains takes it */
     bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted */
     int score_top;     /* of these, with so many alternatives */
     /* The prompt becomes this instead of an answer (max_tokens 0, no score_prompt); NULL: it does
@@ -124,6 +127,7 @@ typedef struct request {
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;  /* gateway sets, engine reads */
     atomic_bool stopped; /* the same: it ends because a stop string was seen */
+    atomic_bool leave;   /* the same: it ends with FINISH_LEFT */
     sampled *ring;       /* [max_tokens], owned; slot i is written before n_pushed passes i */
     /* [max_tokens], the bare tokens, engine writes; behind n_pushed, guesses */
     int32_t *output;
@@ -155,5 +159,13 @@ bool request_next(request *rq, sampled *out, bool *done);
 void request_cancel(request *rq);
 /* No more tokens are wanted, for what was asked is complete: ends it with FINISH_STOP. */
 void request_stop(request *rq);
+/* The engine shall let go of it: FINISH_LEFT, unless it ends before. */
+void request_leave(request *rq);
+/* After FINISH_LEFT and what request_next() still has: it runs again, as if it had been
+ * pre-empted.  Whoever has it now pushes its tokens and finishes it, or submits it once more. */
+void request_go_on(request *rq);
+/* One more token of an answer that somebody else began, after request_prepare() and before
+ * sched_submit(): request_next() has those behind it alone. */
+void request_give(request *rq, int32_t token);
 
 #endif

@@ -90,6 +90,8 @@ void sched_see_end(sched *sc, request *rq, int64_t now)
     err e;
     if (atomic_load(&rq->cancel)) {
         sched_finish(sc, rq, atomic_load(&rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
+    } else if (atomic_load(&rq->leave)) {
+        sched_finish(sc, rq, FINISH_LEFT, NULL);
     } else if (rq->expires_us && now > rq->expires_us) {
         (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
         sched_finish(sc, rq, FINISH_ERROR, &e);
@@ -652,7 +654,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
     else if (sc->legacy.n_faults > 0)
         rc = err_set(e, ERR_RESTARTING, "the engine is being restarted");
-    else if (sc->draining)
+    else if (sc->draining && !rq->again)
         rc = err_set(e, ERR_STOPPING, "the server is shutting down");
     else if (sc->n_inside >= sc->most_inside) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
@@ -660,7 +662,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     } else {
         ask.n_output = rq->length.mean;
         rq->expected_us = predict_ttft(sc, &ask, &rq->expected_wait);
-        rc = check_promise(sc, rq, &ask, e);
+        if (!rq->again) rc = check_promise(sc, rq, &ask, e);
         refused = 2 * ask.load_us > rq->expected_us ? MISS_ADAPTER_LOAD : MISS_QUEUE;
     }
     if (!rc) {

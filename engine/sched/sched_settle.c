@@ -37,6 +37,7 @@ static request_outcome outcome_of(finish_reason why)
     return why == FINISH_STOP        ? OUTCOME_STOP
            : why == FINISH_LENGTH    ? OUTCOME_LENGTH
            : why == FINISH_CANCELLED ? OUTCOME_CANCELLED
+           : why == FINISH_LEFT      ? OUTCOME_MOVED
                                      : OUTCOME_FAILED;
 }
 
@@ -75,7 +76,7 @@ void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
         sc->stats.n_cancelled++;
     else if (why == FINISH_ERROR)
         sc->stats.n_failed++;
-    else
+    else if (why != FINISH_LEFT)
         sc->stats.n_finished++;
     lock_release(&sc->mu);
     request_finish(rq, why, cause);

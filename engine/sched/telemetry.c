@@ -50,8 +50,8 @@ struct telemetry {
 
 const char *request_outcome_name(request_outcome o)
 {
-    static const char *const names[OUTCOMES] = {"stop",    "length",    "refused",
-                                                "limited", "cancelled", "failed"};
+    static const char *const names[OUTCOMES] = {"stop",      "length", "refused", "limited",
+                                                "cancelled", "failed", "moved"};
     return names[o];
 }
 
@@ -214,7 +214,7 @@ void telemetry_end(telemetry *t, request *rq, request_outcome how, err_code code
 {
     class_counts *c = &t->classes[rq->slo_class];
     tenant_counts *o = &t->tenants[rq->telemetry_slot];
-    int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+    int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) - rq->n_given;
     bool complete = how == OUTCOME_STOP || how == OUTCOME_LENGTH;
     cause_life life = life_of(rq, how, code, made, now_us);
     count(&c->outcome[how]);

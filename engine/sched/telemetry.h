@@ -28,10 +28,11 @@ typedef enum {
     OUTCOME_LIMITED,   /* the tenant's own limit: no fault of the server */
     OUTCOME_CANCELLED, /* the client went away */
     OUTCOME_FAILED,    /* an error, or a deadline that passed */
+    OUTCOME_MOVED,     /* another server goes on with it */
     OUTCOMES,
 } request_outcome;
 
-/* "stop", "length", "refused", "limited", "cancelled", "failed". */
+/* "stop", "length", "refused", "limited", "cancelled", "failed", "moved". */
 const char *request_outcome_name(request_outcome o);
 
 typedef enum {

@@ -60,6 +60,10 @@ const option config_options[] = {
      "Longest life of one completion, from the last byte of its body to the end."},
     {"server", "drain_timeout", OPT_TIME | OPT_LIVE, AT(server_drain_timeout_us), "30s", 0,
      3600 * CONFIG_SECOND, "After SIGTERM, running requests may take this long to end."},
+    {"server", "fleet_address", OPT_TEXT, AT(server_fleet_address), "", 0, 0,
+     "Where the other servers of a fleet reach this one's API: https://host:port.  Once it drains\n"
+     "they go on with what runs, and it passes their tokens on.  Empty: it neither gives nor\n"
+     "takes requests."},
     {"server", "max_choices", OPT_INT | OPT_LIVE, AT(server_max_choices), "8", 1, 128,
      "Most choices (n times prompts) of one request."},
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
@@ -579,6 +583,10 @@ err_code config_check(const config *c, err *e)
         return err_set(e, ERR_INPUT, "server.max_connections must be below server.threads");
     }
     if (check_database(c->storage_database, e)) return err_context(e, "storage.database");
+    if (*c->server_fleet_address && !*c->storage_database)
+        return err_set(e, ERR_INPUT, "server.fleet_address: storage.database is not set");
+    if (*c->server_fleet_address && source_check_base(c->server_fleet_address, e))
+        return err_context(e, "server.fleet_address");
     if (networks_check_list(c->server_trusted_proxies, e))
         return err_context(e, "server.trusted_proxies");
     if (networks_check_list(c->server_plain_networks, e))

@@ -150,6 +150,7 @@ static void wait_watched(completion *c, int wait_ms)
             c->closed = true;
             completion_cancel(c);
         }
+        if (!c->asked_to_leave && !cancelled && mover_wants(c->srv->mover)) completion_leave(c);
         keep_alive(c, &last_us);
         (void)request_signal_wait(&c->signal, &seen, wait_ms);
     }

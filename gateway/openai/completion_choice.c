@@ -315,6 +315,54 @@ void completion_cancel(completion *c)
     }
 }
 
+/* Why a choice ends where it began, or NULL. */
+static const char *why_stays(const completion *c, const choice *ch)
+{
+    if (c->pooled) return "vectors";
+    if (c->x->inner) return "background";
+    if (c->stack) return "stack";
+    if (ch->rq.grammar) return "grammar";
+    if (c->bars) return "bars";
+    return ch->rq.score_prompt ? "prompt_logprobs" : NULL;
+}
+
+void completion_leave(completion *c)
+{
+    c->asked_to_leave = true;
+    for (int i = 0; i < c->n_begun; i++) {
+        choice *ch = &c->choices[i];
+        const char *why = why_stays(c, ch);
+        if (ch->done) continue;
+        exchange_note(c->x, "moved", "%s%s", why ? "no: " : "yes", why ? why : "");
+        if (why) continue;
+        mover_expect(c->srv->mover);
+        ch->leaving = true;
+        request_leave(&ch->rq);
+    }
+}
+
+/* The engine has let go of it: another node goes on.  False: it has ended. */
+static bool go_on_elsewhere(completion *c, choice *ch)
+{
+    bool left = atomic_load(&ch->rq.finish) == FINISH_LEFT;
+    move_name name = {.owner = 0};
+    if (!ch->leaving) return false;
+    ch->leaving = false;
+    if (!left) mover_forget(c->srv->mover);
+    if (!left) return false;
+    snprintf(name.build, sizeof(name.build), "%s", c->srv->fingerprint);
+    snprintf(name.class, sizeof(name.class), "%s", c->srv->class_name[c->slo_class]);
+    if (ch->rq.adapter_id) {
+        snprintf(name.adapter, sizeof(name.adapter), "%s@%d", c->adapter->name,
+                 c->adapter->version);
+        name.owner = c->adapter->tenant_id;
+        name.version_id = c->adapter->id;
+    }
+    request_go_on(&ch->rq);
+    mover_take(c->srv->mover, &ch->rq, &name);
+    return true;
+}
+
 /* ------------------------------------------------------------ tokens to text -- */
 
 static bool is_stop_token(const request *rq, int32_t token)
@@ -332,6 +380,7 @@ static const char *finish_word(const choice *ch)
     case FINISH_CANCELLED: return "cancelled";
     case FINISH_ERROR: return "error";
     case FINISH_STOP:
+    case FINISH_LEFT:
     case FINISH_NONE: break;
     }
     return "stop";
@@ -402,6 +451,7 @@ bool completion_take(completion *c, choice *ch)
         if (c->tools || c->thinking) stop |= read_text(c, ch);
         if (stop) request_stop(&ch->rq);
     }
+    if (done && go_on_elsewhere(c, ch)) return news;
     if (done) completion_text_finish(&ch->text);
     c->starved |= ch->text.failed || ch->tools.failed;
     if (!done) return news;

@@ -18,6 +18,7 @@
 #include "gateway/http/exchange.h"
 #include "gateway/inflight.h"
 #include "gateway/limits.h"
+#include "gateway/move/mover.h"
 #include "gateway/openai/completion_door.h"
 #include "gateway/openai/completion_text.h"
 #include "gateway/openai/openai.h"
@@ -46,6 +47,7 @@ typedef struct choice {
     int n_thought; /* of these, thoughts and their marks */
     size_t offset; /* bytes of text before the tokens not yet shown */
     bool submitted, done, started, told_prompt;
+    bool leaving;    /* it was asked to leave the engine, and is not moved yet */
     bool booked;     /* settled before the others, with so many tokens from the cache: */
     uint32_t cached; /* (its meter may be another request's) */
     int32_t stop_token;
@@ -87,7 +89,8 @@ typedef struct completion {
     request_signal signal;
     limits_ticket ticket;
     bool stream_open, client_gone;
-    bool starved;     /* text was lost for want of memory: no answer may be made of the rest */
+    bool starved; /* text was lost for want of memory: no answer may be made of the rest */
+    bool asked_to_leave;
     atomic_bool stop; /* an operator wants it ended */
     jsonw out;
     char id[64];
@@ -144,6 +147,9 @@ bool completion_submit(completion *c);
  * next time, if others run. */
 void completion_submit_more(completion *c);
 void completion_cancel(completion *c);
+/* The server drains, and others of its fleet take what runs: all that can be leaves the engine, and
+ * completion_take() has it go on there. */
+void completion_leave(completion *c);
 /* Takes what the engine has made for one choice.  True if there is news for the client. */
 bool completion_take(completion *c, choice *ch);
 /* Tokens that are paid for. */

@@ -13,6 +13,7 @@
 #include "gateway/config/classes.h"
 #include "gateway/device.h"
 #include "gateway/doors/background.h"
+#include "gateway/move/mover.h"
 #include "gateway/net/tls_warm.h"
 #include "gateway/openai/vocabulary.h"
 #include "gateway/rest/effect.h"
@@ -416,6 +417,8 @@ err_code parts_open(parts *p, err *e)
     if (!rc && p->cfg.responses_background)
         rc = background_start(&p->srv.background, &p->srv, (int)p->cfg.responses_background, e);
     if (!rc && p->cfg.adapters_probe) rc = effect_start(&p->srv.effects, &p->srv, e);
+    if (!rc && *p->cfg.server_fleet_address)
+        rc = mover_create(&p->srv.mover, &p->srv, p->tls.cert, e);
     if (!rc) rc = open_listeners(p, e);
     return rc;
 }
@@ -449,6 +452,7 @@ void parts_close(parts *p)
     batch_runner_stop(s->batches);
     background_stop(s->background);
     effect_stop(s->effects);
+    mover_destroy(s->mover);
     spans_destroy(s->spans);
     stats_destroy(s->stats);
     sched_destroy(s->sched);

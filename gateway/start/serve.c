@@ -16,6 +16,7 @@
 #include "gateway/config/change.h"
 #include "gateway/descriptors.h"
 #include "gateway/device.h"
+#include "gateway/move/mover.h"
 #include "gateway/net/kept.h"
 #include "gateway/net/tls_reserve.h"
 #include "gateway/notify.h"
@@ -28,6 +29,7 @@
 
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
+enum { CUT_US = 10000000 };     /* for what is cut short to end */
 enum { ANSWERS_US = 10000000 }; /* for clients to take the answers that are being written */
 enum { PRUNE_ROWS = 2000 };     /* of old usage at once */
 static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
@@ -98,6 +100,7 @@ static err_code read_certificates(void *self, const config *wanted, bool files, 
     if (!files) return ERR_NONE;
     tls_files paths = arguments_tls(wanted, cert, key, ca);
     err_code rc = listener_reload(all, 3, &paths, e);
+    if (!rc) mover_renew(p->parts.srv.mover, paths.cert);
     if (!rc) tell_expiry(atomic_load(&p->parts.srv.http.cert_expires_wall_us));
     return rc;
 }
@@ -202,6 +205,7 @@ static bool wait_for_end(serving *p, const sigset_t *signals)
         stats_tick(p->parts.srv.stats);
         prune_usage(p);
         expire_responses(p);
+        mover_tell(p->parts.srv.mover);
         feed_watchdog(p);
         if (sig == SIGTERM || sig == SIGINT) return false;
         if (atomic_exchange(&p->parts.srv.drain_wanted, false) || asked_by_fleet(p)) return false;
@@ -221,6 +225,21 @@ static void wait_for_answers(serving *p)
     }
 }
 
+/* Nothing runs any more, neither here nor for us elsewhere; what is elsewhere may come back. */
+static bool ran_out(serving *p, int64_t timeout_us)
+{
+    const struct timespec pause = {0, 5 * 1000000L};
+    const mover *m = p->parts.srv.mover;
+    int64_t end = clock_now_us() + timeout_us;
+    for (;;) {
+        bool idle = mover_idle(m);
+        if (sched_drain(p->parts.srv.sched, end - clock_now_us()) && idle && mover_idle(m))
+            return true;
+        if (clock_now_us() >= end) return false;
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 static void drain(serving *p, const sigset_t *signals)
 {
     const config *c = live_pin(p->parts.srv.live);
@@ -230,15 +249,16 @@ static void drain(serving *p, const sigset_t *signals)
     notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
                 (long long)(timeout_us + DRAIN_MARGIN_US));
     log_info("gateway", "draining: no new requests, running ones may finish");
+    mover_begin(p->parts.srv.mover);
     int64_t end = clock_now_us() + timeout_us;
     struct timespec none = {0, 0};
-    while (!sched_drain(p->parts.srv.sched, 100000)) {
+    while (!ran_out(p, 100000)) {
         feed_watchdog(p);
         int sig = sigtimedwait(signals, NULL, &none);
         if (clock_now_us() >= end || sig == SIGTERM || sig == SIGINT) break;
     }
     atomic_store(&p->parts.srv.cut, true);
-    (void)sched_drain(p->parts.srv.sched, 10000000);
+    (void)ran_out(p, CUT_US);
     wait_for_answers(p);
 }
 

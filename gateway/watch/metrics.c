@@ -376,6 +376,18 @@ static void put_depot(prom *p, server *s)
     prom_gauge(p, "lorad_store_waiting", "Requests that wait for them", d.waiting);
 }
 
+static void put_moves(prom *p, server *s)
+{
+    if (!s->mover) return;
+    prom_counter(p, "lorad_moves_out_total", "Running requests that were given to other servers",
+                 atomic_load(&s->count.moves_out));
+    prom_counter(p, "lorad_moves_back_total",
+                 "Of requests to be given away, those that ran on here",
+                 atomic_load(&s->count.moves_back));
+    prom_counter(p, "lorad_moves_in_total", "Running requests that were taken of other servers",
+                 atomic_load(&s->count.moves_in));
+}
+
 static void put_storage(prom *p, server *s)
 {
     store_stats st;
@@ -413,6 +425,7 @@ static void put_storage(prom *p, server *s)
                    "1: another server took this one's number; it writes nothing any more",
                    st.fleet.fenced);
     }
+    put_moves(p, s);
     put_depot(p, s);
     prom_gauge(p, "lorad_disk_reserve", "0: the disk was full, the database's reserve is given up",
                st.reserve_held);

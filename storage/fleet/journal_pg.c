@@ -380,7 +380,8 @@ static err_code pg_claim(journal *j, const journal_claim *me, int64_t *epoch, er
         rc = ask(g,
                  "WITH gone AS (DELETE FROM lorad_leases WHERE instance = $1::bytea"
                  " OR instance NOT IN (SELECT instance FROM lorad_nodes))"
-                 " UPDATE lorad_nodes SET lease_turn = 0, drain = false WHERE node = $2::int",
+                 " UPDATE lorad_nodes SET lease_turn = 0, drain = false, door = NULL"
+                 " WHERE node = $2::int",
                  &mine, NULL, e);
     params raise = {0};
     with_int(&raise, me->schema);

@@ -120,7 +120,10 @@ static const char *const usage[] = {
 static const char *const nodes[] = {
     "ALTER TABLE lorad_nodes ADD COLUMN drain boolean NOT NULL DEFAULT false", NULL};
 
-static const char *const *const steps[MIGRATIONS] = {leases, usage, nodes};
+/* Where other nodes reach this one, and by which word: nodes.h. */
+static const char *const doors[] = {"ALTER TABLE lorad_nodes ADD COLUMN door text", NULL};
+
+static const char *const *const steps[MIGRATIONS] = {leases, usage, nodes, doors};
 
 const char *const *migration_steps(int i)
 {

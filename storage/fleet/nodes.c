@@ -16,7 +16,7 @@ typedef struct members {
 static err_code take_member(void *self, const char *const *column, int n, err *e)
 {
     members *m = self;
-    if (n != 7) return err_set(e, ERR_INTERNAL, "a server's row has %d columns, not 7", n);
+    if (n != 8) return err_set(e, ERR_INTERNAL, "a server's row has %d columns, not 8", n);
     fleet_member *more = realloc(m->item, (m->n + 1) * sizeof(*more));
     if (!more) return err_set(e, ERR_NOMEM, "out of memory");
     m->item = more;
@@ -28,6 +28,7 @@ static err_code take_member(void *self, const char *const *column, int n, err *e
                           .behind = strtoll(column[5], NULL, 10),
                           .drains = column[6][0] == 't'};
     snprintf(one->name, sizeof one->name, "%s", column[1]);
+    snprintf(one->door, sizeof one->door, "%s", column[7]);
     return ERR_NONE;
 }
 
@@ -49,7 +50,7 @@ err_code nodes_list(store *st, fleet_member **out, size_t *n, err *e)
             f, DESK_BOOKS,
             "SELECT node, name, epoch, CASE WHEN heartbeat = '-infinity' THEN -1 ELSE greatest(0,"
             " extract(epoch FROM clock_timestamp() - heartbeat) * 1000000)::bigint END,"
-            " applied, greatest(0, last_seq - applied), drain FROM lorad_nodes, lorad_meta"
+            " applied, greatest(0, last_seq - applied), drain, door FROM lorad_nodes, lorad_meta"
             " ORDER BY node",
             NULL, 0, take_member, &m, e);
     if (rc) {
@@ -80,6 +81,28 @@ static err_code change(store *st, const char *text, int node, int *changed, err 
     return rc ? rc
               : fleet_query(f, DESK_BOOKS, text, (const char *const[]){number, valid}, 2,
                             take_count, changed, e);
+}
+
+err_code nodes_tell_door(store *st, const char *door, int64_t *told, err *e)
+{
+    fleet *f = store_fleet(st);
+    int64_t epoch = f ? fleet_epoch(f) : 0;
+    char node[12], at[24];
+    if (epoch == *told) return ERR_NONE;
+    snprintf(node, sizeof node, "%d", fleet_node(f));
+    snprintf(at, sizeof at, "%lld", (long long)epoch);
+    err_code rc = fleet_query(f, DESK_BOOKS,
+                              "UPDATE lorad_nodes SET door = $3::text WHERE node = $1::int"
+                              " AND epoch = $2::bigint",
+                              (const char *const[]){node, at, door}, 3, NULL, NULL, e);
+    if (!rc) *told = epoch;
+    return rc;
+}
+
+int nodes_self(store *st)
+{
+    fleet *f = store_fleet(st);
+    return f ? fleet_node(f) : -1;
 }
 
 err_code nodes_drain(store *st, int node, err *e)

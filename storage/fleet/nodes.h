@@ -11,6 +11,8 @@
 #include "storage/fleet/journal.h"
 #include "storage/store.h"
 
+enum { NODE_DOOR_MAX = 511 };
+
 typedef struct fleet_member {
     int node;
     char name[NODE_NAME_MAX + 1];
@@ -18,11 +20,18 @@ typedef struct fleet_member {
     int64_t silent_us; /* since its last heartbeat; -1: it has stopped, or was fenced */
     int64_t applied, behind;
     bool drains;
+    char door[NODE_DOOR_MAX + 1]; /* empty: it takes no requests of others */
 } fleet_member;
 
 /* In the order of numbers; *out is malloced.  ERR_CONFLICT: this server is in no fleet; ERR_IO: its
  * database does not answer. */
 err_code nodes_list(store *st, fleet_member **out, size_t *n, err *e);
+/* Tells the others where this server takes requests, in the caller's words (at most NODE_DOOR_MAX
+ * bytes), once for each time that it has got its number: *told is the epoch under which it was told
+ * last, 0: never.  ERR_IO: its database does not answer. */
+err_code nodes_tell_door(store *st, const char *door, int64_t *told, err *e);
+/* This server's own number; -1: it is in no fleet. */
+int nodes_self(store *st);
 /* That server finishes what runs and stops, a second later at most.  ERR_NOT_FOUND: there is no
  * such node, or it has stopped. */
 err_code nodes_drain(store *st, int node, err *e);

@@ -1,5 +1,6 @@
 """fleets.py -- three lorads that share a PostgreSQL, each over a wire of its own; what is done to them, and what must hold then."""
 import http.client
+import json
 import random
 import shutil
 import signal
@@ -42,7 +43,8 @@ class Fleet:
                                  "--set", f"server.node={i}")
                     assert made.returncode == 0, made
                     (node.dir / "admin.key").write_text(first.admin_key)
-                node.settings.update({**self.shared, "storage.database": self.url(i)})
+                node.settings.update({**self.shared, "storage.database": self.url(i),
+                                      "server.fleet_address": f"https://127.0.0.1:{node.port}"})
                 node.start()
         except BaseException:
             self.__exit__(True)
@@ -187,3 +189,82 @@ def trials(fleet, n, seed=1, limit=700):
     rng = random.Random(seed)
     kinds = [fleet.kill_node, fleet.kill_database, fleet.cut_wire, fleet.hold_wire]
     return [budget_trial(fleet, f"trial-{seed}-{i}", kinds[i % 4], rng, limit) for i in range(n)]
+
+
+class Stream(threading.Thread):
+    """An answer that is read as it comes: what was said of each choice, its end, and the usage."""
+
+    def __init__(self, node, key, path, body, stop_after=None):
+        super().__init__()
+        self.begun, self.error, self.usage = threading.Event(), None, None
+        self.said, self.finish, self.stop_after = {}, {}, stop_after
+        self.ask = (node, key, path, body)
+        self.start()
+
+    def run(self):
+        node, key, path, body = self.ask
+        connection = node.connect(timeout=120)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+            r = connection.getresponse()
+            self.read(r) if r.status == 200 else self.fail(r.read())
+        except (OSError, http.client.HTTPException) as e:
+            self.fail(repr(e))
+        finally:
+            self.begun.set()
+            connection.close()
+
+    def fail(self, why):
+        self.error = why
+
+    def read(self, r):
+        for line in r:
+            if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                self.fail(event)
+            self.usage = event.get("usage") or self.usage
+            for c in event.get("choices", []):
+                said = self.said.setdefault(c["index"], ["", []])
+                said[0] += c.get("text") or c.get("delta", {}).get("content") or ""
+                said[1] += (c.get("logprobs") or {}).get("token_logprobs", [])
+                self.finish[c["index"]] = c["finish_reason"] or self.finish.get(c["index"])
+                if said[0]:
+                    self.begun.set()
+            if "type" in event:  # another API: the events' own words, without what an id or a clock makes
+                self.said.setdefault(event["type"], []).append(event.get("delta", {}).get("text", "") if event["type"] == "content_block_delta" else "")
+                if event["type"] == "content_block_delta":
+                    self.begun.set()
+            if self.stop_after and self.begun.is_set():
+                return
+
+    def whole(self):
+        """All that must be the same each time it is asked."""
+        self.join()
+        assert self.error is None, self.error
+        said = {k: "".join(v) if isinstance(k, str) else v for k, v in self.said.items()}
+        return said, self.finish, self.usage and {k: v for k, v in self.usage.items() if "details" not in k and "cache" not in k}
+
+
+def moved(fleet, key, asks, meanwhile=lambda streams: None):
+    """All asks at node 0, undisturbed, and again while it drains; what differs, how many others had taken, and what the log says of moves."""
+    a, others = fleet.nodes[0], fleet.nodes[1:]
+
+    def taken():
+        return sum(n.metrics()["lorad_moves_in_total"] for n in others if n.process)
+    want = [s.whole() for s in [Stream(a, key, *ask) for ask in asks]]
+    before = taken()
+    streams = [Stream(a, key, *ask) for ask in asks]
+    for s in streams:
+        assert s.begun.wait(600)
+    a.admin("POST", "/drain", expect=(202,))
+    meanwhile(streams)
+    got = []
+    for s in streams:
+        s.join()
+        got.append(None if s.error else s.whole())
+    a.process.wait(600)
+    a.stop()
+    notes = [w for w in a.log_path.read_text().split() if w.startswith("moved=")]
+    return [(w, g) for w, g in zip(want, got) if w != g], taken() - before, notes

@@ -157,7 +157,7 @@ def an_older_fleet_gets_its_tables(fleet):
     first.stop()
     fleet.postgres.sql("DROP TABLE lorad_limits, lorad_leases, lorad_budgets, lorad_usage, lorad_usage_hours;"
                        " DROP FUNCTION lorad_lease; ALTER TABLE lorad_meta DROP COLUMN migration;"
-                       " ALTER TABLE lorad_nodes DROP COLUMN lease_turn, DROP COLUMN drain")
+                       " ALTER TABLE lorad_nodes DROP COLUMN lease_turn, DROP COLUMN drain, DROP COLUMN door")
     first.start()
     key = fleet.tenant("older", tokens_per_day=50)
     assert fleets.Load(fleet, key, 1).join() is None

@@ -1,0 +1,165 @@
+/* wire.c -- structs of fixed widths, copied. */
+#include "gateway/move/wire.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char magic[8] = "lrdmove1";
+static_assert(sizeof(move_head) == 8 + 208 + 4 * 8 + 8 + 12 * 4 + 8 * 4, "no holes");
+static_assert(sizeof(move_token) == 16 && sizeof(logit_bias) == 8, "no holes");
+
+static char *put(char *to, const void *from, size_t bytes)
+{
+    if (bytes) memcpy(to, from, bytes);
+    return to + bytes;
+}
+
+err_code move_write(const request *rq, const move_name *name, int64_t now_us, void **out,
+                    size_t *len, err *e)
+{
+    const sampling *r = &rq->rules;
+    int64_t left = rq->expires_us - now_us;
+    const move_head h = {.name = *name,
+                         .id = rq->id,
+                         .tenant_id = rq->tenant_id,
+                         .isolation = rq->isolation,
+                         .seed = r->seed,
+                         .left_us = rq->expires_us == 0 ? 0
+                                    : left > 1          ? left
+                                                        : 1,
+                         .adapter_from = rq->adapter_from,
+                         .n_prompt = rq->n_prompt,
+                         .n_given = atomic_load(&rq->n_pushed),
+                         .max_tokens = rq->max_tokens,
+                         .n_stop = r->n_stop_id,
+                         .n_bias = r->n_bias,
+                         .top_k = r->top_k,
+                         .min_tokens = r->min_tokens,
+                         .n_top = r->n_top,
+                         .logprobs = (int32_t)r->logprobs,
+                         .ignore_eos = r->ignore_eos,
+                         .weight = rq->weight,
+                         .temperature = r->temperature,
+                         .top_p = r->top_p,
+                         .min_p = r->min_p,
+                         .repetition_penalty = r->repetition_penalty,
+                         .presence_penalty = r->presence_penalty,
+                         .frequency_penalty = r->frequency_penalty};
+    size_t ids = (size_t)h.n_prompt + (size_t)h.n_given + (size_t)h.n_stop;
+    *len = sizeof(h) + 4 * ids + 8 * (size_t)h.n_bias;
+    char *at = *out = malloc(*len);
+    if (!at) return err_set(e, ERR_NOMEM, "out of memory");
+    char *begin = at;
+    at = put(at, &h, sizeof(h));
+    memcpy(begin, magic, sizeof(magic));
+    at = put(at, rq->prompt, 4 * (size_t)h.n_prompt);
+    at = put(at, rq->output, 4 * (size_t)h.n_given);
+    at = put(at, r->stop_id, 4 * (size_t)h.n_stop);
+    (void)put(at, r->bias, 8 * (size_t)h.n_bias);
+    return ERR_NONE;
+}
+
+static bool ends(const char *text, size_t cap)
+{
+    return memchr(text, 0, cap) != NULL;
+}
+
+static err_code check_head(const move_head *h, size_t len, err *e)
+{
+    if (memcmp(h->magic, magic, sizeof(magic)) != 0)
+        return err_set(e, ERR_INPUT, "the order is of another build");
+    const move_name *n = &h->name;
+    if (!ends(n->build, sizeof(n->build)) || !ends(n->class, sizeof(n->class)) ||
+        !ends(n->adapter, sizeof(n->adapter)))
+        return err_set(e, ERR_INPUT, "a name in the order does not end");
+    if (h->n_prompt < 1 || h->max_tokens < 1 || h->n_given < 0 || h->n_given >= h->max_tokens)
+        return err_set(e, ERR_INPUT, "the order has %d tokens of an answer of %d to a prompt of %d",
+                       h->n_given, h->max_tokens, h->n_prompt);
+    if (h->n_stop < 0 || h->n_stop > SAMPLE_STOP_MAX || h->n_bias < 0 ||
+        h->n_bias > SAMPLE_BIAS_MAX)
+        return err_set(e, ERR_INPUT, "the order has %d stop ids (at most %d), %d biases (%d)",
+                       h->n_stop, SAMPLE_STOP_MAX, h->n_bias, SAMPLE_BIAS_MAX);
+    if (h->n_top < -1 || h->n_top > SAMPLE_TOP_MAX || h->logprobs < 0 ||
+        h->logprobs > LOGPROBS_RAW || h->left_us < 0)
+        return err_set(e, ERR_INPUT, "the order asks for %d alternatives (at most %d) of kind %d",
+                       h->n_top, SAMPLE_TOP_MAX, h->logprobs);
+    size_t want = sizeof(*h) + 4 * ((size_t)h->n_prompt + (size_t)h->n_given) +
+                  4 * (size_t)h->n_stop + 8 * (size_t)h->n_bias;
+    return len == want ? ERR_NONE
+                       : err_set(e, ERR_INPUT, "the order has %zu bytes, not %zu", len, want);
+}
+
+static void read_rules(const move_head *h, const int32_t *stop, sampling *r)
+{
+    *r = (sampling){.temperature = h->temperature,
+                    .top_p = h->top_p,
+                    .min_p = h->min_p,
+                    .top_k = h->top_k,
+                    .repetition_penalty = h->repetition_penalty,
+                    .presence_penalty = h->presence_penalty,
+                    .frequency_penalty = h->frequency_penalty,
+                    .seed = h->seed,
+                    .stop_id = stop,
+                    .n_stop_id = h->n_stop,
+                    .bias = (const logit_bias *)(const void *)(stop + h->n_stop),
+                    .n_bias = h->n_bias,
+                    .min_tokens = h->min_tokens,
+                    .ignore_eos = h->ignore_eos != 0,
+                    .n_top = h->n_top,
+                    .logprobs = (logprobs_mode)h->logprobs};
+}
+
+err_code move_read(const void *data, size_t len, int64_t now_us, arena *memory, request *rq,
+                   move_name *name, const int32_t **given, err *e)
+{
+    move_head h;
+    if (len < sizeof(h)) return err_set(e, ERR_INPUT, "the order has %zu bytes, too few", len);
+    memcpy(&h, data, sizeof(h));
+    err_code rc = check_head(&h, len, e);
+    if (rc) return rc;
+    int32_t *ids = arena_alloc(memory, len - sizeof(h)); /* aligned, as `data` may not be */
+    if (!ids) return err_set(e, ERR_NOMEM, "out of memory");
+    memcpy(ids, (const char *)data + sizeof(h), len - sizeof(h));
+    request_init(rq);
+    *name = h.name;
+    *given = ids + h.n_prompt;
+    rq->id = h.id;
+    rq->tenant_id = h.tenant_id;
+    rq->isolation = h.isolation;
+    rq->adapter_id = h.name.version_id;
+    rq->adapter_from = h.adapter_from;
+    rq->prompt = ids;
+    rq->n_prompt = h.n_prompt;
+    rq->n_given = h.n_given; /* how many there are; the caller gives them */
+    rq->max_tokens = h.max_tokens;
+    rq->weight = h.weight;
+    rq->expires_us = h.left_us > 0 && h.left_us < INT64_MAX - now_us ? now_us + h.left_us : 0;
+    read_rules(&h, *given + h.n_given, &rq->rules);
+    return ERR_NONE;
+}
+
+size_t move_put(const sampled *t, char out[MOVE_TOKEN_MAX])
+{
+    const move_token m = {t->token, t->logprob, t->rank, t->n_top};
+    size_t n = t->n_top > 0 ? (size_t)t->n_top : 0;
+    char *at = put(out, &m, sizeof(m));
+    at = put(at, t->top_id, 4 * n);
+    return (size_t)(put(at, t->top_logprob, 4 * n) - out);
+}
+
+int move_take(const void *data, size_t len, sampled *out)
+{
+    move_token m;
+    if (len < sizeof(m)) return 0;
+    memcpy(&m, data, sizeof(m));
+    if (m.n_top < -1 || m.n_top > SAMPLE_TOP_MAX || m.token < MOVE_PING) return -1;
+    size_t n = m.n_top > 0 ? (size_t)m.n_top : 0;
+    if (len < sizeof(m) + 8 * n) return 0;
+    const char *at = (const char *)data + sizeof(m);
+    *out = (sampled){.token = m.token, .logprob = m.logprob, .rank = m.rank, .n_top = m.n_top};
+    memcpy(out->top_id, at, 4 * n);
+    memcpy(out->top_logprob, at + 4 * n, 4 * n);
+    return (int)(sizeof(m) + 8 * n);
+}

@@ -1,0 +1,66 @@
+/* wire.h -- a running request on its way from a node that drains to another, and its tokens on
+ * their way back.  Little-endian, between nodes of one build.
+ *
+ *   order:   struct move_head, prompt [n_prompt], answer so far [n_given], stop ids [n_stop],
+ *            biases [n_bias] (int32 token, float)
+ *   answer:  one struct move_token after another, each with its n_top alternatives (n_top ids, then
+ *            n_top floats); MOVE_END is the last one, MOVE_PING says nothing
+ *
+ * Threads: any; there is no state.
+ */
+#ifndef GATEWAY_MOVE_WIRE_H
+#define GATEWAY_MOVE_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/arena.h"
+#include "engine/base/err.h"
+#include "engine/sched/request.h"
+
+#define MOVE_PATH "/fleet/v1/requests"
+
+/* Two negative tokens of an answer; MOVE_END has the finish_reason in `rank`. */
+enum { MOVE_END = -1, MOVE_PING = -2 };
+enum { MOVE_TOKEN_MAX = 16 + 8 * SAMPLE_TOP_MAX };
+
+/* What of a request is not in struct request: in whose words it names a class and an adapter. */
+typedef struct move_name {
+    char build[32];             /* both nodes compute the same: the server's fingerprint */
+    char class[48];             /* its class's name */
+    char adapter[112];          /* "name@7"; empty: the bare base */
+    uint64_t owner, version_id; /* of the adapter */
+} move_name;
+
+typedef struct move_head {
+    char magic[8];
+    move_name name;
+    uint64_t id, tenant_id, isolation, seed;
+    int64_t left_us; /* until it expires; 0: it does not */
+    int32_t adapter_from, n_prompt, n_given, max_tokens, n_stop, n_bias;
+    int32_t top_k, min_tokens, n_top, logprobs, ignore_eos, none;
+    float weight, temperature, top_p, min_p;
+    float repetition_penalty, presence_penalty, frequency_penalty, zero;
+} move_head;
+
+typedef struct move_token {
+    int32_t token;
+    float logprob;
+    int32_t rank, n_top; /* n_top -1: no log-probabilities */
+} move_token;
+
+/* The order for a request that no engine has; malloced.  ERR_NOMEM. */
+err_code move_write(const request *rq, const move_name *name, int64_t now_us, void **out,
+                    size_t *len, err *e);
+/* Zone 1 of `rq`, of which prompt, rules and *given point into `memory`; *name NUL-ended.  Checked
+ * are lengths and counts: what the numbers may be, sched_submit() and the caller say.  ERR_INPUT
+ * names what is wrong. */
+err_code move_read(const void *data, size_t len, int64_t now_us, arena *memory, request *rq,
+                   move_name *name, const int32_t **given, err *e);
+
+/* A token of an answer; its bytes. */
+size_t move_put(const sampled *t, char out[MOVE_TOKEN_MAX]);
+/* The bytes of the token that [data, data + len) begins with, 0: not all there; -1: none is. */
+int move_take(const void *data, size_t len, sampled *out);
+
+#endif
