@@ -141,7 +141,8 @@ static bool read_door(const fleet_member *of, peer *out)
 static bool in_vocabulary(const mover *m, const request *rq, const sampled *t)
 {
     int n = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(m->srv->model)->n_vocab;
-    bool good = t->token >= 0 && t->token < n && t->n_top == rq->rules.n_top;
+    int most = rq->rules.n_top > 0 ? rq->rules.n_top : 0;
+    bool good = t->token >= 0 && t->token < n && t->n_top <= most;
     for (int i = 0; i < t->n_top; i++) good = good && t->top_id[i] >= 0 && t->top_id[i] < n;
     return good;
 }
@@ -397,6 +398,9 @@ void mover_destroy(mover *m)
         (void)curl_multi_wakeup(m->multi);
         (void)pthread_join(m->thread, NULL);
         (void)curl_multi_cleanup(m->multi);
+        log_info("gateway", "%llu running requests went on at other servers, %llu came back",
+                 (unsigned long long)atomic_load(&m->srv->count.moves_out),
+                 (unsigned long long)atomic_load(&m->srv->count.moves_back));
     }
     lock_free(&m->mu);
     free(m);

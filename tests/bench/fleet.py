@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fleet.py CASE -- three lorads, one PostgreSQL, kills and cuts: the figures of fleet-limits, fleet-usage, fleet-revoke, fleet-away, fleet-adapter.
+"""fleet.py CASE -- three lorads, one PostgreSQL, kills and cuts: the figures of fleet-limits, fleet-usage, fleet-revoke, fleet-away, fleet-adapter, fleet-move.
 
 The last line is "CASE <figure> <unit> (asked <bound>): ok|short". LORAD_TRIALS: how many, instead of each case's own number.
 """
@@ -15,14 +15,15 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import fleets  # noqa: E402
-from harness import DEMO, until  # noqa: E402
+from harness import DEMO, demo_adapters, until  # noqa: E402
 from postgres import PROGRAMS  # noqa: E402
 from s3 import S3  # noqa: E402
 
 RNG = random.Random(11)
 RATE = 4 << 20
 MORE = {"fleet-adapter": {"server.threads": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050",
-                          "engine.max_queued": "2000"}}
+                          "engine.max_queued": "2000"},
+        "fleet-move": {"server.drain_timeout": "600s", "server.max_connections_per_ip": "200"}}
 ASK = {"model": "base", "prompt": "1", "max_tokens": 2, "temperature": 0}
 
 
@@ -177,7 +178,22 @@ def adapter(fleet):
                    f"{served} of {n} damaged served", "0, 1.2, 1, 0", good)
 
 
-CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away, "fleet-adapter": adapter}
+def move(fleet):
+    """A server drains under 64 streams, of all kinds that move and with seeds of their own."""
+    key, name = fleet.tenant("mover"), demo_adapters()[0]
+    fleets.upload_everywhere(fleet, key, name)
+    kinds = fleets.kinds_that_move(name)
+    asks = [(path, body | {"seed": i} if path != "/v1/messages" else body) for i in range(trials(64)) for path, body in [kinds[i % len(kinds)]]]
+    differ, taken, away, notes = fleets.moved(fleet, key, asks)
+    lost = sum(got is None for _, got in differ)
+    fleet.nodes[0].start()
+    rows = fleet.books_agree()
+    print(f"{taken:.0f} choices were taken by other servers, {away} of them ended there ({notes.count('yes')} requests); {rows} rows of usage, each once")
+    good = not differ and away >= len(asks) * 0.9
+    return verdict("fleet-move", f"{len(differ)} of {len(asks)} differ, {lost} lost, {away} ended elsewhere", "0, 0", good)
+
+
+CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away, "fleet-adapter": adapter, "fleet-move": move}
 
 if __name__ == "__main__":
     if not PROGRAMS:

@@ -2,6 +2,7 @@
 import http.client
 import json
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -194,10 +195,10 @@ def trials(fleet, n, seed=1, limit=700):
 class Stream(threading.Thread):
     """An answer that is read as it comes: what was said of each choice, its end, and the usage."""
 
-    def __init__(self, node, key, path, body, stop_after=None):
+    def __init__(self, node, key, path, body, leaves=False):
         super().__init__()
         self.begun, self.error, self.usage = threading.Event(), None, None
-        self.said, self.finish, self.stop_after = {}, {}, stop_after
+        self.said, self.finish, self.leaves, self.leave = {}, {}, leaves, threading.Event()
         self.ask = (node, key, path, body)
         self.start()
 
@@ -236,7 +237,8 @@ class Stream(threading.Thread):
                 self.said.setdefault(event["type"], []).append(event.get("delta", {}).get("text", "") if event["type"] == "content_block_delta" else "")
                 if event["type"] == "content_block_delta":
                     self.begun.set()
-            if self.stop_after and self.begun.is_set():
+            if self.leaves and self.begun.is_set():
+                self.leave.wait()
                 return
 
     def whole(self):
@@ -248,11 +250,12 @@ class Stream(threading.Thread):
 
 
 def moved(fleet, key, asks, meanwhile=lambda streams: None):
-    """All asks at node 0, undisturbed, and again while it drains; what differs, how many others had taken, and what the log says of moves."""
+    """All asks at node 0, undisturbed, and again while it drains; what differs, how many others had taken, how many of them for good, and what
+    the log says of requests."""
     a, others = fleet.nodes[0], fleet.nodes[1:]
 
     def taken():
-        return sum(n.metrics()["lorad_moves_in_total"] for n in others if n.process)
+        return sum(n.metrics()["lorad_moves_in_total"] for n in others if n.process.poll() is None)
     want = [s.whole() for s in [Stream(a, key, *ask) for ask in asks]]
     before = taken()
     streams = [Stream(a, key, *ask) for ask in asks]
@@ -266,5 +269,27 @@ def moved(fleet, key, asks, meanwhile=lambda streams: None):
         got.append(None if s.error else s.whole())
     a.process.wait(600)
     a.stop()
-    notes = [w for w in a.log_path.read_text().split() if w.startswith("moved=")]
-    return [(w, g) for w, g in zip(want, got) if w != g], taken() - before, notes
+    log = a.log_path.read_text()
+    said = re.findall("([0-9]+) running requests went on at other servers, ([0-9]+) came back", log)
+    away, back = map(int, said[-1]) if said else (0, 0)
+    return [(w, g) for w, g in zip(want, got) if w != g], taken() - before, away - back, re.findall('moved="?(yes|no: [a-z_]+)', log)
+
+
+def kinds_that_move(adapter):
+    """Drawn, greedy, penalties and biases, log-probabilities, two choices, chat, an adapter, Anthropic's."""
+    text, words = "/v1/completions", "What is 7 plus 5?"
+    base = {"model": "base", "prompt": words, "stream": True, "ignore_eos": True, "max_tokens": 700, "stream_options": {"include_usage": True}}
+    chat = {k: v for k, v in base.items() if k != "prompt"} | {"messages": [{"role": "user", "content": words}]}
+    return [(text, base | {"seed": 7, "temperature": 1.3}), (text, base | {"temperature": 0}),
+            (text, base | {"seed": 3, "presence_penalty": 1, "repetition_penalty": 1.1, "logit_bias": {"42": 3}, "top_p": 0.9}),
+            (text, base | {"seed": 5, "logprobs": 3, "max_tokens": 400}), (text, base | {"seed": 9, "n": 2}),
+            ("/v1/chat/completions", chat | {"seed": 11}), (text, base | {"seed": 13, "model": adapter}),
+            ("/v1/messages", {"model": "base", "stream": True, "max_tokens": 700, "temperature": 0, "messages": chat["messages"]})]
+
+
+def upload_everywhere(fleet, key, name):
+    """Without an object store files are each node's own."""
+    first, *others = fleet.nodes
+    first.upload(key, name, DEMO / "adapters" / name)
+    for node in others:
+        shutil.copytree(first.dir / "adapters", node.dir / "adapters", dirs_exist_ok=True)
