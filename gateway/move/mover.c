@@ -1,4 +1,4 @@
-/* mover.c -- one thread, one libcurl multi handle, a transfer for each request that is elsewhere. */
+/* mover.c -- one thread, one libcurl multi handle, one transfer for each request that is away. */
 #include "gateway/move/mover.h"
 
 #include <pthread.h>

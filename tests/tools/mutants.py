@@ -157,6 +157,25 @@ _rule("files.damage-is-seen", "storage/seal/seal.c",
       "EVP_CipherFinal_ex(c, out + len, &more) == 1;", "EVP_CipherFinal_ex(c, out + len, &more) >= 0;",
       "e2e.test_batches", "what was changed on the disk is no answer")
 
+# ---- requests that move ------------------------------------------------------------------------
+
+_rule("move.tokens-so-far", "gateway/move/wire.c",
+      ".n_given = atomic_load(&rq->n_pushed)", ".n_given = 0 * atomic_load(&rq->n_pushed)",
+      "gateway.test_wire e2e.test_move", "another node goes on behind the tokens that there are")
+_rule("move.seed", "gateway/move/wire.c", ".seed = h->seed", ".seed = h->seed + 1",
+      "gateway.test_wire e2e.test_move", "it draws what the first would have drawn")
+_rule("move.length", "gateway/move/wire.c", "return len == want ? ERR_NONE", "return len > 0 ? ERR_NONE",
+      "gateway.test_wire", "an order's arrays lie within its bytes")
+_rule("move.stranger", "gateway/move/mover.c",
+      "strlen(word) == WORD_MAX && digest_same(", "strlen(word) == WORD_MAX && !digest_same(",
+      "e2e.test_move", "only nodes of the fleet hand in requests")
+_rule("move.next-node", "gateway/move/mover.c",
+      "if (sched_submit(m->srv->sched, rq, &e)) {", "if (err_set(&e, ERR_IO, \"lost\")) {",
+      "e2e.test_move", "what no other node goes on with goes on here")
+_rule("move.books", "gateway/move/mover.c",
+      "    atomic_fetch_add(&rq->meter->output_tokens, 1);\n", "",
+      "e2e.test_move", "tokens of another node are paid for once")
+
 # ---- files and batches -----------------------------------------------------------------------
 
 _rule("batches.own-only", "storage/batches/files.c",

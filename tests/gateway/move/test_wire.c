@@ -1,4 +1,4 @@
-/* test_wire.c -- a request and its tokens come out as they went in, and bytes of strangers do not. */
+/* test_wire.c -- a request and its tokens come out as they went in; bytes of strangers do not. */
 #include <stdlib.h>
 #include <string.h>
 
