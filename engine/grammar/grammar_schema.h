@@ -77,7 +77,7 @@ bool schema_type_has(const cJSON *types, const char *t);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
 
-/* grammar_refs.c: a copy whose $ref are paths, the caller's; NULL: they are, or it can't be made. */
+/* grammar_refs.c: a copy whose $ref are paths, the caller's; NULL: none is needed, or none made. */
 cJSON *schema_resolved(const cJSON *root);
 
 /* grammar_plain.c: the same in the words that are built, or `s`.  `part`: it stands beside others.

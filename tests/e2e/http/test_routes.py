@@ -121,6 +121,7 @@ OPERATOR = [
     ("POST", ADM + "/drain", None, {}, 202),  # the last of all: it ends the server
 ]
 OPEN = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]  # of the inference plane, for vLLM's probes
+NODES = [("POST", "/fleet/v1/requests")]  # of the inference plane: a word of the fleet's own opens it, no key does
 METRICS = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")]
 
 
@@ -143,7 +144,7 @@ def the_table_is_whole():
     source = (ROOT / "gateway/route.c").read_text()
     tables = re.findall(r"const route routes_(\w+)\[\] = \{(.*?)\n\};", source, re.S)
     found = {plane: set(re.findall(r'\{"(\w+)", "([^"]+)", ', text)) for plane, text in tables}
-    assert found == {"inference": {(r[0], r[1]) for r in INFERENCE} | set(OPEN),
+    assert found == {"inference": {(r[0], r[1]) for r in INFERENCE} | set(OPEN + NODES),
                      "admin": {(r[0], r[1]) for r in OPERATOR},
                      "metrics": set(METRICS)}, found
 
@@ -184,6 +185,13 @@ def without_v1_and_as_head():
                 if r.status != want or r.body:
                     wrong.append(("HEAD", path, who, want, r))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def nodes_routes_take_no_key():
+    for method, path in NODES:
+        for who, key, _ in keys:
+            r = call(server.port, method, path, key)
+            assert (r.status, code(r)) == (401, "invalid_api_key"), (path, who, r)
 
 
 def admin_routes():
@@ -270,6 +278,6 @@ with server:
             ("read", server.key("mine", [READ]), {READ}),
             ("write", server.key("mine", [WRITE]), {WRITE}), ("all", everything, ALL),
             ("foreign", foreign, ALL), ("operator", server.admin_key, {ADMIN}), ("looker", looker, {LOOK})]
-    run([the_table_is_whole, inference_routes, without_v1_and_as_head, admin_routes,
+    run([the_table_is_whole, inference_routes, without_v1_and_as_head, nodes_routes_take_no_key, admin_routes,
          health_needs_no_key, no_listener_serves_anothers_routes, other_methods_are_named,
          nothing_was_changed_by_those_refused, drain_is_the_operators])

@@ -230,7 +230,7 @@ def test_keys_do_what_the_help_says():
         t.wait(lambda x: "any key closes" not in x)
         t.key("3")
         t.wait("pirate")
-        t.type("<" * 16)  # from USED to the name
+        t.type("<" * 17)  # from USED to the name
         t.wait(lambda x: first_words(x) == sorted(demo_adapters()))
         t.type("I")
         t.wait(lambda x: first_words(x) == sorted(demo_adapters(), reverse=True))
@@ -301,7 +301,7 @@ def test_colours_follow_the_terminal():
         t.wait("ready")
         sgr = colours_of(t.screen(True))
         assert sgr and not has_colour(sgr), sgr
-    with Term(env={"TERM": "linux"}) as t:
+    with Load(), Term(env={"TERM": "linux"}) as t:
         t.wait("ready")
         sgr = colours_of(t.screen(True))
         assert has_colour(sgr) and not any("38;5" in x for x in sgr), sgr
