@@ -175,6 +175,9 @@ static void list_kinds(const char *parent)
     memset(kinds, 0, sizeof kinds);
     for (struct dirent *de; (de = readdir(d)) != NULL;) {
         if (de->d_name[0] == '.') continue;
+#ifdef CONFORM_EMULATED /* two bases have the other kinds, and it is slow */
+        if (strstr(parent, "llama-f32") && strncmp(de->d_name, "added", 5) != 0) continue;
+#endif
         ck_assert_int_lt(n_kind, KINDS_MAX);
         snprintf(kinds[n_kind++].name, sizeof kinds->name, "%s", de->d_name);
     }
