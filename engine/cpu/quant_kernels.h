@@ -600,6 +600,19 @@ static inline __attribute__((always_inline)) qf quant_load(const float *p)
     return v;
 }
 
+/* a * b + c, rounded once where the instruction set does that.  Left to the compiler it would be so in
+ * one copy of a loop and not in another, and a row's bits would hang on how many others there are. */
+static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
+{
+#ifdef __AVX512VNNI__
+    return (qf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+    return (qf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 /* v and the product of a block with a row whose scale is xs; `lean` is of quant_terms. */
 static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const quant_form *f,
                                                           const float *scale, const float *off,
@@ -609,8 +622,8 @@ static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const qu
     qf d = __builtin_convertvector(dot, qf);
     /* Both parts are whole numbers below 2^24: exact. */
     if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);
-    v += d * (quant_load(scale) * (xs - zero));
-    if (f->has_min) v += quant_load(off) * (lean - zero);
+    v = quant_fma(d, quant_load(scale) * (xs - zero), v);
+    if (f->has_min) v = quant_fma(quant_load(off), lean - zero, v);
     return v;
 }
 
