@@ -1,5 +1,5 @@
-/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, test_causes.py and the bench
- * case causes, and into nothing else: a device that fails when told, and a disk that is slow.
+/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, test_causes.py, test_move.py and
+ * the bench case causes, and into nothing else: a device that fails when told, or is slow, and a slow disk.
  *
  * The linker puts these in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
  * file: once it is there, the number in it tells how many more steps go well before one fails,
@@ -7,7 +7,7 @@
  * device can't be opened again; while one with .process is there, only another process can use it.
  *
  * $LORAD_TEST_SLOW names a file: as long as it is there, each read of a loader thread takes as many
- * milliseconds longer as it says.
+ * milliseconds longer as it says.  $LORAD_TEST_PACE names one that does it to steps.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -39,9 +39,23 @@ static void look(void)
     (void)fclose(f);
 }
 
+/* As many milliseconds as the file says that the environment's variable `name` names. */
+static void wait_for(const char *name)
+{
+    const char *path = getenv(name);
+    FILE *f = path ? fopen(path, "r") : NULL;
+    int ms = 0;
+    if (f && fscanf(f, "%d", &ms) == 1) {
+        struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+        (void)nanosleep(&t, NULL);
+    }
+    if (f) (void)fclose(f);
+}
+
 err_code __wrap_be_sync(backend *be, err *e)
 {
     err_code rc = __real_be_sync(be, e);
+    wait_for("LORAD_TEST_PACE");
     if (steps_left < 0) look();
     if (steps_left < 0 || steps_left-- > 0) return rc;
     return err_set(e, ERR_DEVICE, "a fault was asked for");
@@ -50,15 +64,8 @@ err_code __wrap_be_sync(backend *be, err *e)
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
 {
     char name[16] = "";
-    const char *path = getenv("LORAD_TEST_SLOW");
-    int ms = 0;
     (void)pthread_getname_np(pthread_self(), name, sizeof(name));
-    FILE *f = path && strcmp(name, "loader") == 0 ? fopen(path, "r") : NULL;
-    if (f && fscanf(f, "%d", &ms) == 1) {
-        struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-        (void)nanosleep(&t, NULL);
-    }
-    if (f) (void)fclose(f);
+    if (strcmp(name, "loader") == 0) wait_for("LORAD_TEST_SLOW");
     return __real_pread(fd, p, n, at);
 }
 

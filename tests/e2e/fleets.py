@@ -1,6 +1,8 @@
 """fleets.py -- three lorads that share a PostgreSQL, each over a wire of its own; what is done to them, and what must hold then."""
+import contextlib
 import http.client
 import json
+import os
 import random
 import re
 import shutil
@@ -19,19 +21,22 @@ def lorad(*args):
 
 
 class Fleet:
-    """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone."""
+    """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone.
+    `program`: what nodes[0] runs."""
 
-    def __init__(self, n=3, settings=None, shared=None, pooled=False):
+    def __init__(self, n=3, settings=None, shared=None, pooled=False, program="lorad"):
         self.shared = shared or {}
         self.postgres = Postgres()
         self.pooler = Pooler(self.postgres) if pooled else None
         self.wires = [Wire((self.pooler or self.postgres).port) for _ in range(n)]
-        self.nodes = [Server(settings={**(settings or {}), "server.node": str(i)}) for i in range(n)]
+        self.nodes = [Server(settings={**(settings or {}), "server.node": str(i)}, program="lorad" if i else program) for i in range(n)]
+        self.pace = self.nodes[0].dir.with_suffix(".pace")
 
     def url(self, i):
         return f"postgres://lorad@127.0.0.1:{self.wires[i].port}/fleet"
 
     def __enter__(self):
+        os.environ["LORAD_TEST_PACE"] = str(self.pace)
         try:
             first = self.nodes[0]
             first.start()
@@ -74,6 +79,25 @@ class Fleet:
         for node in self.nodes:
             until(lambda: node.call("GET", "/v1/models", key=key).status == 200)
         return key
+
+    @contextlib.contextmanager
+    def slow_steps(self, ms=50):
+        """Of nodes[0], where it is lorad_faulty: what runs there does not end before it is looked at."""
+        part = self.pace.with_suffix(".part")
+        part.write_text(f"{ms}\n")
+        part.replace(self.pace)
+        try:
+            yield
+        finally:
+            self.pace.unlink()
+
+    def drains(self):
+        """nodes[0]; once its engine knows that others are to go on with what runs."""
+        first = self.nodes[0]
+        said = "other servers are asked to go on"
+        before = first.log_path.read_text().count(said)
+        first.admin("POST", "/drain", expect=(202,))
+        until(lambda: first.log_path.read_text().count(said) > before)
 
     def usage(self, node, tenant):
         """What /admin/v1/usage says of the fleet, in requests and tokens."""
@@ -258,10 +282,11 @@ def moved(fleet, key, asks, meanwhile=lambda streams: None):
         return sum(n.metrics()["lorad_moves_in_total"] for n in others if n.process.poll() is None)
     want = [s.whole() for s in [Stream(a, key, *ask) for ask in asks]]
     before = taken()
-    streams = [Stream(a, key, *ask) for ask in asks]
-    for s in streams:
-        assert s.begun.wait(600)
-    a.admin("POST", "/drain", expect=(202,))
+    with fleet.slow_steps():
+        streams = [Stream(a, key, *ask) for ask in asks]
+        for s in streams:
+            assert s.begun.wait(600)
+        fleet.drains()
     meanwhile(streams)
     got = []
     for s in streams:

@@ -57,11 +57,12 @@ def a_node_that_took_them_is_killed(fleet):
 
 def who_leaves_ends_it_everywhere(fleet):
     a, b, c = fleet.nodes
-    streams = [fleets.Stream(a, KEY, "/v1/completions", BASE | {"max_tokens": 980}, leaves=True) for _ in range(2)]
-    for s in streams:
-        assert s.begun.wait(600)
     before = b.metrics()["lorad_moves_in_total"] + c.metrics()["lorad_moves_in_total"]
-    a.admin("POST", "/drain", expect=(202,))
+    with fleet.slow_steps():
+        streams = [fleets.Stream(a, KEY, "/v1/completions", BASE | {"max_tokens": 980}, leaves=True) for _ in range(2)]
+        for s in streams:
+            assert s.begun.wait(600)
+        fleet.drains()
     until(lambda: b.metrics()["lorad_moves_in_total"] + c.metrics()["lorad_moves_in_total"] == before + 2)
     for s in streams:
         s.leave.set()
@@ -76,7 +77,7 @@ def who_leaves_ends_it_everywhere(fleet):
 
 def all_of_it():
     global KEY, NAME
-    with fleets.Fleet(shared={"server.drain_timeout": "300s"}) as fleet:
+    with fleets.Fleet(shared={"server.drain_timeout": "300s"}, program="lorad_faulty") as fleet:
         KEY, NAME = fleet.tenant("mover"), demo_adapters()[0]
         fleets.upload_everywhere(fleet, KEY, NAME)
         for step in (strangers_are_refused, what_runs_goes_on_elsewhere, what_cannot_go_stays, a_node_that_took_them_is_killed,
