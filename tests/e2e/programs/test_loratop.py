@@ -24,7 +24,8 @@ class Term:
     """loratop in a terminal of its own."""
     count = 0
 
-    def __init__(self, *args, cols=120, rows=40, env=None, server=None, term="tmux-256color"):
+    def __init__(self, *args, cols=120, rows=40, env=None, server=None, term="tmux-256color", read_last=False):
+        """`read_last`: the terminal stays until a key, for tmux may forget what was written just before an end."""
         Term.count += 1
         self.sock = f"loratop-{os.getpid()}-{Term.count}"
         self.config = tempfile.mkdtemp(prefix="loratop-")
@@ -38,8 +39,8 @@ class Term:
         script = pathlib.Path(self.config, "run.sh")
         lines = [f"export {k}='{v}'" for k, v in real.items() if v is not None]
         lines += [f"unset {k}" for k, v in real.items() if v is None]
-        script.write_text("\n".join(lines) + "\nexec " +
-                          " ".join(f"'{a}'" for a in [BUILD / "loratop", *args]) + "\n")
+        command = " ".join(f"'{a}'" for a in [BUILD / "loratop", *args])
+        script.write_text("\n".join(lines) + (f"\n{command}\nread -r key\n" if read_last else f"\nexec {command}\n"))
         # tmux itself takes a UTF-8 locale, whatever the program inside has
         clean = {k: v for k, v in os.environ.items() if not k.startswith("TMUX") and k != "NO_COLOR"}
         self.tmux_env = {**clean, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
@@ -309,8 +310,9 @@ def test_colours_follow_the_terminal():
         assert not re.search("[\u2800-\u28ff]", text), text
         t.key("4")
         t.wait("REQUEST")
-    with Term(env={"TERM": "dumb"}) as t:
+    with Term(env={"TERM": "dumb"}, read_last=True) as t:
         t.wait("try --once")
+        t.key("Enter")
         t.wait_end()
     with Term(env={"TERM": "vt100"}) as t:
         t.wait("ready")
