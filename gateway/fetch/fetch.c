@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <curl/curl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
 
 #include "gateway/fetch/fetch_inside.h"
 
@@ -18,7 +20,6 @@ enum {
     CONNECT_MS = 10000,
     SLOW_BYTES_S = 1024, /* less than that ... */
     SLOW_S = 30,         /* ... for so long ends it */
-    HEADER_MAX = 2048,
 };
 
 typedef struct {
@@ -74,9 +75,10 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
 
 bool fetch_add_header(struct curl_slist **list, const char *name, const char *value)
 {
-    char line[HEADER_MAX];
+    char line[FETCH_HEADER_MAX];
     if (snprintf(line, sizeof(line), "%s: %s", name, value) >= (int)sizeof(line)) return false;
     struct curl_slist *more = curl_slist_append(*list, line);
+    OPENSSL_cleanse(line, sizeof(line));
     if (more) *list = more;
     return more != NULL;
 }
@@ -105,6 +107,22 @@ static bool sign(const sigv4_key *key, const source *s, char url[SIGV4_PATH_MAX]
         return false;
     strcpy(at, path); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): measured above */
     return !key->id || fetch_sign(key, &call, headers);
+}
+
+bool fetch_authorization(const fetch_secret *secret, char out[FETCH_HEADER_MAX])
+{
+    unsigned char pair[FETCH_HEADER_MAX / 2];
+    int n = 0;
+    *out = 0;
+    if (secret->bearer)
+        return snprintf(out, FETCH_HEADER_MAX, "Bearer %s", secret->bearer) < FETCH_HEADER_MAX;
+    if (!secret->username) return true;
+    n = snprintf((char *)pair, sizeof(pair), "%s:%s", secret->username, secret->password);
+    if (n >= (int)sizeof(pair)) return false;
+    memcpy(out, "Basic ", 7);
+    (void)EVP_EncodeBlock((unsigned char *)out + 6, pair, n);
+    OPENSSL_cleanse(pair, sizeof(pair));
+    return true;
 }
 
 static bool prepare(hop *h, const char *url, struct curl_slist *headers)
@@ -149,20 +167,38 @@ static fetch_end judge(hop *h, CURLcode rc, long status, bool s3)
     return status == 429 || status >= 500 ? FETCH_AWAY : FETCH_ANSWER;
 }
 
-static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX],
-                         const fetch_secret *secret, bool home, char next[SIGV4_PATH_MAX])
+/* What a 401 asks for, of the schemes that are known here. */
+static void take_challenge(CURL *c, char out[FETCH_CHALLENGE_MAX])
+{
+    struct curl_header *h;
+    *out = 0;
+    for (size_t i = 0; !curl_easy_header(c, "WWW-Authenticate", i, CURLH_HEADER, -1, &h); i++) {
+        bool known = strncasecmp(h->value, "Bearer ", 7) == 0 ||
+                     strncasecmp(h->value, "Basic ", 6) == 0 || strcasecmp(h->value, "Basic") == 0;
+        if (!known || strlen(h->value) >= FETCH_CHALLENGE_MAX) continue;
+        snprintf(out, FETCH_CHALLENGE_MAX, "%s", h->value);
+        return;
+    }
+}
+
+static bool add_headers(const source *s, const fetch_call *call, bool home,
+                        char url[SIGV4_PATH_MAX], struct curl_slist **headers)
+{
+    if (call->accept && !fetch_add_header(headers, "Accept", call->accept)) return false;
+    if (!home) return true;
+    if (call->s3) return sign(call->s3, s, url, headers);
+    return !call->authorization || !*call->authorization ||
+           fetch_add_header(headers, "Authorization", call->authorization);
+}
+
+static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX], const fetch_call *call,
+                         bool home, char next[SIGV4_PATH_MAX])
 {
     struct curl_slist *headers = NULL;
-    char bearer[HEADER_MAX];
     char *to = NULL;
     long status = 0;
-    bool ok = true;
     *next = 0;
-    if (s->s3 && home) ok = sign(&secret->s3, s, url, &headers);
-    if (!s->s3 && home && secret->bearer)
-        ok = snprintf(bearer, sizeof(bearer), "Bearer %s", secret->bearer) < (int)sizeof(bearer) &&
-             fetch_add_header(&headers, "Authorization", bearer);
-    if (!ok || !prepare(h, url, headers)) {
+    if (!add_headers(s, call, home, url, &headers) || !prepare(h, url, headers)) {
         err_set(h->e, ERR_INPUT, "the credentials or the address are too long");
         curl_slist_free_all(headers);
         return FETCH_ANSWER;
@@ -171,6 +207,7 @@ static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX],
     curl_slist_free_all(headers);
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     if (!rc && status == 200 && (h->begun || begin(h))) return FETCH_OK;
+    if (!rc && status == 401 && home && call->challenge) take_challenge(h->curl, call->challenge);
     (void)curl_easy_getinfo(h->curl, CURLINFO_REDIRECT_URL, &to);
     if (!rc && !h->end && status / 100 == 3 && to && strlen(to) < SIGV4_PATH_MAX) {
         snprintf(next, SIGV4_PATH_MAX, "%s", to);
@@ -197,20 +234,21 @@ static fetch_end follow(const source *s, const char *to, bool *home, err *e)
     return FETCH_OK;
 }
 
-fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
-                     const fetch_secret *secret, const fetch_sink *sink, err *e)
+fetch_end fetch_ask(const source *s, const fetch_call *call, const source_rules *r,
+                    const fetch_sink *sink, err *e)
 {
     hop h = {.rules = r, .sink = sink, .curl = curl_easy_init(), .e = e};
     char at[SIGV4_PATH_MAX], next[SIGV4_PATH_MAX];
     bool home = true;
     fetch_end end = FETCH_OK;
-    snprintf(at, sizeof(at), "%s", url);
+    snprintf(at, sizeof(at), "%s", call->url);
+    if (call->challenge) *call->challenge = 0;
     if (!h.curl) {
         err_set(e, ERR_NOMEM, "out of memory");
         return FETCH_AWAY;
     }
     for (int i = 0;; i++) {
-        end = one_hop(&h, s, at, secret, home, next);
+        end = one_hop(&h, s, at, call, home, next);
         if (end || !*next) break;
         if (i == HOPS) {
             err_set(e, ERR_DENIED, "it is redirected more than %d times", HOPS);
@@ -223,5 +261,20 @@ fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
         curl_easy_reset(h.curl);
     }
     curl_easy_cleanup(h.curl);
+    return end;
+}
+
+fetch_end fetch_file(const source *s, const char *url, const source_rules *r,
+                     const fetch_secret *secret, const fetch_sink *sink, err *e)
+{
+    char authorization[FETCH_HEADER_MAX];
+    const fetch_call call = {
+        .url = url, .authorization = authorization, .s3 = s->s3 ? &secret->s3 : NULL};
+    fetch_end end = FETCH_ANSWER;
+    if (fetch_authorization(secret, authorization))
+        end = fetch_ask(s, &call, r, sink, e);
+    else
+        err_set(e, ERR_INPUT, "the credentials are too long");
+    OPENSSL_cleanse(authorization, sizeof(authorization));
     return end;
 }

@@ -26,10 +26,11 @@ typedef struct fetch_sink {
     void *arg;
 } fetch_sink;
 
-/* A tenant's own for this call; NULLs: none. */
+/* A tenant's own; NULLs: none. */
 typedef struct fetch_secret {
     const char *bearer;
-    sigv4_key s3; /* for s3:// ; .id NULL: none */
+    const char *username, *password; /* in place of it, by HTTP's Basic scheme */
+    sigv4_key s3;                    /* for s3:// ; .id NULL: none */
 } fetch_secret;
 
 /* What a failure may be told to others as. */
@@ -41,6 +42,24 @@ typedef enum {
     FETCH_AWAY,    /* no answer, one that ended early, 429, 5xx: later perhaps */
     FETCH_SINK,    /* the receiver's own failure: `e` is its */
 } fetch_end;
+
+enum { FETCH_HEADER_MAX = 16384, FETCH_CHALLENGE_MAX = 2048 };
+
+/* A call's own, for fetch_ask(). */
+typedef struct fetch_call {
+    const char *url;
+    const char *accept;        /* NULL: anything */
+    const char *authorization; /* NULL: none; for the host of the source alone */
+    const sigv4_key *s3;       /* NULL: not signed */
+    char
+        *challenge; /* [FETCH_CHALLENGE_MAX] of the host's 401: what it asks for; NULL: not asked */
+} fetch_call;
+
+/* The value of Authorization by a secret that is not S3's; "": it has none.  False: too long. */
+bool fetch_authorization(const fetch_secret *secret, char out[FETCH_HEADER_MAX]);
+
+fetch_end fetch_ask(const source *s, const fetch_call *call, const source_rules *r,
+                    const fetch_sink *sink, err *e);
 
 /* Fetches `url` (of source `s`).  `e` says what happened. */
 fetch_end fetch_file(const source *s, const char *url, const source_rules *r,

@@ -79,8 +79,9 @@ err_code source_check_hosts(const char *hosts, err *e)
     return ERR_NONE;
 }
 
-static bool is_listed(const char *hosts, const char *host, int port)
+bool source_host_listed(const source_rules *r, const char *host, int port)
 {
+    const char *hosts = r->hosts;
     char with_port[SOURCE_HOST_MAX + 8];
     int len = snprintf(with_port, sizeof(with_port), "%s:%d", host, port);
     size_t bare = strlen(host);
@@ -189,6 +190,45 @@ static err_code of_bucket(source *out, const char *rest, const source_rules *r, 
                                        : err_set(e, ERR_INPUT, "the address is too long");
 }
 
+#define LOWER "abcdefghijklmnopqrstuvwxyz0123456789._-"
+
+/* A tag, or "sha256:" with 64 digits. */
+static bool is_reference(const char *s, bool digest)
+{
+    static const char tag[] = LOWER "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    size_t n = strlen(s);
+    if (digest)
+        return n == 71 && strncmp(s, "sha256:", 7) == 0 && strspn(s + 7, "0123456789abcdef") == 64;
+    return n > 0 && n < SOURCE_REFERENCE_MAX && strspn(s, tag) == n && *s != '.' && *s != '-';
+}
+
+/* oci://host/repo[:tag | @sha256:...] */
+static err_code of_registry(source *out, const char *rest, err *e)
+{
+    const char *repo = strchr(rest, '/');
+    if (!repo || repo == rest || !repo[1])
+        return err_set(e, ERR_INPUT, "oci:// needs a registry and a repository");
+    size_t n = strcspn(++repo, ":@");
+    const char *reference = repo[n] ? repo + n + 1 : "latest";
+    if (n == 0 || strspn(repo, LOWER "/") < n)
+        return err_set(e, ERR_INPUT, "a repository may have a-z, 0-9 and ._-/ only");
+    if (!is_reference(reference, repo[n] == '@'))
+        return err_set(e, ERR_INPUT, "behind oci://host/repository comes :tag or @sha256:digest");
+    int len = snprintf(out->url, sizeof(out->url), "https://%.*s/v2/%.*s", (int)(repo - 1 - rest),
+                       rest, (int)n, repo);
+    if (len >= (int)sizeof(out->url)) return err_set(e, ERR_INPUT, "the address is too long");
+    snprintf(out->reference, sizeof(out->reference), "%s", reference);
+    return ERR_NONE;
+}
+
+/* What the path's end says. */
+static source_form form_of(const source *s)
+{
+    if (*s->reference) return SOURCE_ARTIFACT;
+    if (ends(s->url, ".tar")) return SOURCE_TAR;
+    return ends(s->url, ".gguf") ? SOURCE_GGUF : SOURCE_FOLDER;
+}
+
 err_code source_parse(source *out, const char *text, const source_rules *r, err *e)
 {
     err_code rc = ERR_NONE;
@@ -201,21 +241,21 @@ err_code source_parse(source *out, const char *text, const source_rules *r, err 
         rc = of_hub(out, text + 5, r, e);
     else if (starts(text, "s3://"))
         rc = of_bucket(out, text + 5, r, e);
+    else if (starts(text, "oci://"))
+        rc = of_registry(out, text + 6, e);
     else if (starts(text, "https://"))
         snprintf(out->url, sizeof(out->url), "%s", text);
     else
-        rc = err_set(e, ERR_INPUT, "an adapter is taken from https://, hf:// or s3://");
+        rc = err_set(e, ERR_INPUT, "an adapter is taken from https://, hf://, s3:// or oci://");
     if (rc) return rc;
-    drop_slashes(out->url);
+    if (!*out->reference) drop_slashes(out->url);
     rc = source_host_of(out->url, out->host, &out->port, e);
     if (!rc) rc = check_path(path_of(out->url), false, e);
     if (rc) return rc;
-    if (!is_listed(r->hosts, out->host, out->port))
+    if (!source_host_listed(r, out->host, out->port))
         return err_set(e, ERR_DENIED, "the server takes no adapters from '%s' (sources.hosts)",
                        out->host);
-    out->form = ends(out->url, ".tar")    ? SOURCE_TAR
-                : ends(out->url, ".gguf") ? SOURCE_GGUF
-                                          : SOURCE_FOLDER;
+    out->form = form_of(out);
     return ERR_NONE;
 }
 

@@ -1,8 +1,10 @@
-/* source.h -- where an adapter lies elsewhere: https://, hf:// and s3:// as addresses of files.
+/* source.h -- where an adapter lies elsewhere: https://, hf://, s3:// and oci:// as addresses.
  *
  *   https://host[:port]/folder            a folder; ...tar: its tar; ...gguf: that file
  *   hf://owner/repo[@revision][/folder]   a repository of the hub that sources.hub names
  *   s3://bucket/prefix                    objects at sources.s3_endpoint, addressed by path
+ *   oci://host[:port]/repo[:tag]          an artifact in a registry (fetch/artifact.h; tag: latest)
+ *   oci://host[:port]/repo@sha256:...     that artifact alone
  *
  * The text is a tenant's.  What is not wholly understood is refused: other schemes, users and
  * passwords, queries, fragments, segments "." and "..", a host that sources.hosts does not list.
@@ -20,7 +22,7 @@
 #include "engine/base/err.h"
 #include "gateway/http/networks.h"
 
-enum { SOURCE_URL_MAX = 1024, SOURCE_HOST_MAX = 256 };
+enum { SOURCE_URL_MAX = 1024, SOURCE_HOST_MAX = 256, SOURCE_REFERENCE_MAX = 129 };
 
 /* The operator's rules ([sources] of the configuration); borrowed. */
 typedef struct source_rules {
@@ -31,10 +33,11 @@ typedef struct source_rules {
     int64_t timeout_us;  /* for a whole file */
 } source_rules;
 
-typedef enum { SOURCE_FOLDER, SOURCE_TAR, SOURCE_GGUF } source_form;
+typedef enum { SOURCE_FOLDER, SOURCE_TAR, SOURCE_GGUF, SOURCE_ARTIFACT } source_form;
 
 typedef struct source {
-    char url[SOURCE_URL_MAX]; /* of the folder, without '/' at its end; of the file */
+    char url[SOURCE_URL_MAX];             /* of the folder, without '/' at its end; of the file */
+    char reference[SOURCE_REFERENCE_MAX]; /* of an artifact in the repository: tag or digest */
     char host[SOURCE_HOST_MAX];
     int port;
     source_form form;
@@ -49,6 +52,9 @@ bool source_file_url(const source *s, const char *file, char out[SOURCE_URL_MAX]
 
 /* Takes an https:// address apart, a redirect's too.  ERR_INPUT: another scheme, or a user. */
 err_code source_host_of(const char *url, char host[SOURCE_HOST_MAX], int *port, err *e);
+
+/* Does sources.hosts list it? */
+bool source_host_listed(const source_rules *r, const char *host, int port);
 
 /* May a connection go to this address?  Public ones; others only if rules.networks holds them. */
 bool source_may_reach(const source_rules *r, const network_address *a);

@@ -8,6 +8,7 @@
 
 #include "engine/base/json.h"
 #include "gateway/auth.h"
+#include "gateway/fetch/artifact.h"
 #include "gateway/fetch/fetch.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
@@ -54,12 +55,23 @@ typedef struct {
     EVP_MD_CTX *sha;
 } plan;
 
+/* Before a file comes, and behind it. */
+static void next_file(const plan *p, transfer *t, const char *file, bool hashed)
+{
+    t->file = file;
+    t->sha = hashed && p->sha256 ? p->sha : NULL;
+}
+
+static fetch_end end_file(const transfer *t, fetch_end end, err *e)
+{
+    return !end && t->file && upload_file_end(t->u, e) ? FETCH_SINK : end;
+}
+
 static fetch_end fetch_one(const plan *p, transfer *t, const char *file, bool hashed, err *e)
 {
     const fetch_sink sink = {begin_file, take_piece, t};
     char url[SOURCE_URL_MAX];
-    t->file = p->where.form == SOURCE_TAR ? NULL : file;
-    t->sha = hashed && p->sha256 ? p->sha : NULL;
+    next_file(p, t, p->where.form == SOURCE_TAR ? NULL : file, hashed);
     if (p->where.form != SOURCE_FOLDER)
         snprintf(url, sizeof(url), "%s", p->where.url);
     else if (!source_file_url(&p->where, file, url)) {
@@ -67,16 +79,63 @@ static fetch_end fetch_one(const plan *p, transfer *t, const char *file, bool ha
         return FETCH_ANSWER;
     }
     fetch_end end = fetch_file(&p->where, url, &p->rules, &p->secret, &sink, e);
-    if (!end && t->file && upload_file_end(t->u, e)) end = FETCH_SINK;
+    end = end_file(t, end, e);
     if (end && end != FETCH_SINK && p->where.form == SOURCE_FOLDER) err_context(e, "%s", file);
+    return end;
+}
+
+static fetch_end fetch_layer(const plan *p, transfer *t, artifact *a, const artifact_layer *l,
+                             const char *file, bool hashed, err *e)
+{
+    const fetch_sink sink = {begin_file, take_piece, t};
+    next_file(p, t, file, hashed);
+    return end_file(t, artifact_fetch(a, l, &sink, e), e);
+}
+
+static const artifact_layer *layer_named(const artifact_layer *l, size_t n, const char *title)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(l[i].title, title) == 0) return &l[i];
+    return NULL;
+}
+
+/* Layers that bear the names of a folder's files; or one alone, a GGUF or a tar. */
+static fetch_end fetch_layers(const plan *p, transfer *t, artifact *a, err *e)
+{
+    const artifact_layer *l, *of;
+    size_t n = artifact_layers(a, &l);
+    fetch_end end = FETCH_OK;
+    if (layer_named(l, n, folder_part_names[PART_CONFIG])) {
+        for (int part = 0; part < PART_ALL && !end; part++)
+            if ((of = layer_named(l, n, folder_part_names[part])) != NULL)
+                end = fetch_layer(p, t, a, of, of->title, part == PART_WEIGHTS, e);
+        return end;
+    }
+    if (n == 1 && folder_is_gguf(l->title))
+        return fetch_layer(p, t, a, l, folder_gguf_name, true, e);
+    if (n == 1 && l->tar) return fetch_layer(p, t, a, l, NULL, true, e);
+    err_set(e, ERR_INPUT,
+            "the artifact has neither layers with the titles of PEFT's files, nor one layer alone "
+            "that is a GGUF or a plain tar");
+    return FETCH_ANSWER;
+}
+
+static fetch_end fetch_artifact(const plan *p, transfer *t, err *e)
+{
+    artifact *a;
+    fetch_end end = artifact_open(&a, &p->where, &p->rules, &p->secret, e);
+    if (end) return end;
+    end = fetch_layers(p, t, a, e);
+    artifact_close(a);
     return end;
 }
 
 /* Config and weights must be there; of a tokenizer there is what there is. */
 static fetch_end fetch_all(const plan *p, transfer *t, err *e)
 {
+    if (p->where.form == SOURCE_ARTIFACT) return fetch_artifact(p, t, e);
     if (p->where.form == SOURCE_TAR) return fetch_one(p, t, "", true, e);
-    if (p->where.form == SOURCE_GGUF) return fetch_one(p, t, "adapter.gguf", true, e);
+    if (p->where.form == SOURCE_GGUF) return fetch_one(p, t, folder_gguf_name, true, e);
     for (int part = 0; part < PART_ALL; part++) {
         fetch_end end = fetch_one(p, t, folder_part_names[part], part == PART_WEIGHTS, e);
         if (end == FETCH_MISSING && part >= PART_COUNT) continue;
@@ -107,11 +166,25 @@ static bool refuse_field(exchange *x, const char *param, const err *e)
     return false;
 }
 
+/* One kind of secret, whole, and the source's kind. */
+static bool secret_fits(const source *where, const fetch_secret *s, err *e)
+{
+    bool pair = s->s3.id && s->s3.secret, s3 = s->s3.id || s->s3.secret || s->s3.session;
+    bool user = s->username && *s->username && !strchr(s->username, ':') && s->password;
+    bool some = s->username || s->password;
+    if (where->s3 ? pair && !s->bearer && !some : !s3 && (some ? user && !s->bearer : !!s->bearer))
+        return true;
+    return !err_set(e, ERR_INPUT,
+                    where->s3 ? "s3:// takes access_key_id and secret_access_key"
+                              : "this source takes bearer, or username and password");
+}
+
 /* False: answered. */
 static bool take_credentials(exchange *x, const cJSON *body, plan *p)
 {
-    static const char *const known[] = {"bearer", "access_key_id", "secret_access_key",
-                                        "session_token", NULL};
+    static const char *const known[] = {
+        "bearer",        "username", "password", "access_key_id", "secret_access_key",
+        "session_token", NULL};
     const cJSON *c = json_get(body, "credentials");
     err e;
     p->secret = (fetch_secret){.s3.region = p->rules.s3_region};
@@ -122,24 +195,17 @@ static bool take_credentials(exchange *x, const cJSON *body, plan *p)
     }
     if (!api_only_fields(x, c, known)) return false;
     fetch_secret *s = &p->secret;
-    if (json_str(c, "bearer", &s->bearer, NULL, &e) ||
-        json_str(c, "access_key_id", &s->s3.id, NULL, &e) ||
-        json_str(c, "secret_access_key", &s->s3.secret, NULL, &e) ||
-        json_str(c, "session_token", &s->s3.session, NULL, &e))
-        return refuse_field(x, "credentials", &e);
-    const char *const all[] = {s->bearer, s->s3.id, s->s3.secret, s->s3.session};
-    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
-        for (const char *at = all[i]; at && *at; at++) {
+    const char **const all[] = {&s->bearer, &s->username,  &s->password,
+                                &s->s3.id,  &s->s3.secret, &s->s3.session};
+    for (int i = 0; known[i]; i++) {
+        if (json_str(c, known[i], all[i], NULL, &e)) return refuse_field(x, "credentials", &e);
+        for (const char *at = *all[i]; at && *at; at++) {
             if (*at > ' ' && *at < 0x7f) continue;
             err_set(&e, ERR_INPUT, "%s must be printable ASCII without spaces", known[i]);
             return refuse_field(x, "credentials", &e);
         }
     }
-    bool pair = s->s3.id && s->s3.secret, some = s->s3.id || s->s3.secret || s->s3.session;
-    if (p->where.s3 ? pair && !s->bearer : s->bearer && !some) return true;
-    err_set(&e, ERR_INPUT,
-            p->where.s3 ? "s3:// takes access_key_id and secret_access_key"
-                        : "this source takes bearer");
+    if (secret_fits(&p->where, s, &e)) return true;
     return refuse_field(x, "credentials", &e);
 }
 

@@ -1,6 +1,6 @@
 /* adapter_source.h -- an adapter that the server fetches itself, from where its tenant says.
  *
- * POST /v1/adapters/{name}/versions with {"source": "https://... | hf://... | s3://...",
+ * POST /v1/adapters/{name}/versions with {"source": "https://... | hf://... | s3://... | oci://...",
  * "sha256"?: of adapter_model.safetensors, or of the tar, "credentials"?: {"bearer"} or
  * {"access_key_id", "secret_access_key", "session_token"?}, "description"?, "activate"?}.  Files
  * go the way of an uploaded tar (adapters/store/upload.h), so all its limits and refusals hold.

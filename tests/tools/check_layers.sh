@@ -112,7 +112,7 @@ adapters/residency: adapters/format adapters/store engine engine/sample/pooling.
 gateway/net: engine/base
 gateway/http: gateway/net engine/base
 gateway/config: gateway/fetch/bucket.h gateway/fetch/source.h gateway/http/networks.h engine/base
-gateway/fetch: adapters/store/remote.h gateway/http/networks.h engine/base
+gateway/fetch: adapters/store/remote.h gateway/http/networks.h engine/base storage/digest.h
 # the floor of the gateway; server.h knows all rooms, main.c makes them
 gateway: engine/program/troff.h gateway/config/config.h gateway/http engine/backend.h engine/base storage storage/fleet/lease.h
 gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/config/live.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/seal storage/settler.h storage/store.h engine/model/pooled.h

@@ -23,6 +23,13 @@ _rule("fetch.secret-stays-home", "gateway/fetch/fetch.c",
       "*home = *home && port == s->port && strcasecmp(host, s->host) == 0;", "(void)port;",
       "e2e.test_sources", "credentials do not follow a redirect to another server")
 
+_rule("artifact.secret-stays-home", "gateway/fetch/artifact.c",
+      "    if (home && !fetch_authorization(a->secret, own))", "    if (!fetch_authorization(a->secret, own))",
+      "e2e.test_registry", "a token server at another host than the registry's gets no credentials")
+_rule("artifact.digest-checked", "gateway/fetch/artifact.c",
+      "else if (digest_is(l->digest, sha))", "else if (w.n >= 0)",
+      "e2e.test_registry", "a layer is what the manifest's digest says")
+
 # ---- a fleet's object store ------------------------------------------------------------------
 
 _rule("depot.digest-checked", "adapters/store/depot.c",

@@ -1,15 +1,12 @@
 """Adapters that the server fetches: folders, tars and GGUFs over HTTPS, a hub's repository, S3 with signatures; what its
 rules refuse; what another server may do to it."""
 import hashlib
-import http.server
-import io
 import pathlib
-import ssl
 import subprocess
-import tarfile
 import tempfile
-import threading
 
+import elsewhere
+from elsewhere import certificate, tar_of
 from harness import BUILD, DEMO, Server, free_port, run
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -21,33 +18,7 @@ seen = []  # (port, path, headers) of each request that came to the other server
 STORE, AWAY = free_port(), free_port()
 
 
-def tar_of(files):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as t:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            t.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
-class Store(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def answer(self, status, body=b"", length=None, **headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if length is not False:
-            self.send_header("Content-Length", str(len(body) if length is None else length))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-        self.close_connection = True
-
+class Store(elsewhere.Handler):
     def do_GET(self):
         port = self.server.server_port
         seen.append((port, self.path, dict(self.headers)))
@@ -87,29 +58,7 @@ class Store(http.server.BaseHTTPRequestHandler):
             self.answer(404)
 
 
-def serve(port, cert, key):
-    class Quiet(http.server.ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request, client):
-            pass
-
-    httpd = Quiet(("127.0.0.1", port), Store)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(cert, key)
-    httpd.socket = tls.wrap_socket(httpd.socket, server_side=True, do_handshake_on_connect=False)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-
-
-def certificate():
-    cert, key = work / "cert.pem", work / "key.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
-                    key, "-out", cert, "-subj", "/CN=localhost", "-days", "2", "-addext",
-                    "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:127.0.0.2"], check=True, capture_output=True)
-    return cert, key
-
-
-cert, key = certificate()
+cert, key = certificate(work)
 HERE = f"https://localhost:{STORE}"
 server = Server(settings={"sources.hosts": f"localhost:{STORE}, 127.0.0.2:{STORE}", "sources.networks": "127.0.0.1,::1",
                           "sources.hub": HERE, "sources.s3_endpoint": HERE, "sources.ca_file": cert,
@@ -180,7 +129,7 @@ def refused():
     """By our rules, before or behind a redirect: nothing is asked of an address that may not be reached."""
     seen.clear()
     for source in ("", "ftp://a/b", f"http://localhost:{STORE}/plain", f"https://localhost:{AWAY}/plain", "https://127.0.0.1/plain",
-                   f"https://me:pw@localhost:{STORE}/plain", f"{HERE}/plain/../x", f"{HERE}/plain?x", "oci://a/b", "/etc",
+                   f"https://me:pw@localhost:{STORE}/plain", f"{HERE}/plain/../x", f"{HERE}/plain?x", "oci://a/b", f"oci://localhost:{AWAY}/a", "/etc",
                    f"https://127.0.0.2:{STORE}/plain"):
         e = fetch("no", source, 400)
         assert e["param"] == "source", (source, e)
@@ -209,8 +158,8 @@ def the_other_side():
     assert not left, left
 
 
-serve(STORE, cert, key)
-serve(AWAY, cert, key)
+for each in (STORE, AWAY):
+    elsewhere.serve(each, Store, cert, key)
 with server:
     who = server.tenant("acme")
     run([every_way, by_loractl, credentials, refused, the_other_side])
