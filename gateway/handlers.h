@@ -101,6 +101,11 @@ void stacks_put(exchange *x);    /* PUT /v1/stacks/{} */
 void stacks_get(exchange *x);    /* GET /v1/stacks/{} */
 void stacks_delete(exchange *x); /* DELETE /v1/stacks/{} */
 
+/* source_secret.c */
+void source_credentials_list(exchange *x);   /* GET /v1/source_credentials */
+void source_credentials_put(exchange *x);    /* PUT /v1/source_credentials/{} */
+void source_credentials_delete(exchange *x); /* DELETE /v1/source_credentials/{} */
+
 /* usage_api.c */
 void usage_get(exchange *x);   /* GET /v1/usage */
 void admin_usage(exchange *x); /* GET /admin/v1/usage */

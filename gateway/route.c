@@ -80,6 +80,9 @@ const route routes_inference[] = {
     {"PUT", "/v1/stacks/{}", WRITE, stacks_put},
     {"GET", "/v1/stacks/{}", READ, stacks_get},
     {"DELETE", "/v1/stacks/{}", WRITE, stacks_delete},
+    {"GET", "/v1/source_credentials", READ, source_credentials_list},
+    {"PUT", "/v1/source_credentials/{}", WRITE, source_credentials_put},
+    {"DELETE", "/v1/source_credentials/{}", WRITE, source_credentials_delete},
     {"POST", "/v1/load_lora_adapter", WRITE, lora_load_adapter}, /* vLLM's, for trainers */
     {"POST", "/v1/unload_lora_adapter", WRITE, lora_unload_adapter},
     {"POST", "/pause", WRITE, vllm_pause},

@@ -187,6 +187,12 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
 
     /* 17: the events of a response that was streamed from the background; x'': it was not */
     "ALTER TABLE responses ADD COLUMN events BLOB NOT NULL DEFAULT x'';",
+
+    /* 18: what tenants keep for servers that adapters are fetched from (storage/sources/) */
+    "CREATE TABLE source_secrets("
+    " tenant_id INTEGER NOT NULL REFERENCES tenants(id), host TEXT NOT NULL, kind TEXT NOT NULL,"
+    " sealed BLOB NOT NULL, created_us INTEGER NOT NULL, PRIMARY KEY(tenant_id, host)"
+    ") STRICT, WITHOUT ROWID;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -173,9 +173,10 @@ const option config_options[] = {
      "each has a thread, the others wait.  0: such requests are refused."},
     {"responses", "key_file", OPT_TEXT, AT(responses_key_file), "", 0, 0,
      "File with a key of 32 bytes (or 64 hexadecimal digits): stored responses, files of "
-     "/v1/files\n"
-     "and what batches write are encrypted with it (AES-256-GCM).  What another key has encrypted\n"
-     "cannot be read.  What was stored before stays as it is.  Empty: nothing is encrypted."},
+     "/v1/files,\n"
+     "what batches write and credentials that tenants keep for sources are encrypted with it\n"
+     "(AES-256-GCM).  What another key has encrypted cannot be read; a fleet needs one key.  What\n"
+     "was stored before stays as it is.  Empty: nothing is encrypted, credentials are not kept."},
     {"files", "tenant_bytes", OPT_BYTES | OPT_LIVE, AT(files_tenant_bytes), "1GiB", 0,
      1024 * 1024 * CONFIG_GIB,
      "What the files of one tenant may take on the disk, those that batches write among them;\n"

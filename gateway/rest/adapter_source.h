@@ -1,10 +1,9 @@
 /* adapter_source.h -- an adapter that the server fetches itself, from where its tenant says.
  *
  * POST /v1/adapters/{name}/versions with {"source": "https://... | hf://... | s3://... | oci://...",
- * "sha256"?: of adapter_model.safetensors, or of the tar, "credentials"?: {"bearer"} or
- * {"access_key_id", "secret_access_key", "session_token"?}, "description"?, "activate"?}.  Files
- * go the way of an uploaded tar (adapters/store/upload.h), so all its limits and refusals hold.
- * Credentials are used for this call, and are neither kept nor logged.
+ * "sha256"?: of adapter_model.safetensors, or of the tar, "credentials"?:
+ * (rest/source_secret.h), "description"?, "activate"?}.  Credentials of the body are used for this
+ * call, and are neither kept nor logged; without them those are used that the tenant keeps.
  *
  * Threads: workers; the call lasts as long as the transfer.
  */
@@ -13,8 +12,10 @@
 
 #include <cjson/cJSON.h>
 
-#include "adapters/store/upload.h"
+#include "adapters/store/publish.h"
 #include "gateway/http/exchange.h"
+
+enum { FETCHES_MAX = 4 }; /* at a time, of this server */
 
 /* Fetches, publishes, answers.  `o`: tenant, name and conditions; description and activate are the
  * body's where it has them. */

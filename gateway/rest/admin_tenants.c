@@ -11,6 +11,7 @@
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
+#include "storage/sources/source_secrets.h"
 #include "storage/targets.h"
 
 enum { PAGE_MAX = 1000 };
@@ -325,6 +326,8 @@ void admin_tenant_delete(exchange *x)
         return;
     }
     lock_out(x, &t, true);
+    if (source_secrets_drop(x->server->store, t.id, NULL, &e))
+        log_warn("gateway", "credentials that tenant %s kept are still here: %s", t.name, e.msg);
     api_audit_lockout(x, t.id, "tenant.disable", t.name, durable);
     reply_tenant(x, durable ? 200 : 202, &t);
 }

@@ -10,9 +10,10 @@
 #include "storage/digest.h"
 
 /* Parents before children: rows are made in this order, and removed in the reverse one. */
-static const char *const shared[] = {
-    "tenants",         "api_keys",       "key_secrets", "adapters", "adapter_versions",
-    "adapter_aliases", "adapter_shares", "stacks",      "audit",    "high_water"};
+static const char *const shared[] = {"tenants",        "api_keys",         "key_secrets",
+                                     "adapters",       "adapter_versions", "adapter_aliases",
+                                     "adapter_shares", "stacks",           "source_secrets",
+                                     "audit",          "high_water"};
 enum { N_SHARED = sizeof(shared) / sizeof(*shared), MAGIC = 4, SEAL = MAGIC + DIGEST_BYTES };
 static const char magic[] = "LRC1";
 

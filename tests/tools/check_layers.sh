@@ -103,6 +103,7 @@ storage/responses: storage storage/seal storage/store_sql.h engine/base
 storage/seal: storage/disk.h engine/base
 storage/batches: storage storage/store_sql.h engine/base
 storage/stacks: storage storage/store_sql.h engine/base
+storage/sources: storage storage/seal storage/store_sql.h engine/base
 storage/watch: storage storage/store_sql.h
 
 adapters/format: engine engine/files/gguf.h engine/sample/pooling.h engine/model engine/text/tokenizer.h engine/base storage/digest.h storage/disk.h
@@ -121,7 +122,7 @@ gateway/start: storage/fleet/journal.h gateway gateway/move/mover.h gateway/conf
 gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/watch/histogram.h engine/sched/request.h engine/base storage storage/watch/history.h
 gateway/openai: gateway/move/mover.h gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/spans.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat engine/grammar/grammar.h engine/model/pooled.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/adapter_rows.h storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/stacks storage/targets.h adapters/store/stacks.h
 gateway/doors: gateway/auth.h gateway/handlers.h gateway/server.h gateway/http gateway/openai engine/base storage/responses gateway/ratelimit.h
-gateway/rest: storage/digest.h gateway/auth.h gateway/openai/vocabulary.h gateway/config/change.h gateway/fetch gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch adapters/residency/inplace.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h storage/watch/history.h adapters/store storage/stacks storage/fleet/lease.h storage/fleet/nodes.h
+gateway/rest: storage/digest.h gateway/auth.h gateway/openai/vocabulary.h gateway/config/change.h gateway/fetch gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch adapters/residency/inplace.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h storage/watch/history.h adapters/store storage/sources storage/stacks storage/fleet/lease.h storage/fleet/nodes.h
 gateway/move: gateway/server.h engine/sched/request.h engine/base storage/digest.h storage/fleet/nodes.h
 gateway/move/move_api.c: gateway/handlers.h gateway/http gateway/net/deadline.h gateway/openai/vocabulary.h engine/base
 gateway/batches: gateway/auth.h gateway/handlers.h gateway/server.h gateway/config/classes.h gateway/doors/door_json.h gateway/http gateway/rest/api_audit.h adapters/store/storeroom.h engine/sched/sched.h engine/base storage/batches storage/digest.h storage/disk.h storage/store.h storage/seal

@@ -82,6 +82,7 @@ DELETED = obj({"object": {"enum": ["adapter", "adapter.version", "adapter.upload
                "deleted": BOOL, "state": {"enum": ["draining", "deleted"]}}, optional=["name", "id", "version", "state"])
 STACK_MADE = obj({"object": {"const": "stack"}, "name": STR, "version": COUNT, "model": STR,
                   "adapters": arr(obj({"name": STR, "scale": NUM}), minItems=1, maxItems=4), "created": COUNT})
+KEPT = obj({"object": {"const": "source_credentials"}, "host": STR, "kind": {"enum": ["bearer", "basic", "s3"]}, "created": COUNT})
 EVENT = obj({"object": {"const": "adapter.event"}, "id": STR, "time": COUNT, "actor_key": maybe(STR), "action": STR, "name": STR,
              "detail": maybe(STR)})
 USED = obj({"object": {"const": "adapter.usage"}, "version": COUNT, "num_model_requests": COUNT, "input_tokens": COUNT,
@@ -116,6 +117,8 @@ SCHEMAS = {
     "Release": obj({"version": STR}),
     "Stack": STACK_MADE, "Stacks": page(STACK_MADE),
     "StackDeleted": obj({"object": {"const": "stack"}, "name": STR, "deleted": {"const": True}}),
+    "SourceCredentials": KEPT, "SourceCredentialsList": page(KEPT),
+    "SourceCredentialsDeleted": obj({"object": {"const": "source_credentials"}, "host": STR, "deleted": {"const": True}}),
     "Running": obj({"status": {"const": "running"}, "note": STR}),
     "ServerInfo": obj({"vllm_config": obj({
         "model_config": obj({"model": STR, "dtype": STR, "max_model_len": COUNT, "logprobs_mode": STR}),
@@ -225,8 +228,8 @@ MANIFEST = obj({"files": arr(obj({"path": {"type": "string", "pattern": "^[^./\\
                                   "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}), minItems=1, maxItems=64),
                 "description": opt(STR), "activate": opt(BOOL)}, optional=["description", "activate"])
 BYTES = {"type": "string", "format": "binary"}
-CREDENTIALS = obj({n: opt(STR) for n in ("bearer", "access_key_id", "secret_access_key", "session_token")},
-                  optional=["bearer", "access_key_id", "secret_access_key", "session_token"])
+SECRET_WORDS = ["bearer", "username", "password", "access_key_id", "secret_access_key", "session_token"]
+CREDENTIALS = obj({n: opt(STR) for n in SECRET_WORDS}, optional=SECRET_WORDS)
 SOURCE = obj({"source": {"type": "string", "minLength": 1}, "sha256": opt({"type": "string", "pattern": "^[0-9a-f]{64}$"}), "credentials": opt(CREDENTIALS),
               "description": opt(STR), "activate": opt(BOOL)}, optional=["sha256", "credentials", "description", "activate"])
 UPLOAD_BODY = {"application/json": {"anyOf": [MANIFEST, SOURCE]}, "application/x-tar": BYTES}
@@ -261,6 +264,9 @@ ROUTES = [  # method and path as in gateway/route.c
     operation("PUT", "/v1/stacks/{name}", "Stack", STACK_BODY, statuses=[201], errors=WAYS),
     operation("GET", "/v1/stacks/{name}", "Stacks", errors=[404]),
     operation("DELETE", "/v1/stacks/{name}", "StackDeleted", errors=[404]),
+    operation("GET", "/v1/source_credentials", "SourceCredentialsList"),
+    operation("PUT", "/v1/source_credentials/{host}", "SourceCredentials", CREDENTIALS, errors=[400, 422, 429]),
+    operation("DELETE", "/v1/source_credentials/{host}", "SourceCredentialsDeleted", errors=[404]),
     operation("POST", "/v1/load_lora_adapter", None, LOAD, errors=WAYS),
     operation("POST", "/v1/unload_lora_adapter", None, UNLOAD, errors=WAYS),
     operation("POST", "/pause", "Running", parameters=[{**query("mode", {"const": "keep"}), "required": True}]),

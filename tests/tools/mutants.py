@@ -30,6 +30,10 @@ _rule("artifact.digest-checked", "gateway/fetch/artifact.c",
       "else if (digest_is(l->digest, sha))", "else if (w.n >= 0)",
       "e2e.test_registry", "a layer is what the manifest's digest says")
 
+_rule("source-secrets.sealed", "storage/sources/source_secrets.c",
+      "if (!seal_close(key, label, text, strlen(text), w.sealed))", "if (!key || !memcpy(w.sealed, text, strlen(text)))",
+      "e2e.test_sources", "credentials that a tenant keeps are encrypted on the disk")
+
 # ---- a fleet's object store ------------------------------------------------------------------
 
 _rule("depot.digest-checked", "adapters/store/depot.c",

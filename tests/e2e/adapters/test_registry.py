@@ -190,7 +190,7 @@ def the_registry():
         e = fetch("bad", f"{OCI}/{path}", status)
         assert says in e["message"], (path, e)
     assert server.call("GET", "/v1/adapters/bad", key=who).status == 404
-    assert not list((server.dir / "data/adapters/tmp").glob("*"))
+    assert not list((server.dir / "adapters/tmp").glob("*"))
 
 
 for each in (OWN, OTHER):

@@ -2,6 +2,7 @@
 rules refuse; what another server may do to it."""
 import hashlib
 import pathlib
+import sqlite3
 import subprocess
 import tempfile
 
@@ -24,11 +25,13 @@ class Store(elsewhere.Handler):
         seen.append((port, self.path, dict(self.headers)))
         name = self.path.rsplit("/", 1)[-1]
         top = self.path.split("/")[1]
-        if self.path == "/whole.tar":
+        if top == "kept" and self.headers.get("Authorization") != "Bearer kept-words-of-acme":
+            self.answer(401)
+        elif self.path == "/whole.tar":
             self.answer(200, tar_of(FILES))
         elif top == "needs-key" and self.headers.get("Authorization") != "Bearer sesame":
             self.answer(401, b"secret words of the store")
-        elif top in ("plain", "needs-key", "me", "bucket") and name in FILES:
+        elif top in ("plain", "kept", "needs-key", "me", "bucket") and name in FILES:
             self.answer(200, FILES[name])
         elif top == "moved":
             self.answer(302, Location=f"https://localhost:{AWAY}/plain/{name}")
@@ -62,7 +65,8 @@ cert, key = certificate(work)
 HERE = f"https://localhost:{STORE}"
 server = Server(settings={"sources.hosts": f"localhost:{STORE}, 127.0.0.2:{STORE}", "sources.networks": "127.0.0.1,::1",
                           "sources.hub": HERE, "sources.s3_endpoint": HERE, "sources.ca_file": cert,
-                          "adapters.max_upload": "4MiB"})
+                          "adapters.max_upload": "4MiB", "responses.key_file": work / "key"})
+(work / "key").write_text("11" * 32)
 
 
 def fetch(name, source, expect=201, **more):
@@ -125,6 +129,68 @@ def credentials():
     assert "sesame" not in server.log_path.read_text() and "hidden" not in server.log_path.read_text()
 
 
+def kept():
+    """Credentials that the tenant keeps here for a host: used where a call brings none, for that host and tenant alone; never
+    shown, not on the disk as they are."""
+    place, bearer = f"localhost:{STORE}", "kept-words-of-acme"
+    other = server.tenant("other")
+
+    def put(host, body, expect=200, by=None):
+        r = server.call("PUT", f"/v1/source_credentials/{host}", body, key=by or who)
+        assert r.status == expect and bearer not in str(r), r
+        return r.json
+
+    fetch("kept", f"{HERE}/kept", 422)
+    one = put(f"LOCALHOST:{STORE}", {"bearer": bearer})
+    assert (one["host"], one["kind"]) == (place, "bearer") and set(one) == {"object", "host", "kind", "created"}, one
+    fetch("kept", f"{HERE}/kept")
+    fetch("kept", f"{HERE}/kept", 422, credentials={"bearer": "wrong"})
+    assert fetch("kept", "s3://bucket/c", 409)["param"] == "credentials"
+    seen.clear()
+    fetch("kept-away", f"{HERE}/moved")
+    assert {h.get("Authorization") for port, _, h in seen if port == AWAY} == {None}, seen
+    assert {h.get("Authorization") for port, _, h in seen if port == STORE} == {f"Bearer {bearer}"}, seen
+    r = server.call("GET", "/v1/source_credentials", key=who)
+    assert r.json["data"] == [one] and bearer not in str(r.body), r
+    assert server.call("GET", "/v1/source_credentials", key=other).json["data"] == []
+    r = server.call("POST", VERSIONS.format("kept"), {"source": f"{HERE}/kept"}, key=other)
+    assert r.status == 422, r
+    assert server.call("DELETE", f"/v1/source_credentials/{place}", key=other).status == 404
+    put(place, {"access_key_id": "AK", "secret_access_key": "hidden-by-acme"})
+    seen.clear()
+    fetch("kept-signed", "s3://bucket/c")
+    assert all(h["Authorization"].startswith("AWS4-HMAC-SHA256 Credential=AK/") for _, _, h in seen[:2]), seen
+    for host, body in ((f"localhost:{AWAY}", {"bearer": "a"}), ("evil.example", {"bearer": "a"}), (f"a@localhost:{STORE}", {"bearer": "a"}), (place, {}),
+                       (place, {"bearer": "a", "username": "b", "password": "c"}), (place, {"bearer": "a b"}), (place, {"token": "a"}), (place, [])):
+        put(host, body, 400)
+    on_disk = b"".join(f.read_bytes() for f in server.dir.glob("lorad.db*"))
+    assert place.encode() in on_disk
+    for word in (bearer.encode(), b"hidden-by-acme"):
+        assert word not in on_disk, on_disk[on_disk.index(word) - 200:on_disk.index(word) + 50]
+    audit = server.admin("GET", "/audit?limit=1000")["data"]
+    assert {r["action"] for r in audit if r["object"] == place} == {"source_credentials.put"} and bearer not in str(audit), audit
+    server.stop()
+    (work / "key").write_text("22" * 32)
+    server.start()
+    assert fetch("kept", "s3://bucket/c", 409)["param"] == "credentials"
+    put(place, {"bearer": bearer})
+    fetch("kept-again", f"{HERE}/kept")
+    assert server.call("DELETE", f"/v1/source_credentials/{place}", key=who).json["deleted"] is True
+    fetch("kept-last", f"{HERE}/kept", 422)
+    put(place, {"bearer": bearer}, by=other)
+    server.admin("DELETE", "/tenants/other")
+    db = sqlite3.connect(f"file:{server.dir}/lorad.db?mode=ro", uri=True)
+    assert db.execute("SELECT count(*) FROM source_secrets").fetchone() == (0,)
+    assert bearer not in server.log_path.read_text() and "hidden-by-acme" not in server.log_path.read_text()
+
+
+def keeps_nothing():
+    """Without the operator's key a server keeps no credentials, and says so."""
+    with Server(settings={"sources.hosts": "localhost"}) as bare:
+        r = bare.call("PUT", "/v1/source_credentials/localhost", {"bearer": "a"}, key=bare.tenant("acme"))
+        assert r.status == 422 and r.json["error"]["code"] == "no_key", r
+
+
 def refused():
     """By our rules, before or behind a redirect: nothing is asked of an address that may not be reached."""
     seen.clear()
@@ -154,7 +220,7 @@ def the_other_side():
     e = fetch("bad", f"{HERE}/plain", 422, sha256="0" * 64)
     assert SHA in e["message"], e
     assert server.call("GET", "/v1/adapters/bad", key=who).status == 404
-    left = list((server.dir / "data/adapters/tmp").glob("*"))
+    left = list((server.dir / "adapters/tmp").glob("*"))
     assert not left, left
 
 
@@ -162,4 +228,4 @@ for each in (STORE, AWAY):
     elsewhere.serve(each, Store, cert, key)
 with server:
     who = server.tenant("acme")
-    run([every_way, by_loractl, credentials, refused, the_other_side])
+    run([every_way, by_loractl, credentials, kept, keeps_nothing, refused, the_other_side])
