@@ -81,9 +81,12 @@ typedef struct server {
     struct batch_runner *batches;  /* gateway/batches/runner.h */
     struct background *background; /* gateway/doors/background.h; NULL: none are taken */
     struct mover *mover;           /* gateway/move/mover.h; NULL: nothing is moved */
-    struct effect_probe *effects;  /* gateway/rest/effect.h; NULL: nothing is measured */
-    storeroom *room;               /* above the floor of the disk */
-    depot *depot;                  /* the fleet's object store; NULL: there is none */
+    struct firsts *firsts;         /* gateway/rest/adapter_first.h; with its call, for openai/ */
+    err_code (*first_fetch)(exchange *x, const char *name, int64_t until_us, int64_t *retry_ms,
+                            err *e);
+    struct effect_probe *effects; /* gateway/rest/effect.h; NULL: nothing is measured */
+    storeroom *room;              /* above the floor of the disk */
+    depot *depot;                 /* the fleet's object store; NULL: there is none */
     _Atomic uint64_t disk_floor_bytes;
     int64_t tenant_share; /* quota on the disk of tenants, where nothing says another */
     upload_env upload;

@@ -193,6 +193,9 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " tenant_id INTEGER NOT NULL REFERENCES tenants(id), host TEXT NOT NULL, kind TEXT NOT NULL,"
     " sealed BLOB NOT NULL, created_us INTEGER NOT NULL, PRIMARY KEY(tenant_id, host)"
     ") STRICT, WITHOUT ROWID;",
+
+    /* 19: from where a tenant's adapters come that nobody has uploaded; '': nowhere */
+    "ALTER TABLE tenants ADD COLUMN source TEXT NOT NULL DEFAULT '';",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

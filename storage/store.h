@@ -50,7 +50,7 @@ typedef struct store_stats {
     store_fleet_stats fleet;
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 18 };
+enum { STORE_SCHEMA_VERSION = 19 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create

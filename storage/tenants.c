@@ -28,7 +28,7 @@ struct tenant_cache {
 #define COLUMNS                                                                                   \
     "id, name, disabled, weight, default_class, classes, models, rpm, tpm, max_concurrent,"       \
     " max_queued, tokens_per_day, tokens_per_month, max_adapters, max_adapter_bytes, generation," \
-    " created_us, updated_us, networks, targets"
+    " created_us, updated_us, networks, targets, source"
 
 bool name_valid(const char *name)
 {
@@ -187,6 +187,7 @@ static void read_row(sql *q, tenant *t)
     t->updated_wall_us = sql_col_int(q, 17);
     sql_col_text(q, 18, t->networks, sizeof t->networks);
     sql_col_text(q, 19, t->targets, sizeof t->targets);
+    sql_col_text(q, 20, t->source, sizeof t->source);
 }
 
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
@@ -263,7 +264,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     const tenant_limits *l = &t->limits;
     sql q;
     sql_begin(&q, db,
-              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
               " ON CONFLICT(id) DO UPDATE SET name=excluded.name, disabled=excluded.disabled,"
               " weight=excluded.weight, default_class=excluded.default_class,"
               " classes=excluded.classes, models=excluded.models, rpm=excluded.rpm,"
@@ -272,7 +273,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
               " tokens_per_month=excluded.tokens_per_month, max_adapters=excluded.max_adapters,"
               " max_adapter_bytes=excluded.max_adapter_bytes, generation=excluded.generation,"
               " updated_us=excluded.updated_us, networks=excluded.networks,"
-              " targets=excluded.targets"
+              " targets=excluded.targets, source=excluded.source"
               " WHERE tenants.generation < excluded.generation");
     sql_int(&q, (int64_t)t->id);
     sql_text(&q, t->name);
@@ -294,6 +295,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, t->updated_wall_us);
     sql_text(&q, t->networks);
     sql_text(&q, t->targets);
+    sql_text(&q, t->source);
     err_code rc = sql_done(&q, "write the tenant", e);
     if (!rc && sqlite3_changes(db) == 0) rc = changed_meanwhile(e);
     return rc;
@@ -318,9 +320,9 @@ static err_code check(const tenant *t, err *e)
     if (!isfinite(t->weight) || t->weight <= 0 || t->weight > 1000)
         return err_set(e, ERR_INPUT, "a tenant's weight is above 0 and at most 1000");
     if (!printable(t->default_class) || !printable(t->classes) || !printable(t->models) ||
-        !printable(t->networks) || !printable(t->targets))
+        !printable(t->networks) || !printable(t->targets) || !printable(t->source))
         return err_set(e, ERR_INPUT,
-                       "classes, models, networks and targets hold no control characters");
+                       "classes, models, networks, targets and source hold no control characters");
     const tenant_limits *l = &t->limits;
     const int64_t all[] = {l->requests_per_minute, l->tokens_per_minute, l->max_concurrent,
                            l->max_queued,          l->tokens_per_day,    l->tokens_per_month,

@@ -33,6 +33,7 @@ typedef struct tenant {
     char classes[TENANT_LIST_MAX];          /* allowed, comma-separated; empty: all */
     char models[TENANT_LIST_MAX];           /* allowed model names, comma-separated; empty: all */
     char targets[TENANT_LIST_MAX]; /* its own in some classes (storage/targets.h); empty: none */
+    char source[TENANT_LIST_MAX];  /* template of where its adapters are; empty: nowhere else */
     char networks[NETWORKS_MAX];   /* CIDR blocks of its clients, comma-separated; empty: all */
     tenant_limits limits;
     uint64_t generation; /* raised by each change */

@@ -108,6 +108,8 @@
       "requests that are to go on at another node") \
     X(EFFECT, "effect_probe.mu", NO_WAIT, ALONE, \
       "versions whose effect on the logits is to be measured") \
+    X(FIRSTS, "firsts.mu", NO_WAIT, ALONE, \
+      "adapters that are fetched because they were asked for, and those that were not there") \
     X(BATCH_JOURNAL, "batch_journal.mu", NO_WAIT, ALONE, \
       "the end of a batch's two files, over each write of a line") \
     X(INFLIGHT, "inflight.mu", NO_WAIT, ALONE, \

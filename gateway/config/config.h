@@ -100,6 +100,7 @@ typedef struct config {
     char sources_hub[CONFIG_TEXT_MAX], sources_s3_endpoint[CONFIG_TEXT_MAX];
     char sources_s3_region[CONFIG_TEXT_MAX], sources_ca_file[CONFIG_TEXT_MAX];
     int64_t sources_timeout_us;
+    int64_t sources_retry_after_us;
 
     char classes_default[CONFIG_TEXT_MAX];
     config_class classes[CLASS_MAX]; /* the most urgent first */

@@ -263,3 +263,30 @@ bool source_file_url(const source *s, const char *file, char out[SOURCE_URL_MAX]
 {
     return snprintf(out, SOURCE_URL_MAX, "%s/%s", s->url, file) < SOURCE_URL_MAX;
 }
+
+#define HOLE "{name}"
+
+bool source_of_template(const char *text, const char *name, char out[SOURCE_URL_MAX])
+{
+    size_t n = 0;
+    for (const char *hole; *text && n < SOURCE_URL_MAX; text = hole) {
+        hole = strstr(text, HOLE);
+        int plain = hole ? (int)(hole - text) : (int)strlen(text);
+        n += (size_t)snprintf(out + n, SOURCE_URL_MAX - n, "%.*s%s", plain, text, hole ? name : "");
+        hole = hole ? hole + strlen(HOLE) : text + plain;
+    }
+    return n < SOURCE_URL_MAX;
+}
+
+err_code source_check_template(const char *text, const source_rules *r, err *e)
+{
+    char filled[SOURCE_URL_MAX];
+    source s;
+    const char *first = strstr(text, "://"), *hole = strstr(text, HOLE);
+    const char *end = first ? strchr(first + 3, '/') : NULL;
+    if (!hole || !end || hole < end)
+        return err_set(e, ERR_INPUT, "it needs " HOLE " behind its host, owner or bucket");
+    if (!source_of_template(text, "name", filled))
+        return err_set(e, ERR_INPUT, "the address is too long");
+    return source_parse(&s, filled, r, e);
+}

@@ -47,6 +47,12 @@ typedef struct source {
 /* ERR_INPUT: what is wrong with the text; ERR_DENIED: the rules do not allow its host. */
 err_code source_parse(source *out, const char *text, const source_rules *r, err *e);
 
+/* A template of sources: "{name}" once or more, behind the first part of the path (so that no name
+ * chooses a host, an owner or a bucket).  Checked with a name in it.  Errors as source_parse(). */
+err_code source_check_template(const char *text, const source_rules *r, err *e);
+/* With a name in its places; false: too long. */
+bool source_of_template(const char *text, const char *name, char out[SOURCE_URL_MAX]);
+
 /* The address of a folder's file; false: too long. */
 bool source_file_url(const source *s, const char *file, char out[SOURCE_URL_MAX]);
 

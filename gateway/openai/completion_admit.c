@@ -107,15 +107,40 @@ static bool resolve_once(completion *c)
     return true;
 }
 
+static bool is_unknown(const completion *c)
+{
+    return c->problem.status == 404 && c->rq.n_adapters == 0;
+}
+
+static bool resolve_again(completion *c)
+{
+    c->problem = (openai_problem){0};
+    return resolve_once(c);
+}
+
+/* Where the tenant's adapters come from elsewhere, by its first request. */
+static bool fetch_model(completion *c)
+{
+    int64_t retry_ms, until_us = clock_now_us() + c->x->conf->classes[c->slo_class].ttft_us;
+    err e;
+    if (!c->srv->first_fetch || !auth_may_use_model(c->x, c->rq.model)) return false;
+    err_code rc = c->srv->first_fetch(c->x, c->rq.model, until_us, &retry_ms, &e);
+    if (rc == ERR_NOT_FOUND) return false;
+    if (!rc) return resolve_again(c);
+    c->problem = (openai_problem){0};
+    exchange_retry_after(c->x, retry_ms);
+    return completion_refuse(c, &e, "model");
+}
+
 /* In a fleet another node may have made it a moment ago. */
 static bool resolve_model(completion *c)
 {
     if (resolve_once(c)) return true;
-    bool unknown = c->problem.status == 404 && c->rq.n_adapters == 0;
-    if (!unknown || !store_in_fleet(c->srv->store)) return false;
-    store_catch_up(c->srv->store, CATCH_UP_US);
-    c->problem = (openai_problem){0};
-    return resolve_once(c);
+    if (is_unknown(c) && store_in_fleet(c->srv->store)) {
+        store_catch_up(c->srv->store, CATCH_UP_US);
+        if (resolve_again(c)) return true;
+    }
+    return is_unknown(c) && fetch_model(c);
 }
 
 /* ---------------------------------------------------------------- tokens -- */

@@ -10,6 +10,7 @@
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
+#include "gateway/rest/source_files.h"
 #include "gateway/server.h"
 #include "storage/sources/source_secrets.h"
 #include "storage/targets.h"
@@ -82,6 +83,7 @@ static void write_tenant(jsonw *w, const tenant *t, bool durable)
     jsonw_str(w, "default_class", t->default_class[0] ? t->default_class : NULL);
     admin_write_list(w, "classes", t->classes);
     write_targets(w, t);
+    jsonw_str(w, "adapter_source", t->source[0] ? t->source : NULL);
     admin_write_list(w, "models", t->models);
     admin_write_list(w, "networks", t->networks);
     write_limit_fields(w, &t->limits);
@@ -180,11 +182,31 @@ static bool take_targets(exchange *x, const cJSON *body, tenant *t)
     return true;
 }
 
+/* "" and null: none. */
+static bool take_source(exchange *x, const cJSON *body, tenant *t)
+{
+    const source_rules rules = source_rules_of(x->conf);
+    const cJSON *v = json_get(body, "adapter_source");
+    err e;
+    if (!v) return true;
+    const char *s = cJSON_IsNull(v) ? "" : cJSON_GetStringValue(v);
+    if (!s || strlen(s) >= sizeof(t->source))
+        err_set(&e, ERR_INPUT, "must be a text shorter than %zu bytes, or null", sizeof(t->source));
+    else if (!*s || !source_check_template(s, &rules, &e)) {
+        snprintf(t->source, sizeof(t->source), "%s", s);
+        return true;
+    }
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", "adapter_source",
+                   "'adapter_source': %s", e.msg);
+    return false;
+}
+
 /* Settings that the body names; the others stay. */
 static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
 {
-    static const char *const known[] = {"name",   "weight",   "default_class", "classes", "models",
-                                        "limits", "disabled", "networks",      "targets", NULL};
+    static const char *const known[] = {
+        "name",     "weight",   "default_class", "classes",        "models", "limits",
+        "disabled", "networks", "targets",       "adapter_source", NULL};
     err e;
     const char *s = NULL;
     bool found = false;
@@ -217,7 +239,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
     return take_list(x, body, "classes", t->classes, sizeof(t->classes)) &&
            take_list(x, body, "models", t->models, sizeof(t->models)) &&
            admin_take_networks(x, body, t->networks) && take_targets(x, body, t) &&
-           take_limits(x, body, &t->limits);
+           take_source(x, body, t) && take_limits(x, body, &t->limits);
 }
 
 static void reply_tenant(exchange *x, int status, const tenant *t)

@@ -16,6 +16,7 @@
 #include "gateway/move/mover.h"
 #include "gateway/net/tls_warm.h"
 #include "gateway/openai/vocabulary.h"
+#include "gateway/rest/adapter_first.h"
 #include "gateway/rest/effect.h"
 #include "gateway/route.h"
 #include "gateway/start/draft_model.h"
@@ -416,6 +417,8 @@ err_code parts_open(parts *p, err *e)
     if (!rc) rc = batch_runner_start(&p->srv.batches, &p->srv, e);
     if (!rc && p->cfg.responses_background)
         rc = background_start(&p->srv.background, &p->srv, (int)p->cfg.responses_background, e);
+    if (!rc) rc = firsts_create(&p->srv.firsts, e);
+    p->srv.first_fetch = first_fetch;
     if (!rc && p->cfg.adapters_probe) rc = effect_start(&p->srv.effects, &p->srv, e);
     if (!rc && *p->cfg.server_fleet_address)
         rc = mover_create(&p->srv.mover, &p->srv, p->tls.cert, e);
@@ -452,6 +455,7 @@ void parts_close(parts *p)
     batch_runner_stop(s->batches);
     background_stop(s->background);
     effect_stop(s->effects);
+    firsts_destroy(s->firsts);
     mover_destroy(s->mover);
     spans_destroy(s->spans);
     stats_destroy(s->stats);

@@ -34,6 +34,16 @@ _rule("source-secrets.sealed", "storage/sources/source_secrets.c",
       "if (!seal_close(key, label, text, strlen(text), w.sealed))", "if (!key || !memcpy(w.sealed, text, strlen(text)))",
       "e2e.test_sources", "credentials that a tenant keeps are encrypted on the disk")
 
+_rule("first.bounded", "gateway/rest/adapter_first.c",
+      "if (!one && n_tenant >= OF_TENANT_MAX) return no_such(name, e);", "",
+      "e2e.test_first_request", "names that are not there do not make a tenant's template ask without end")
+_rule("first.one-flight", "gateway/rest/adapter_first.c",
+      "if (strcmp(one->name, name) == 0) hit = one;", "if (!one->running && strcmp(one->name, name) == 0) hit = one;",
+      "e2e.test_first_request", "who asks while an adapter is fetched waits for that fetch")
+_rule("first.template-host", "gateway/fetch/source.c",
+      "if (!hole || !end || hole < end)", "if (!hole || !end)",
+      "e2e.test_first_request", "no name chooses a template's host")
+
 # ---- a fleet's object store ------------------------------------------------------------------
 
 _rule("depot.digest-checked", "adapters/store/depot.c",

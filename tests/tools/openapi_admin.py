@@ -8,7 +8,7 @@ SCOPE = {"enum": ["inference", "adapters.read", "adapters.write", "admin", "admi
 LIMITS = obj({n: COUNT for n in LIMIT_NAMES})
 TARGET = obj({n: maybe(INT) for n in ("ttft_ms", "tpot_ms")})
 TENANT = obj({"object": {"const": "tenant"}, "id": STR, "name": STR, "state": {"enum": ["active", "disabled"]}, "weight": NUM,
-              "default_class": maybe(STR), "classes": arr(STR), "targets": {**ANY, "additionalProperties": TARGET},
+              "default_class": maybe(STR), "classes": arr(STR), "adapter_source": maybe(STR), "targets": {**ANY, "additionalProperties": TARGET},
               "models": arr(STR), "networks": arr(STR), "limits": LIMITS,
               "generation": COUNT, "created": COUNT, "durable": {"const": False}}, optional=["durable"])
 KEY = obj({"object": {"const": "key"}, "id": STR, "key": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
@@ -73,7 +73,7 @@ TARGET_MS = {"type": ["integer", "null"], "minimum": 1, "maximum": 86400000}
 NEW_TARGET = {**obj({"ttft_ms": TARGET_MS, "tpot_ms": TARGET_MS}, optional=("ttft_ms", "tpot_ms")), "type": ["object", "null"]}
 TENANT_SET = {"weight": {"type": ["number", "null"], "minimum": 0.001, "maximum": 1000}, "disabled": opt(BOOL),
               "default_class": opt(CLASS), "classes": NAMES, "models": NAMES,
-              "targets": {"type": ["object", "null"], "propertyNames": CLASS, "additionalProperties": NEW_TARGET},
+              "adapter_source": opt({"type": "string", "maxLength": 511}), "targets": {"type": ["object", "null"], "propertyNames": CLASS, "additionalProperties": NEW_TARGET},
               "networks": NETWORKS, "limits": {**NEW_LIMITS, "type": ["object", "null"]}}
 TENANT_NEW = obj({"name": TENANT_NAME, **TENANT_SET}, optional=TENANT_SET)
 TENANT_PATCH = obj({"name": opt(TENANT_NAME), **TENANT_SET}, optional=["name", *TENANT_SET])

@@ -24,6 +24,7 @@ static const column tenant_columns[] = {
     {"CLASSES", "classes", CELL_LIST, true},
     {"TARGETS", "targets", CELL_LIST, true},
     {"MODELS", "models", CELL_LIST, true},
+    {"SOURCE", "adapter_source", CELL_TEXT, true},
     {"NETWORKS", "networks", CELL_LIST, true},
     {"QUEUED", "limits.max_queued", CELL_LIMIT, true},
     {"TOK/DAY", "limits.tokens_per_day", CELL_LIMIT, true},
@@ -111,7 +112,8 @@ static bool take_targets(const ctl *c, cJSON *body)
 static bool take_settings(ctl *c, cJSON *body)
 {
     const char *weight = cli_value(&c->cli, "weight"), *class = cli_value(&c->cli, "class"),
-               *classes = cli_value(&c->cli, "classes"), *models = cli_value(&c->cli, "models");
+               *classes = cli_value(&c->cli, "classes"), *models = cli_value(&c->cli, "models"),
+               *source = cli_value(&c->cli, "source");
     if (weight) {
         char *end;
         double v = strtod(weight, &end);
@@ -124,6 +126,7 @@ static bool take_settings(ctl *c, cJSON *body)
     if (class) (void)cJSON_AddStringToObject(body, "default_class", class);
     if (classes) (void)cJSON_AddItemToObject(body, "classes", ctl_words(classes));
     if (models) (void)cJSON_AddItemToObject(body, "models", ctl_words(models));
+    if (source) (void)cJSON_AddStringToObject(body, "adapter_source", source);
     take_networks(c, body);
     if (!take_targets(c, body)) return false;
     const char *pairs[CLI_OPTIONS_MAX];

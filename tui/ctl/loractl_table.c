@@ -51,7 +51,10 @@ static const cli_option showing[] = {
         {"classes", 0, "A,B", "Classes that may be asked for", NULL},                          \
         {"target", 0, "CLASS=TTFT,TPOT",                                                       \
          "Its own targets in a class (300ms,40ms; none: the class's); may be repeated", NULL}, \
-        {"models", 0, "A,B", "Models that may be asked for", NULL}, NETWORKS,                  \
+        {"models", 0, "A,B", "Models that may be asked for", NULL},                            \
+        {"source", 0, "TEMPLATE",                                                              \
+         "Where adapters come from at first use (hf://acme/{name}); empty: nowhere", NULL},    \
+        NETWORKS,                                                                              \
     {                                                                                          \
         "limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL      \
     }

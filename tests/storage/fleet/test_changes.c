@@ -87,7 +87,7 @@ static void both(const char *text)
 }
 
 #define TENANT(id, name) \
-    "INSERT INTO tenants VALUES(" #id ",'" name "',0,1,'','','',0,0,0,0,0,0,0,0,1,5,5,'','');"
+    "INSERT INTO tenants VALUES(" #id ",'" name "',0,1,'','','',0,0,0,0,0,0,0,0,1,5,5,'','','');"
 #define KEY(id, tenant) \
     "INSERT INTO api_keys VALUES(" #id "," #tenant ",'p" #id "','k',1,0,0,0,0,5,0,0,'');"
 #define SECRET(id, key) "INSERT INTO key_secrets VALUES(" #id "," #key ",zeroblob(32),5,0);"
