@@ -339,7 +339,8 @@ const char *be_extra_name(int bit)
                                               "attention sinks",
                                               "attention over latents",
                                               "attention in chunks",
-                                              "queries that grow with their position"};
+                                              "queries that grow with their position",
+                                              "first tokens that stay beside a window"};
     assert(bit >= 0 && bit < EXTRAS);
     return names[bit];
 }
@@ -354,6 +355,8 @@ static void check_shape(const backend *be, const attn_shape *s)
     assert(s->cap >= 0 && (s->cap == 0 || takes(be, EXTRA_SCORE_CAP)));
     assert(!s->layer_window || takes(be, EXTRA_WINDOWS));
     assert(!s->chunked || takes(be, EXTRA_CHUNKS));
+    assert(s->kept == 0 || (takes(be, EXTRA_KEPT) && s->kept > 0 && s->window > 0));
+    assert(s->kept == 0 || (!s->chunked && !s->layer_window && s->v_dim == 0));
     assert(s->v_dim >= 0 && (s->v_dim == 0 || takes(be, EXTRA_LATENT)));
     assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);
     assert(s->n_head >= s->n_kv_head && s->n_head % s->n_kv_head == 0 && s->window >= 0);

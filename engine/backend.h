@@ -87,7 +87,8 @@ enum {
     EXTRA_LATENT = 1 << 11,    /* be_latent_norm(), be_latent_spread(); values of another size */
     EXTRA_CHUNKS = 1 << 12,    /* attn_shape.chunked */
     EXTRA_TEMPER = 1 << 13,    /* rope_table.q_scale */
-    EXTRAS = 14,
+    EXTRA_KEPT = 1 << 14,      /* attn_shape.kept */
+    EXTRAS = 15,
 };
 
 /* One of them in words: "soft-capped scores". */
@@ -102,6 +103,9 @@ typedef struct attn_shape {
     float cap;     /* scores become cap * tanh(score / cap); 0: they do not */
     int v_dim;     /* of a head's values, and of its answer; 0: head_dim */
     bool chunked;  /* a window does not slide: a row sees its own run of so many positions */
+    /* The first positions, which each row sees beside its sliding window, of the same width in all
+     * layers; 0: none.  A row's distance to them is counted within what it sees (attn_near()). */
+    int kept;
     /* [n_layer], borrowed as long as the pool: each layer's window where they differ; `window` is
      * then the widest of them.  NULL: it is that of all layers. */
     const int *layer_window;
@@ -116,8 +120,16 @@ static inline int attn_window(const attn_shape *s, int layer)
 static inline int attn_from(const attn_shape *s, int layer, int pos)
 {
     int window = attn_window(s, layer);
-    if (window == 0 || pos < window) return 0;
+    if (window == 0 || pos < window + s->kept) return 0; /* what is kept joins the window */
     return s->chunked ? pos - pos % window : pos - window + 1;
+}
+
+/* Where a row at `pos` stands for the positions that are kept: as if nothing lay between them and
+ * its window (Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"). */
+static inline int attn_near(const attn_shape *s, int pos)
+{
+    int most = s->kept + s->window - 1;
+    return s->kept > 0 && pos > most ? most : pos;
 }
 
 static inline int attn_v_dim(const attn_shape *s)
@@ -388,12 +400,14 @@ void be_latent_spread(backend *be, float *k, float *v, const float *kv, const fl
 
 /* In place on q [n_rows][n_head*head_dim] and k [n_rows][n_kv_head*head_dim]: optional RMS norm
  * per head (q_norm, k_norm f32 [head_dim] or NULL), rotation by pos, then K and V go to the
- * pages of each sequence. */
+ * pages of each sequence.  With attn_shape.kept q is [2][n_rows][..]: the second half becomes what
+ * the first was, normed and rotated by attn_near() (EXTRA_KEPT). */
 void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                     const float *q_norm, const float *k_norm, float norm_eps,
                     const rope_table *rope, const step *s, int layer);
 
-/* Causal attention of each row over its sequence's pages, with the layer's window.  sinks f32
+/* Causal attention of each row over its sequence's pages, with the layer's window; of what is kept
+ * before it, with the second half of q.  No page that lies between the two is read.  sinks f32
  * [n_head] in backend memory, or NULL: one more score for each head, which belongs to no position:
  * it takes its share of the softmax and adds nothing (EXTRA_SINKS). */
 void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,

@@ -206,6 +206,11 @@ static void append_row(const append_job *j, const step_seq *sq, int row)
     float *q = j->q + (size_t)row * sh->n_head * d;
     float *k = j->k + (size_t)row * sh->n_kv_head * d;
     const float *v = j->v + (size_t)row * sh->n_kv_head * v_dim;
+    float *near = q + (size_t)j->s->n_rows * sh->n_head * d;
+    for (int h = 0; h < sh->n_head && sh->kept > 0; h++) {
+        memcpy(near + h * d, q + h * d, (size_t)d * sizeof(*q));
+        j->kern->rope(near + h * d, j->q_norm, j->eps, j->rope, attn_near(sh, pos), d);
+    }
     for (int h = 0; h < sh->n_head; h++) {
         j->kern->rope(q + h * d, j->q_norm, j->eps, j->rope, pos, d);
     }
@@ -293,23 +298,26 @@ static int split_of(int pos)
     return pos / (SPLIT_PAGES * CPU_PAGE_TOKENS);
 }
 
-/* Splits that rows of a sequence see. */
+/* Splits that rows of a sequence see, with what is kept. */
 static int splits_of(const attend_job *j, const step_seq *sq)
 {
-    int from = attn_from(&j->kv->head.shape, j->layer, sq->pos0);
-    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(from) + 1;
+    const attn_shape *sh = &j->kv->head.shape;
+    int from = attn_from(sh, j->layer, sq->pos0);
+    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(from) + 1 + (sh->kept > 0);
 }
 
 static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
 {
     const attn_shape *sh = &j->kv->head.shape;
     int group = sh->n_head / sh->n_kv_head, d = sh->head_dim;
+    size_t all = sh->kept > 0 ? (size_t)j->s->n_rows * sh->n_head : 0;
     int pair = item / sh->n_kv_head * ATTEND_ROWS, pairs = sq->n_rows * group;
     attend_item it = {.kv_head = item % sh->n_kv_head, .page = sq->page};
     for (; it.n < ATTEND_ROWS && pair < pairs; it.n++, pair++) {
         int row = sq->row0 + pair / group, head = it.kv_head * group + pair % group;
         size_t at = (size_t)row * sh->n_head + head;
         it.rows[it.n] = (attend_row){.q = j->q + at * d,
+                                     .q_kept = j->q + (all + at) * d,
                                      .out = j->out + at * attn_v_dim(sh),
                                      .sink = j->sinks ? j->sinks[head] : -INFINITY,
                                      .pos = j->s->pos[row]};
@@ -321,8 +329,10 @@ static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
     return it;
 }
 
-static void sum_split(const attend_job *j, attend_part *part, const attend_item *it, int at)
+/* The n-th of its splits. */
+static void sum_split(const attend_job *j, attend_part *part, const attend_item *it, int n)
 {
+    int kept = j->kv->head.shape.kept > 0, at = n < kept ? SPLIT_KEPT : it->first + n - kept;
     j->kern->split(part, j->kv, it->rows, it->n, it->page, j->layer, it->kv_head, at);
 }
 
@@ -335,9 +345,10 @@ static void run_item(const attend_job *j, const attend_item *it)
 {
     alignas(64) char all_bytes[PART_BYTES_MAX], part_bytes[PART_BYTES_MAX];
     attend_part *all = (void *)all_bytes, *part = (void *)part_bytes;
-    sum_split(j, all, it, it->first);
-    for (int at = it->first + 1; at <= it->last; at++) {
-        sum_split(j, part, it, at);
+    int n = it->last - it->first + 1 + (j->kv->head.shape.kept > 0);
+    sum_split(j, all, it, 0);
+    for (int i = 1; i < n; i++) {
+        sum_split(j, part, it, i);
         j->kern->merge(all, part, it->n, j->kv->d_pad);
     }
     finish(j, it, all);
@@ -362,7 +373,7 @@ static void attend_thread(void *arg, int thread)
         }
         attend_item it = item_of(j, &j->s->seq[seq], (i - before) / splits);
         if (j->parts)
-            sum_split(j, part_of(j, i), &it, it.first + (i - before) % splits);
+            sum_split(j, part_of(j, i), &it, (i - before) % splits);
         else
             run_item(j, &it);
     }
@@ -398,7 +409,7 @@ static int few_items(const cpu_state *cpu)
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim)
 {
     if (pool_threads(cpu->pool) == 1) return 0;
-    return (size_t)few_items(cpu) * (size_t)(split_of(context) + 1) *
+    return (size_t)few_items(cpu) * (size_t)(split_of(context) + 2) *
            attend_part_bytes(padded(head_dim));
 }
 

@@ -33,9 +33,10 @@ typedef struct cpu_kv {
 
 /* One query row of one head. */
 typedef struct attend_row {
-    const float *q; /* [head_dim] */
-    float *out;     /* [attn_v_dim()] */
-    float sink;     /* a score of its head's own; -INFINITY: none */
+    const float *q;      /* [head_dim] */
+    const float *q_kept; /* the same, for what is kept before the window */
+    float *out;          /* [attn_v_dim()] */
+    float sink;          /* a score of its head's own; -INFINITY: none */
     int pos;
 } attend_row;
 
@@ -51,6 +52,8 @@ static inline size_t attend_part_bytes(int d_pad)
 {
     return sizeof(attend_part) + sizeof(float) * ATTEND_ROWS * (size_t)d_pad;
 }
+
+enum { SPLIT_KEPT = -1 }; /* what is kept before the window: a split of its own, the first */
 
 /* Split `at` for up to ATTEND_ROWS rows that share a sequence and a kv head, ascending
  * positions. */

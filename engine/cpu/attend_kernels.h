@@ -186,30 +186,32 @@ static void page_of(const page_work *p, dtype type)
     }
 }
 
-/* The first slot that a row sees of the page that begins at `base`, and one past the last. */
-static int slot_from(const attn_shape *sh, int layer, int pos, int base)
+/* The first slot that a row sees of the page that begins at `base`, and one past the last; of what
+ * is kept, if its window does not reach there. */
+static int slot_from(const attn_shape *sh, int layer, int pos, int base, bool kept)
 {
-    int from = attn_from(sh, layer, pos);
+    int from = kept ? 0 : attn_from(sh, layer, pos);
     return from > base ? from - base : 0;
 }
 
-static int slot_to(int pos, int base)
+static int slot_to(const attn_shape *sh, int layer, int pos, int base, bool kept)
 {
-    return pos + 1 - base < PAGE ? pos + 1 - base : PAGE;
+    int to = !kept ? pos + 1 : attn_from(sh, layer, pos) > 0 ? sh->kept : 0;
+    return to - base < PAGE ? to - base : PAGE;
 }
 
 /* Neighbours with the same range share the loads of K and V. */
 static void rows_of_page(page_work p, const attn_shape *sh, int layer, const attend_row *rows,
-                         int n, int base)
+                         int n, int base, bool kept)
 {
     for (int r = 0; r < n; r += p.n) {
         p.r0 = r;
         p.n = 1;
-        p.lo = slot_from(sh, layer, rows[r].pos, base);
-        p.hi = slot_to(rows[r].pos, base);
+        p.lo = slot_from(sh, layer, rows[r].pos, base, kept);
+        p.hi = slot_to(sh, layer, rows[r].pos, base, kept);
         if (p.lo >= p.hi) continue;
-        while (r + p.n < n && slot_from(sh, layer, rows[r + p.n].pos, base) == p.lo &&
-               slot_to(rows[r + p.n].pos, base) == p.hi)
+        while (r + p.n < n && slot_from(sh, layer, rows[r + p.n].pos, base, kept) == p.lo &&
+               slot_to(sh, layer, rows[r + p.n].pos, base, kept) == p.hi)
             p.n++;
         page_of(&p, sh->kv_type);
     }
@@ -219,16 +221,22 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
                   const int32_t *page, int layer, int kv_head, int at)
 {
     const attn_shape *sh = &kv->head.shape;
+    const bool kept = at == SPLIT_KEPT;
     alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
     for (int r = 0; r < n; r++) {
+        const float *from = kept ? rows[r].q_kept : rows[r].q;
         part->max[r] = -INFINITY;
         part->sum[r] = 0;
-        for (int i = 0; i < sh->head_dim; i++) q[r][i] = rows[r].q[i] * sh->scale;
+        for (int i = 0; i < sh->head_dim; i++) q[r][i] = from[i] * sh->scale;
     }
     memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
     int first = attn_from(sh, layer, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
     if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
     if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
+    if (kept) { /* the last row's window is the first to leave them behind */
+        first = 0;
+        last = attn_from(sh, layer, rows[n - 1].pos) > 0 ? (sh->kept - 1) / PAGE : -1;
+    }
     for (int b = first; b <= last; b++) {
         int soon = b < last ? b + 1 : b;
         page_work p = {.part = part,
@@ -241,7 +249,7 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
                        .next = kv_k(kv, page[soon], layer, kv_head)};
         p.k_scale = kv_scales(p.k, kv->k_bytes);
         p.v_scale = kv_scales(p.v, kv->v_bytes);
-        rows_of_page(p, sh, layer, rows, n, b * PAGE);
+        rows_of_page(p, sh, layer, rows, n, b * PAGE, kept);
     }
 }
 

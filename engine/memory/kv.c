@@ -202,8 +202,17 @@ bool kv_claim(kv_pages *kv, int n, bool fresh)
     return got;
 }
 
-int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens, int32_t *pages,
-             int cap)
+void kv_unseen(const kv_pages *kv, const kv_sight *see, int n_tokens, int *from, int *to)
+{
+    int page = kv->page_tokens, first = n_tokens - see->window + 1;
+    *from = *to = (see->kept + page - 1) / page;
+    if (see->window == 0 || first <= 0) return;
+    int end = first / page < n_tokens / page - 1 ? first / page : n_tokens / page - 1;
+    if (end > *to) *to = end;
+}
+
+int kv_match(kv_pages *kv, const kv_domain *d, const kv_sight *see, const int32_t *tokens,
+             int n_tokens, int32_t *pages, int cap)
 {
     assert(cap >= 0 && n_tokens >= 0);
     if (!kv->cache) return 0;
@@ -216,9 +225,16 @@ int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_toke
         hash = page_hash(hash, &key, block, kv->page_tokens);
         int i = find(kv, &key, parent, hash, block);
         if (i == NONE) break;
-        hold(kv, i);
         pages[n++] = i;
         parent = i;
+    }
+    int from, to;
+    kv_unseen(kv, see, n * kv->page_tokens, &from, &to);
+    for (int i = 0; i < n; i++) {
+        if (i >= from && i < to)
+            pages[i] = KV_GONE;
+        else
+            hold(kv, pages[i]);
     }
     devmem_unlock(kv->arena);
     return n;
@@ -229,6 +245,7 @@ static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int 
 {
     int i = pages[index], parent = index ? pages[index - 1] : NONE;
     assert(index >= 0 && i >= 0 && i < kv->n_pages && parent < kv->n_pages);
+    assert(index == 0 || parent >= 0);
     page_info *p = &kv->page[i];
     assert(p->refs > 0);
     if (!kv->cache || p->published) return;

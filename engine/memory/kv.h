@@ -23,6 +23,8 @@
 
 typedef struct kv_pages kv_pages;
 
+enum { KV_GONE = -1 }; /* in a block table: the page was given back, and nobody reads it */
+
 /* Who may share: equal domains only, and what lies before `from` with all of that isolation. */
 typedef struct kv_domain {
     uint8_t digest[LORA_DIGEST_BYTES]; /* of the adapter; zero for the base */
@@ -45,14 +47,24 @@ int kv_available(const kv_pages *kv, bool fresh);
  * before; 0 gives the promise up.  False: there are not so many. */
 bool kv_claim(kv_pages *kv, int n, bool fresh);
 
+/* Which of a sequence's pages its next row sees: the first `kept` tokens and the last `window`;
+ * window 0: all. */
+typedef struct kv_sight {
+    int kept, window;
+} kv_sight;
+
+/* Of a sequence with n_tokens computed, pages [*from, *to) are needed no more; *from may be *to.
+ * The page before the next one stays: it is the next one's parent. */
+void kv_unseen(const kv_pages *kv, const kv_sight *see, int n_tokens, int *from, int *to);
+
 /* Longest chain of published pages that begins `tokens`, at most `cap` pages and never all of the
- * tokens' last one (so that something is left to compute).  Each page is held.  Returns how
- * many. */
-int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens, int32_t *pages,
-             int cap);
+ * tokens' last one (so that something is left to compute).  Each page is held, but those that
+ * kv_unseen() names are KV_GONE.  Returns how many. */
+int kv_match(kv_pages *kv, const kv_domain *d, const kv_sight *see, const int32_t *tokens,
+             int n_tokens, int32_t *pages, int cap);
 
 /* Publishes the full page `index` of a sequence; `pages` is its block table, whose pages before
- * `index` are published (else nothing happens); tokens: the page's own page_tokens. */
+ * `index` are published (else nothing happens), the one before is there; tokens: the page's own page_tokens. */
 void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
                 const int32_t *tokens);
 

@@ -86,35 +86,47 @@ void swap_destroy(swap_pool *sw)
     free(sw);
 }
 
+/* How many of n are there. */
+static int count(const int32_t *at, int n)
+{
+    int all = 0;
+    for (int i = 0; i < n; i++) all += at[i] >= 0;
+    return all;
+}
+
 bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot)
 {
     assert(n >= 0);
-    if (n > sw->n_free) return false;
+    int some = count(page, n);
+    if (some > sw->n_free) return false;
     int64_t t0 = clock_now_us();
     for (int i = 0; i < n; i++) {
-        slot[i] = sw->free_slot[--sw->n_free];
-        be_kv_save(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
+        slot[i] = page[i] < 0 ? -1 : sw->free_slot[--sw->n_free];
+        if (slot[i] >= 0) be_kv_save(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
     }
     be_kv_copied(sw->be);
-    sw->n_saved += (uint64_t)n;
-    if (n > 0) sw->save_us += newest * ((double)(clock_now_us() - t0) / n - sw->save_us);
+    sw->n_saved += (uint64_t)some;
+    if (some > 0) sw->save_us += newest * ((double)(clock_now_us() - t0) / some - sw->save_us);
     return true;
 }
 
 void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page)
 {
-    assert(n >= 0 && n <= sw->n_slot - sw->n_free); /* no more than were saved */
+    int some = count(slot, n);
+    assert(n >= 0 && some <= sw->n_slot - sw->n_free); /* no more than were saved */
     int64_t t0 = clock_now_us();
-    for (int i = 0; i < n; i++) be_kv_load(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
+    for (int i = 0; i < n; i++)
+        if (slot[i] >= 0) be_kv_load(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
     be_kv_copied(sw->be);
-    sw->n_loaded += (uint64_t)n;
-    if (n > 0) sw->load_us += newest * ((double)(clock_now_us() - t0) / n - sw->load_us);
+    sw->n_loaded += (uint64_t)some;
+    if (some > 0) sw->load_us += newest * ((double)(clock_now_us() - t0) / some - sw->load_us);
 }
 
 void swap_drop(swap_pool *sw, const int32_t *slot, int n)
 {
     for (int i = n - 1; i >= 0; i--) {
-        assert(sw->n_free < sw->n_slot && slot[i] >= 0 && slot[i] < sw->n_slot);
+        if (slot[i] < 0) continue;
+        assert(sw->n_free < sw->n_slot && slot[i] < sw->n_slot);
         sw->free_slot[sw->n_free++] = slot[i];
     }
 }

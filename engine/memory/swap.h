@@ -29,7 +29,8 @@ err_code swap_create(swap_pool **out, backend *be, kv_pool *kv, size_t page_byte
                      err *e);
 void swap_destroy(swap_pool *sw);
 
-/* Copies n pages out and names where they are in slot[n].  False, and nothing is done: no room. */
+/* Copies n pages out and names where they are in slot[n]; negative ones are none, and stay so.
+ * False, and nothing is done: no room. */
 bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot);
 /* Copies one slot's content into each page; the slots stay in use. */
 void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page);

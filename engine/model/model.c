@@ -66,7 +66,7 @@ static err_code scratch_create(model *m, err *e)
     int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
     m->x = rows_alloc(m, c->dim);
     m->h = rows_alloc(m, c->dim);
-    m->q = rows_alloc(m, q);
+    m->q = rows_alloc(m, c->kept > 0 ? 2 * q : q);
     m->k = rows_alloc(m, kv);
     m->v = rows_alloc(m, lat->rank ? lat->n_head * lat->v : kv);
     m->attn = rows_alloc(m, lat->rank ? lat->n_head * lat->v : q);
@@ -149,6 +149,7 @@ static err_code ropes_create(model *m, err *e)
     const model_config *c = &m->cfg;
     err_code rc =
         rope_create(&m->rope, m->be, &c->rope, c->max_pos, c->rope_pairs, m->rope_divisors, e);
+    m->rope.exact = c->kept > 0;
     bool two = c->window > 0 && !rope_config_same(&c->rope, &c->local_rope);
     if (rc || !two) return rc;
     return rope_create(&m->local_rope, m->be, &c->local_rope, c->max_pos, c->rope_pairs, NULL, e);
@@ -180,7 +181,7 @@ static unsigned extras_of(const model *m)
            (logits ? EXTRA_LOGITS : 0U) | (c->qk_norm_whole ? EXTRA_WIDE_NORM : 0U) |
            (c->sinks ? EXTRA_SINKS : 0U) | (c->latent.rank ? EXTRA_LATENT : 0U) |
            (c->chunked && c->window ? EXTRA_CHUNKS : 0U) | (c->q_scale > 0 ? EXTRA_TEMPER : 0U) |
-           (c->ungated ? EXTRA_NO_GATE : 0U) |
+           (c->ungated ? EXTRA_NO_GATE : 0U) | (c->kept > 0 ? EXTRA_KEPT : 0U) |
            (c->experts.route.n ? EXTRA_EXPERTS | EXTRA_SUMS : 0U);
 }
 
@@ -218,6 +219,8 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
     m->packed_floor_bytes = options->packed_floor_bytes;
     m->weights = options->weights;
     m->max_context = options->max_context;
+    m->stream_sinks = options->sinks;
+    m->stream_window = options->window;
 
     bool ok = m->dir && !m->packed_dir == !options->packed_dir;
     err_code rc = ok ? model_config_read(dir, &m->cfg, e)
@@ -225,6 +228,8 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
     m->kv_type = model_kv_type(&m->cfg, "auto");
     if (m->cfg.type == DT_F16 && be_caps(be)->f16_kv) m->kv_type = DT_F16;
     if (m->max_context > 0 && m->max_context < m->cfg.max_pos) m->cfg.max_pos = m->max_context;
+    if (!rc && (m->stream_sinks > 0 || m->stream_window > 0))
+        rc = model_config_stream(&m->cfg, m->stream_sinks, m->stream_window, m->max_context, e);
     if (!rc) rc = windows_create(m, e);
     if (!rc) rc = check_backend(m, e);
     if (!rc) rc = model_weights_load(m, dir, e);
@@ -274,8 +279,8 @@ static bool same_model(const model_config *a, const model_config *b)
            a->window == b->window && a->norm_eps == b->norm_eps && a->qkv_bias == b->qkv_bias &&
            a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias && a->tied == b->tied &&
            a->sinks == b->sinks && a->qk_unit == b->qk_unit && a->chunked == b->chunked &&
-           a->q_scale == b->q_scale && a->q_floor == b->q_floor && a->q_rank == b->q_rank &&
-           memcmp(&a->latent, &b->latent, sizeof(a->latent)) == 0 &&
+           a->kept == b->kept && a->q_scale == b->q_scale && a->q_floor == b->q_floor &&
+           a->q_rank == b->q_rank && memcmp(&a->latent, &b->latent, sizeof(a->latent)) == 0 &&
            same_experts(&a->experts, &b->experts) && a->act == b->act &&
            a->score_scale == b->score_scale && a->score_cap == b->score_cap &&
            a->embed_scale == b->embed_scale && a->residual_scale == b->residual_scale &&
@@ -295,7 +300,9 @@ err_code model_reload(model *m, err *e)
     const model_options options = {.packed_dir = m->packed_dir,
                                    .packed_floor_bytes = m->packed_floor_bytes,
                                    .weights = m->weights,
-                                   .max_context = m->max_context};
+                                   .max_context = m->max_context,
+                                   .sinks = m->stream_sinks,
+                                   .window = m->stream_window};
     err_code rc = model_load_with(&fresh, m->dir, m->be, m->max_rows, m->max_logits, &options, e);
     if (rc) return rc;
     rc = model_allow_added(fresh, m->cfg.added_max, m->cfg.vocab_least, e);
@@ -346,6 +353,7 @@ attn_shape model_attn_shape(const model *m)
         .cap = c->score_cap,
         .v_dim = c->latent.rank ? c->latent.v : 0,
         .chunked = c->chunked,
+        .kept = c->kept,
     };
 }
 

@@ -82,6 +82,7 @@ typedef struct model_config {
     int q_rank;                  /* of a latent of queries; 0: there is none */
     bool qk_unit; /* queries and keys are normed without weights, where positions turn them */
     bool chunked; /* windows do not slide (attn_shape.chunked) */
+    int kept;     /* first tokens that stay beside the window (model_config_stream()); 0: none */
     float q_scale, q_floor;       /* of layers without positions (rope_table.q_scale); 0: none */
     bool sinks;                   /* of attention: a learnt score for each head */
     bool ungated;                 /* the MLP has no gate: PROJ_GATE is nowhere */
@@ -120,6 +121,11 @@ typedef struct model_config {
 /* Reads and checks config.json (and generation_config.json where there is one) of the model at
  * `path`: a directory, or a GGUF, whose keys say the same. */
 err_code model_config_read(const char *path, model_config *out, err *e);
+
+/* Makes it a model of streams: each token sees the first `sinks` tokens and the last `window` ones,
+ * at positions within these (attn_shape.kept), so that `max_context` is no bound of the model's.
+ * ERR_UNSUPPORTED names what cannot be served so; ERR_INPUT: it was not trained on so many. */
+err_code model_config_stream(model_config *c, int sinks, int window, int max_context, err *e);
 
 /* What the matrices become in memory; the input table stays as it is. */
 typedef enum {
@@ -175,7 +181,8 @@ typedef struct model_options {
     const char *packed_dir;
     uint64_t packed_floor_bytes; /* that must stay free on its disk */
     weights_form weights;
-    int max_context; /* positions that will be served; 0: all that the model has */
+    int max_context;   /* positions that will be served; 0: all that the model has */
+    int sinks, window; /* of model_config_stream(); 0: neither */
 } model_options;
 err_code model_load_with(model **out, const char *dir, backend *be, int max_rows, int max_logits,
                          const model_options *options, err *e);

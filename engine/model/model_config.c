@@ -915,3 +915,38 @@ bool model_proj_has_bias(const model_config *c, proj p)
     if (c->latent.rank && (p == PROJ_Q || p == PROJ_V)) return false;
     return p < PROJ_O ? c->qkv_bias : c->mlp_bias;
 }
+
+/* ------------------------------------------------------------------------ streams -- */
+
+/* What would not mean the same with tokens left out of the middle; NULL: nothing. */
+static const char *holds_no_stream(const model_config *c)
+{
+    if (c->latent.rank > 0) return "attention over latents";
+    if (c->window > 0) return c->chunked ? "chunks of its own" : "windows of its own";
+    if (c->sinks) return "learnt sinks";
+    if (c->q_scale > 0) return "queries that grow with their position";
+    return c->rope.kind == ROPE_LONG ? "longrope, whose factors are chosen by the context" : NULL;
+}
+
+err_code model_config_stream(model_config *c, int sinks, int window, int max_context, err *e)
+{
+    const char *why = holds_no_stream(c);
+    if (sinks < 1 || window < 1)
+        return err_set(e, ERR_INPUT,
+                       "attention_sinks and attention_window are both at least 1, or both 0");
+    if (why)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "attention sinks are not supported for a model of the family %s with %s",
+                       c->family, why);
+    if (sinks > c->max_pos - window)
+        return err_set(e, ERR_INPUT,
+                       "%d attention sinks and a window of %d tokens are no part of the %d "
+                       "positions that the model was made for",
+                       sinks, window, c->max_pos);
+    c->kept = sinks;
+    c->window = window;
+    for (int i = 0; i < c->n_layer; i++) set_window(c, i, true);
+    c->local_rope = c->rope;
+    if (max_context > 0) c->max_pos = max_context;
+    return ERR_NONE;
+}

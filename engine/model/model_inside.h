@@ -42,8 +42,8 @@ struct model {
     uint64_t packed_floor_bytes;
     weights_form weights;
     int max_rows, max_logits;
-    int max_context; /* of model_options */
-    int *window;     /* [n_layer] where layers differ, else NULL */
+    int max_context, stream_sinks, stream_window; /* of model_options */
+    int *window;                                  /* [n_layer] where layers differ, else NULL */
     dtype kv_type;
 
     /* weights, made by model_weights_load() */

@@ -328,8 +328,9 @@ static err_code upload(rope_tables *t, backend *be, float *table, double (*fn)(d
     float *v = t->chunk;
     for (int pos = from; pos < to; pos++) {
         for (size_t i = 0; i < half; i++) {
-            float angle = (float)pos * t->inv_freq[i]; /* rounded to f32 as the reference does */
-            *v++ = (float)fn((double)angle) * t->factor;
+            double angle = (double)pos * (double)t->inv_freq[i];
+            if (!t->exact) angle = (double)(float)angle; /* rounded as the reference does */
+            *v++ = (float)fn(angle) * t->factor;
         }
     }
     err_code rc = be_upload(be, table + (size_t)from * half, t->chunk,

@@ -141,7 +141,7 @@ void request_go_on(request *rq)
     assert(rq->n_popped == atomic_load(&rq->n_pushed) && !rq->grammar && !rq->pool);
     rq->n_given = rq->n_popped;
     rq->again = true;
-    rq->n_page = rq->n_swapped = rq->n_computed = rq->n_ahead = 0;
+    rq->n_page = rq->n_gone = rq->n_swapped = rq->n_computed = rq->n_ahead = 0;
     atomic_store(&rq->leave, false);
     atomic_store_explicit(&rq->finish, (int)FINISH_NONE, memory_order_release);
 }

@@ -99,10 +99,11 @@ typedef struct request {
     /* ---- zone 2: engine thread only, between submit and finish ---- */
     struct request *next; /* queue link */
     const lora_view *lora;
-    int32_t *page; /* block table, owned by the scheduler */
-    int n_page, page_cap;
-    int32_t *swap_slot; /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
-    int n_swapped;      /* of them in use */
+    int32_t *page;        /* block table, owned by the scheduler */
+    int n_page, page_cap; /* entries, KV_GONE among them, and room for them */
+    int n_gone;           /* of the entries */
+    int32_t *swap_slot;   /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
+    int n_swapped;        /* of them in use */
     /* Positions whose KV is in pages, or will be when the steps in flight
      * are over; or swapped out. */
     int n_computed;

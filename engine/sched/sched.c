@@ -9,6 +9,7 @@
  */
 #include "engine/sched/sched.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +133,8 @@ static void expect_one(sched *sc, const request *rq)
 static double prompt_us(const sched *sc, const request *rq)
 {
     const cost_work none = {0};
-    cost_work w = cost_with_chunk(&none, left_of(rq), rq->n_computed, rank_of(rq, left_of(rq)));
+    cost_work w =
+        cost_with_chunk(&none, left_of(rq), seen_of(sc, rq->n_computed), rank_of(rq, left_of(rq)));
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
 
@@ -434,8 +436,14 @@ static void take_config(sched *sc, const sched_config *cfg)
     sc->n_restarts = cfg->n_restarts;
     sc->page_tokens = be_caps(sc->be)->page_tokens;
     sc->cap = sc->most_inside = cfg->max_queued + cfg->max_seqs;
+    const model_config *mc = model_get_config(sc->m);
     int64_t most = (int64_t)sc->n_pages * sc->page_tokens;
-    sc->max_context = most < limit ? (int)most : limit;
+    sc->most_pages = INT_MAX;
+    if (mc->kept > 0) {
+        sc->see = (kv_sight){mc->kept, mc->window};
+        sc->most_pages = pages_for(sc, mc->kept) + pages_for(sc, mc->window + cfg->max_rows) + 2;
+    }
+    sc->max_context = most < limit && sc->n_pages < sc->most_pages ? (int)most : limit;
     const experts_config *x = &model_get_config(sc->m)->experts;
     cost_init(&sc->cost);
     cost_experts(&sc->cost, x->route.n, x->route.top_k);

@@ -64,7 +64,7 @@ double sched_cause_own_us(const sched *sc, const request *rq, int n)
     const cost_work none = {0};
     cost_work w = none;
     if (sc->cost.n < COST_LEARNING) return n;
-    count_work(&w, rq, n, rank_of(rq, n));
+    count_work(sc, &w, rq, n, rank_of(rq, n));
     double alone = cost_at_rest(&sc->cost, &w);
     if (w.decode > 0) return alone;
     int most = rq->n_prompt < sc->cfg.max_rows ? rq->n_prompt : sc->cfg.max_rows;

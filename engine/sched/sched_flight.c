@@ -140,8 +140,8 @@ void sched_take_off(sched *sc)
          * the work is counted anew. */
         f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
         bool read = s > 0 && f->owner[s - 1]->adapter_id == rq->adapter_id;
-        count_work(&f->work, rq, f->chunk[s], read ? 0 : rank_of(rq, f->chunk[s]));
-        f->work = sched_guess_work(&f->work, f->n_guess[s], rq->n_computed + 1);
+        count_work(sc, &f->work, rq, f->chunk[s], read ? 0 : rank_of(rq, f->chunk[s]));
+        f->work = sched_guess_work(&f->work, f->n_guess[s], seen_of(sc, rq->n_computed) + 1);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
         f->n_decode += f->n_guess[s];
         assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));
@@ -162,7 +162,7 @@ void sched_hold(sched *sc, request *rq)
         f->owner[s] = NULL;
         f->held[s] = (held){rq->page, rq->n_page, rq->lora};
         rq->page = NULL;
-        rq->n_page = 0;
+        rq->n_page = rq->n_gone = 0;
         rq->lora = NULL;
         return;
     }
@@ -172,7 +172,8 @@ void sched_let_go(sched *sc, flight *f, int s)
 {
     held *h = &f->held[s];
     assert(s >= 0 && s < f->n_seq && !f->owner[s]);
-    for (int i = h->n_page - 1; i >= 0; i--) kv_release(sc->pages, h->page[i]);
+    for (int i = h->n_page - 1; i >= 0; i--)
+        if (h->page[i] != KV_GONE) kv_release(sc->pages, h->page[i]);
     view_release(sc, h->lora);
     free(h->page);
     *h = (held){0};

@@ -100,6 +100,8 @@ struct sched {
     kv_pool *kv;
     swap_pool *swap; /* NULL: there is none */
     int page_tokens, n_pages, max_context;
+    kv_sight see;   /* of a model of streams; window 0: all is seen */
+    int most_pages; /* that one sequence ever holds; INT_MAX: as many as it is long */
 
     pthread_t thread;
     lock mu; /* inbox, stats, flags */
@@ -277,6 +279,20 @@ static inline int pages_for(const sched *sc, int positions)
     return (positions + sc->page_tokens - 1) / sc->page_tokens;
 }
 
+/* Of a sequence of so many, at any one time. */
+static inline int pages_held_for(const sched *sc, int positions)
+{
+    int n = pages_for(sc, positions);
+    return n < sc->most_pages ? n : sc->most_pages;
+}
+
+/* Positions that a row behind `n` others attends to, for the cost model. */
+static inline int seen_of(const sched *sc, int n)
+{
+    int most = sc->see.kept + sc->see.window;
+    return sc->see.window > 0 && n > most ? most : n;
+}
+
 /* What its next n positions need of it. */
 static inline const lora_view *lora_of(const request *rq, int n)
 {
@@ -303,14 +319,15 @@ static inline void view_release(const sched *sc, const lora_view *v)
 
 /* The work of n rows of this request, on top of what is in the step.  One row of a prompt that has
  * more is no decode row: it costs what a prompt's row costs.  `rank`: what its adapter adds. */
-static inline void count_work(cost_work *w, const request *rq, int n, double rank)
+static inline void count_work(const sched *sc, cost_work *w, const request *rq, int n, double rank)
 {
+    int seen = seen_of(sc, rq->n_computed);
     if (n == 1 && left_of(rq) == 1) {
         w->decode++;
-        w->attended += rq->n_computed + 1;
+        w->attended += seen + 1;
         w->ranks += rank;
     } else {
-        *w = cost_with_chunk(w, n, rq->n_computed, rank);
+        *w = cost_with_chunk(w, n, seen, rank);
     }
 }
 

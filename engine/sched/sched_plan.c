@@ -37,7 +37,7 @@ static void describe(sched *sc, int i, int64_t now)
         .class_rank = sc->cfg.classes[rq->slo_class].rank,
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us || rq->n_ahead ? 0 : rq->ttft_deadline_us,
-        .context = rq->n_computed,
+        .context = seen_of(sc, rq->n_computed),
         .rank = rank_share(sc, rq, left_of(rq)),
         .due_us = due_of(rq, now),
         .tpot_us = rq->tpot_target_us,
@@ -142,7 +142,7 @@ static bool make_place(sched *sc, int need, int i, int64_t now)
     for (int v = 0; v < sc->n; v++) {
         if (!sc->allowed[v] || !sc->view[v].running) continue;
         if (!policy_is_weaker(&sc->view[v], &sc->view[i], &lim, now)) continue;
-        could += sc->list[v]->n_page;
+        could += sc->list[v]->n_page - sc->list[v]->n_gone;
         weaker++;
     }
     if (could < need) {
@@ -172,6 +172,26 @@ bool sched_extend(sched *sc, request *rq, int n)
         rq->page[rq->n_page++] = p;
     }
     return true;
+}
+
+/* Gives back what none of its rows to come sees: a stream's pages between what is kept and its
+ * window.  Rows in flight may still read them. */
+static void let_slide(sched *sc, request *rq)
+{
+    int from, to;
+    if (sc->see.window == 0 || sched_in_flight(sc)) return;
+    kv_unseen(sc->pages, &sc->see, rq->n_computed, &from, &to);
+    for (int i = from + rq->n_gone; i < to; i++, rq->n_gone++) {
+        kv_release(sc->pages, rq->page[i]);
+        rq->page[i] = KV_GONE;
+    }
+}
+
+/* Rows for which a request that is seated gets pages at once. */
+static int rows_at_once(const sched *sc, const request *rq)
+{
+    int left = left_of(rq);
+    return sc->see.window > 0 && left > sc->cfg.max_rows ? sc->cfg.max_rows : left;
 }
 
 /* ---------------------------------------------------------------------- seats -- */
@@ -227,8 +247,11 @@ static void reuse_prefix(sched *sc, request *rq)
     int len = history_len(rq), from = rq->pool ? pooling_from(rq->pool, rq->n_prompt) : len;
     if (len > from + 1) len = from + 1; /* that state is wanted: its row is computed */
     for (int i = 0; i < len; i++) sc->history[i] = history_at(rq, i);
-    rq->n_page = kv_match(sc->pages, &d, sc->history, len, rq->page, rq->page_cap);
+    int to;
+    rq->n_page = kv_match(sc->pages, &d, &sc->see, sc->history, len, rq->page, rq->page_cap);
     rq->n_computed = rq->n_page * sc->page_tokens;
+    kv_unseen(sc->pages, &sc->see, rq->n_computed, &rq->n_gone, &to);
+    rq->n_gone = to - rq->n_gone;
     assert(rq->n_page <= rq->page_cap && rq->n_computed < len); /* a row is left to be computed */
     if (rq->admitted_us == 0) {
         uint32_t cached = (uint32_t)(rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt);
@@ -237,6 +260,17 @@ static void reuse_prefix(sched *sc, request *rq)
         sc->stats.n_cached_tokens += cached;
         sc->stats.n_looked_up_tokens += (uint64_t)rq->n_prompt;
         lock_release(&sc->mu);
+    }
+}
+
+/* Pages of a stream as they were when it gave way; the prefix cache is not asked for some of them. */
+static void take_as_saved(sched *sc, request *rq)
+{
+    for (; rq->n_page < rq->n_swapped; rq->n_page++) {
+        bool gone = rq->swap_slot[rq->n_page] < 0;
+        rq->page[rq->n_page] = gone ? KV_GONE : kv_take(sc->pages);
+        rq->n_gone += gone;
+        assert(gone || rq->page[rq->n_page] >= 0); /* they were claimed */
     }
 }
 
@@ -251,7 +285,7 @@ static void swap_in(sched *sc, request *rq, int kept)
         swap_load(sc->swap, rq->swap_slot + from, rq->n_swapped - from, rq->page + from);
         sched_cause_lost(sc, MISS_SWAP, began_us, clock_now_us());
         rq->n_computed = kept;
-        sched_publish_pages(sc, rq, from * sc->page_tokens, kept);
+        if (sc->see.window == 0) sched_publish_pages(sc, rq, from * sc->page_tokens, kept);
         lock_take(&sc->mu);
         sc->stats.n_swapped_in++;
         lock_release(&sc->mu);
@@ -264,7 +298,7 @@ static bool could_ever_fit(sched *sc, request *rq)
 {
     const lora_source *src = sc->source;
     int adapter = rq->lora && src->chunks ? src->chunks(src->self, rq->lora) : 0;
-    int most = pages_for(sc, rq->n_prompt + rq->max_tokens);
+    int most = pages_held_for(sc, rq->n_prompt + rq->max_tokens);
     if (adapter == 0 || most <= sc->n_pages - adapter) return true;
     err e;
     (void)err_set(
@@ -298,7 +332,7 @@ static bool admit(sched *sc, int i, int64_t now)
         return false;
     if (!find_adapter(sc, rq) || !fits_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
-    int need = pages_for(sc, len < most ? len + 1 : most);
+    int need = pages_held_for(sc, len < most ? len + 1 : most);
     if (!keeps_pace(sc, i) || !make_place(sc, need, i, now)) {
         view_release(sc, rq->lora);
         rq->lora = NULL;
@@ -314,8 +348,11 @@ static bool admit(sched *sc, int i, int64_t now)
     if (rq->lora && sc->source->used) sc->source->used(sc->source->self, rq->lora);
     int kept = rq->n_computed; /* swapped out */
     rq->n_computed = 0;
-    reuse_prefix(sc, rq);
-    bool got = sched_extend(sc, rq, left_of(rq));
+    if (rq->n_swapped && sc->see.window > 0)
+        take_as_saved(sc, rq);
+    else
+        reuse_prefix(sc, rq);
+    bool got = sched_extend(sc, rq, rows_at_once(sc, rq));
     assert(got);
     (void)got;
     (void)kv_claim(sc->pages, 0, false); /* one more was asked for than the prompt takes */
@@ -335,7 +372,7 @@ static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
     double rank = rank_share(sc, rq, n);
-    int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank);
+    int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, seen_of(sc, rq->n_computed), rank);
     int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < sc->least_chunk ? n : sc->least_chunk;
     if (sc->load.prefill <= 0) return fit > least ? fit : least;
     return rq->state == STATE_RUNNING || fit >= seat ? fit : 0;
@@ -353,6 +390,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
         return;
     }
     if (rq->state != STATE_RUNNING && !admit(sc, i, now)) return;
+    let_slide(sc, rq);
     int left = left_of(rq), n = pe->n_rows < left ? pe->n_rows : left;
     if (n > sc->rows_left) n = sc->rows_left;
     n = rows_in_budget(sc, rq, n);
@@ -367,7 +405,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     sc->n_logit += logits;
     sc->rows_left -= n;
     assert(n > 0 && sc->rows_left >= 0);
-    count_work(&sc->load, rq, n, rank_share(sc, rq, n));
+    count_work(sc, &sc->load, rq, n, rank_share(sc, rq, n));
     assert(sc->step.n_seq < sc->cfg.max_seqs); /* no more than have seats */
     sc->row_owner[sc->step.n_seq] = rq;
     sc->chunk[sc->step.n_seq++] = n;

@@ -14,8 +14,9 @@
 static void drop_pages(sched *sc, request *rq)
 {
     /* The tail goes first, so that it is also evicted first. */
-    for (int i = rq->n_page - 1; i >= 0; i--) kv_release(sc->pages, rq->page[i]);
-    rq->n_page = 0;
+    for (int i = rq->n_page - 1; i >= 0; i--)
+        if (rq->page[i] != KV_GONE) kv_release(sc->pages, rq->page[i]);
+    rq->n_page = rq->n_gone = 0;
     rq->n_computed = 0;
 }
 
@@ -123,7 +124,8 @@ void sched_publish_pages(sched *sc, request *rq, int before, int end)
 static void fail_numbers(sched *sc, request *rq)
 {
     err e;
-    for (int i = 0; i < rq->n_page; i++) kv_forget(sc->pages, rq->page[i]);
+    for (int i = 0; i < rq->n_page; i++)
+        if (rq->page[i] != KV_GONE) kv_forget(sc->pages, rq->page[i]);
     (void)err_set(&e, ERR_INTERNAL, "numeric error: the model's output is not a number");
     sched_finish(sc, rq, FINISH_ERROR, &e);
 }

@@ -151,6 +151,14 @@ const option config_options[] = {
      "Hugging Face directory of a small model of the same tokenizer.  It guesses where the text\n"
      "so far and the form of the answer give no guess, as far as that pays; the answers are the\n"
      "same.  On the CPU backend; empty: none."},
+    {"model", "attention_sinks", OPT_INT, AT(model_attention_sinks), "0", 0, 1024,
+     "Streams: each token sees the first so many tokens (4 is usual) and the last\n"
+     "model.attention_window, at positions counted within these (Xiao et al. 2023).  Memory of a\n"
+     "text is that of what is seen, and engine.max_context may be beyond the model's own.  On the\n"
+     "CPU backend, for models without windows of their own.  0: all of a text is seen."},
+    {"model", "attention_window", OPT_INT, AT(model_attention_window), "0", 0, 1048576,
+     "Tokens of the window beside model.attention_sinks; together no more than the model's own\n"
+     "max_position_embeddings.  0: there is none."},
     {"model", "weights", OPT_TEXT, AT(model_weights), "auto", 0, 0,
      "auto: as the model's files have them, quantised ones by their codes on the CPU; plain:\n"
      "quantised ones become their exact values, which take more room and time; bf16: all become\n"

@@ -90,6 +90,10 @@ int verb_check(const arguments *a)
         return arguments_fail(&e);
     }
     if (model_config_read(c.model_path, &mc, &e)) return arguments_fail(&e);
+    if ((c.model_attention_sinks > 0 || c.model_attention_window > 0) &&
+        model_config_stream(&mc, (int)c.model_attention_sinks, (int)c.model_attention_window,
+                            (int)c.engine_max_context, &e))
+        return arguments_fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return arguments_fail(&e);
     if (pooled_read(&pooled, c.model_path, c.model_pooling, &e)) return arguments_fail(&e);
     pooled_clear(&pooled);

@@ -111,6 +111,8 @@ static err_code open_model(parts *p, err *e)
     snprintf(packed, sizeof(packed), "%s/packed", c->data_dir);
     model_options options = {.weights = model_weights_form(c->model_weights),
                              .max_context = (int)c->engine_max_context,
+                             .sinks = (int)c->model_attention_sinks,
+                             .window = (int)c->model_attention_window,
                              .packed_dir = c->model_packed_cache ? packed : NULL,
                              .packed_floor_bytes =
                                  disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free)};

@@ -420,6 +420,12 @@ static void plain_rope_append(backend *be, kv_pool *pool, float *q, float *k, co
         for (int i = 0; i < sq->n_rows; i++) {
             size_t row = (size_t)(sq->row0 + i);
             int pos = sq->pos0 + i;
+            float *near = q + (size_t)s->n_rows * q_dim + row * q_dim;
+            for (int h = 0; h < a->n_head && a->kept > 0; h++) {
+                int at = h * a->head_dim, most = a->kept + a->window - 1;
+                memcpy(near + at, q + row * q_dim + (size_t)at, (size_t)a->head_dim * sizeof(*q));
+                plain_rope_head(near + at, q_norm, eps, rope, pos < most ? pos : most, a->head_dim);
+            }
             for (int h = 0; h < a->n_head; h++) {
                 plain_rope_head(q + row * q_dim + (size_t)h * (size_t)a->head_dim, q_norm, eps,
                                 rope, pos, a->head_dim);
@@ -439,28 +445,32 @@ static void plain_rope_append(backend *be, kv_pool *pool, float *q, float *k, co
     }
 }
 
-static void plain_attend_head(const plain_kv *kv, float *out, const float *q, const float *sinks,
-                              const step_seq *sq, int layer, int pos, int h)
+static void plain_attend_head(const plain_kv *kv, float *out, const float *q, const float *near,
+                              const float *sinks, const step_seq *sq, int layer, int pos, int h)
 {
     const attn_shape *a = &kv->head.shape;
     int kv_head = h / (a->n_head / a->n_kv_head), v_dim = attn_v_dim(a);
     int window = attn_window(a, layer);
     int from = window && pos >= window ? pos - window + 1 : 0;
     if (window && a->chunked) from = pos / window * window;
-    double *score = malloc((size_t)(pos - from + 1) * sizeof(*score)), max = -INFINITY, sum = 0;
-    for (int p = from; p <= pos; p++) {
+    int kept = a->kept < from ? a->kept : from; /* beside the window */
+    double *score = malloc((size_t)(pos + 1) * sizeof(*score)), max = -INFINITY, sum = 0;
+    for (int p = 0; p <= pos; p++) {
+        if (p >= kept && p < from) continue;
         const float *k = kv->k + plain_kv_at(&kv->head, sq, layer, p, a->head_dim);
         k += kv_head * a->head_dim;
-        double v = (double)plain_dot(q, k, a->head_dim) * (double)a->scale, cap = (double)a->cap;
-        score[p - from] = cap > 0 ? cap * tanh(v / cap) : v;
-        max = fmax(max, score[p - from]);
+        const float *by = p < kept && pos >= a->kept + window ? near : q;
+        double v = (double)plain_dot(by, k, a->head_dim) * (double)a->scale, cap = (double)a->cap;
+        score[p] = cap > 0 ? cap * tanh(v / cap) : v;
+        max = fmax(max, score[p]);
     }
     for (int i = 0; i < v_dim; i++) out[i] = 0;
-    for (int p = from; p <= pos; p++) sum += exp(score[p - from] - max);
+    for (int p = 0; p <= pos; p++) sum += p < kept || p >= from ? exp(score[p] - max) : 0;
     if (sinks) sum += exp((double)sinks[h] - max);
-    for (int p = from; p <= pos; p++) {
+    for (int p = 0; p <= pos; p++) {
+        if (p >= kept && p < from) continue;
         const float *v = kv->v + plain_kv_at(&kv->head, sq, layer, p, v_dim) + kv_head * v_dim;
-        float w = (float)(exp(score[p - from] - max) / sum);
+        float w = (float)(exp(score[p] - max) / sum);
         for (int i = 0; i < v_dim; i++) out[i] += w * v[i];
     }
     free(score);
@@ -476,8 +486,10 @@ static void plain_attend(backend *be, const kv_pool *pool, float *out, const flo
         for (int i = 0; i < sq->n_rows * a->n_head; i++) {
             size_t at = (size_t)sq->row0 * (size_t)a->n_head + (size_t)i;
             plain_attend_head((const plain_kv *)pool, out + at * (size_t)attn_v_dim(a),
-                              q + at * (size_t)a->head_dim, sinks, sq, layer,
-                              sq->pos0 + i / a->n_head, i % a->n_head);
+                              q + at * (size_t)a->head_dim,
+                              q + ((size_t)(a->kept > 0 ? s->n_rows * a->n_head : 0) + at) *
+                                      (size_t)a->head_dim,
+                              sinks, sq, layer, sq->pos0 + i / a->n_head, i % a->n_head);
         }
     }
 }

@@ -962,6 +962,12 @@ _rule("experts.turned", "adapters/format/layout.c",
 _rule("family.sinks", "engine/cpu/attend_kernels.h",
       " + expf(rows[r].sink - part->max[r]));", ");",
       "adapters.test_golden", "a head's sink takes its share of the softmax")
+_rule("stream.near", "engine/backend.h",
+      "return s->kept > 0 && pos > most ? most : pos;", "(void)most; return pos;",
+      "engine.test_streams", "what is kept stands next to the window")
+_rule("stream.parent", "engine/memory/kv.c",
+      "int end = first / page < n_tokens / page - 1 ? first / page : n_tokens / page - 1;", "int end = first / page + 1;",
+      "engine.test_kv engine.test_streams", "a page that is seen, or the next one's parent, is not given back")
 _rule("family.chunks", "engine/backend.h",
       "return s->chunked ? pos - pos % window : pos - window + 1;", "return pos - window + 1;",
       "adapters.test_golden", "a row sees its own chunk alone")

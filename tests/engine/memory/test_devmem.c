@@ -270,7 +270,7 @@ START_TEST(pages_and_adapters_compete)
     devmem_lease_drop(l);
     l = load(a, 4, 10, 1); /* now two pages, from the chain's end */
     ck_assert(devmem_lease_alive(dear));
-    ck_assert_int_eq(kv_match(kv, &d, tokens, 4 * PT + 1, page, 4), 2);
+    ck_assert_int_eq(kv_match(kv, &d, &(kv_sight){0}, tokens, 4 * PT + 1, page, 4), 2);
     ck_assert(devmem_lease_alive(l));
     ck_assert(kv_claim(kv, 6 - 2, true)); /* what is held is not counted */
     ck_assert(kv_claim(kv, 6, true));

@@ -9,6 +9,7 @@
 #include "tests/run_suite.h"
 
 static devmem *ar;
+static const kv_sight all; /* no window */
 
 /* Pages without memory behind them. */
 static kv_pages *open_kv(int n_pages, bool prefix_cache)
@@ -66,7 +67,7 @@ static void open_seq(kv_pages *kv, seq *s, const truth *tr, uint64_t *hits)
     s->d.digest[31] = (uint8_t)draw(2);
     if (s->d.digest[31]) s->d.from = (int)draw(3) * (PT - 1);
     for (int i = 0; i <= LEN * PT; i++) s->tokens[i] = draw(8) ? 7 : draw(2);
-    s->n_page = kv_match(kv, &s->d, s->tokens, 1 + draw(LEN * PT + 1), s->page, LEN);
+    s->n_page = kv_match(kv, &s->d, &all, s->tokens, 1 + draw(LEN * PT + 1), s->page, LEN);
     s->n_full = s->n_page;
     for (int p = 0; p < s->n_page; p++) {
         const truth *t = &tr[s->page[p]];
@@ -153,7 +154,7 @@ END_TEST
 static void put(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n)
 {
     int32_t page[LEN];
-    for (int i = kv_match(kv, d, tokens, n * PT + 1, page, n); i < n; i++) {
+    for (int i = kv_match(kv, d, &all, tokens, n * PT + 1, page, n); i < n; i++) {
         page[i] = kv_take(kv);
         ck_assert_int_ge(page[i], 0);
         kv_publish(kv, d, page, i, tokens + (size_t)i * PT);
@@ -164,7 +165,7 @@ static void put(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n)
 static int get(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens)
 {
     int32_t page[LEN];
-    int n = kv_match(kv, d, tokens, n_tokens, page, LEN);
+    int n = kv_match(kv, d, &all, tokens, n_tokens, page, LEN);
     for (int i = n - 1; i >= 0; i--) kv_release(kv, page[i]);
     return n;
 }
@@ -352,11 +353,42 @@ START_TEST(switched_off_it_only_counts_pages)
 }
 END_TEST
 
+/* 4 tokens a page; of 6 pages the first and the last stay, and what a window of 3 tokens sees. */
+START_TEST(what_a_window_does_not_see_is_not_held)
+{
+    enum { N = 6 };
+    static const kv_sight see = {.kept = 2, .window = 3};
+    kv_pages *kv = open_kv(8, true);
+    kv_domain d = {.isolation = 1};
+    int32_t tokens[N * PT + 1], page[N];
+    for (int i = 0; i <= N * PT; i++) tokens[i] = i;
+    for (int i = 0; i < N; i++) page[i] = kv_take(kv);
+    for (int i = 0; i < N; i++) kv_publish(kv, &d, page, i, tokens + (ptrdiff_t)i * PT);
+    for (int i = 0; i < N; i++) kv_release(kv, page[i]);
+    int32_t got[N];
+    ck_assert_int_eq(kv_match(kv, &d, &see, tokens, N * PT + 1, got, N), N);
+    kv_counts c;
+    kv_count(kv, &c);
+    ck_assert(c.n_held == 2 && c.n_cached == N - 2 && kv_check(kv));
+    for (int i = 0; i < N; i++) ck_assert_int_eq(got[i], i % (N - 1) ? KV_GONE : page[i]);
+    kv_release(kv, got[0]);
+    kv_release(kv, got[N - 1]);
+    for (int n = 0, from, to; n < 40; n++) { /* n tokens: the next sees n - 2 and on */
+        kv_unseen(kv, &see, n, &from, &to);
+        int first = n - see.window + 1, parent = n / PT - 1;
+        int end = first < 0 ? 0 : first / PT < parent ? first / PT : parent;
+        ck_assert(from == 1 && to == (end > 1 ? end : 1));
+    }
+    close_kv(kv);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("kv");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 250);
+    tcase_add_test(tc, what_a_window_does_not_see_is_not_held);
     tcase_add_test(tc, a_million_operations_keep_every_invariant);
     tcase_add_test(tc, hits_need_the_same_tokens_adapter_and_domain);
     tcase_add_test(tc, what_lies_before_the_adapter_is_the_bases);
