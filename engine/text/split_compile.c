@@ -139,21 +139,37 @@ static void emit_repeat(compiler *k, const split_node *n, bool sure)
     for (int i = 0; i < n_choices && !k->rc; i++) end_choice(k, n, choices[i]);
 }
 
+static void emit_set(compiler *k, int at)
+{
+    emit(k, (split_op){.kind = OP_SET, .set = (int16_t)k->nodes[at].set});
+}
+
+/* The same for a sequence of them, the last one first. */
+static void emit_backwards(compiler *k, int first)
+{
+    for (int done = -1, at; done != first && !k->rc; done = at) {
+        for (at = first; k->nodes[at].next != done;) at = k->nodes[at].next;
+        emit_set(k, at);
+    }
+}
+
 /* Alternatives of sets as a list, without ways to go. */
-static void emit_looked(compiler *k, int at)
+static void emit_looked(compiler *k, int at, bool behind)
 {
     const split_node *n = &k->nodes[at];
-    if (n->kind == NODE_SET) emit(k, (split_op){.kind = OP_SET, .set = (int16_t)n->set});
-    for (int c = n->kind == NODE_SET ? -1 : n->child; c >= 0; c = k->nodes[c].next) {
-        emit_looked(k, c);
+    bool backwards = behind && n->kind == NODE_CAT;
+    if (n->kind == NODE_SET) emit_set(k, at);
+    if (backwards) emit_backwards(k, n->child);
+    for (int c = n->kind == NODE_SET || backwards ? -1 : n->child; c >= 0; c = k->nodes[c].next) {
+        emit_looked(k, c, behind);
         if (n->kind == NODE_ALT && k->nodes[c].next >= 0) emit(k, (split_op){.kind = OP_OR});
     }
 }
 
 static void emit_look(compiler *k, const split_node *n)
 {
-    int at = emit(k, (split_op){.kind = OP_LOOK, .negated = n->negated});
-    emit_looked(k, n->child);
+    int at = emit(k, (split_op){.kind = OP_LOOK, .negated = n->negated, .behind = n->behind});
+    emit_looked(k, n->child, n->behind);
     emit(k, (split_op){.kind = OP_LOOKED});
     k->r->ops[at].other = (int16_t)k->r->n_ops;
 }

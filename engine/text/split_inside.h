@@ -26,7 +26,7 @@ typedef enum {
     NODE_CAT,    /* children one behind the other; none: nothing */
     NODE_ALT,    /* one of the children */
     NODE_REPEAT, /* child, min, max */
-    NODE_LOOK,   /* child: alternatives of sets; negated */
+    NODE_LOOK,   /* child: alternatives of sets; negated, behind */
     NODE_START,
     NODE_END
 } split_node_kind;
@@ -36,7 +36,7 @@ typedef enum { REPEAT_GREEDY, REPEAT_LAZY, REPEAT_POSSESSIVE } repeat_mode;
 typedef struct split_node {
     split_node_kind kind;
     repeat_mode mode;
-    bool negated;
+    bool negated, behind;
     int set, child, next; /* next: sibling; -1: none */
     int min, max;         /* max -1: no end */
 } split_node;
@@ -46,7 +46,7 @@ typedef enum {
     OP_JUMP,   /* next: gone when the program is ready */
     OP_BRANCH, /* next, and if that fails other */
     OP_TRY,    /* of set: next, else other; never another way */
-    OP_LOOK,   /* behind it sets, OP_OR, OP_LOOKED; other: behind those */
+    OP_LOOK,   /* then sets (behind: the last first), OP_OR, OP_LOOKED; other: after those */
     OP_OR,
     OP_LOOKED,
     OP_START,
@@ -56,7 +56,7 @@ typedef enum {
 
 typedef struct split_op {
     uint8_t kind;
-    bool negated;
+    bool negated, behind;
     int16_t set, memo; /* memo: its bit at each place; -1: none */
     int16_t next, other;
 } split_op;

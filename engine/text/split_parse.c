@@ -62,12 +62,15 @@ static bool is_flat(const split_parser *p, int node)
     return n->child >= 0;
 }
 
-static int parse_look(split_parser *p, bool negated)
+static int parse_look(split_parser *p, bool negated, bool behind)
 {
     int child = parse_group(p, false);
     if (!p->rc && !is_flat(p, child))
-        split_refuse(p, ERR_UNSUPPORTED, "has a look-ahead at more than a few characters");
-    return split_add_node(p, (split_node){.kind = NODE_LOOK, .negated = negated, .child = child});
+        split_refuse(p, ERR_UNSUPPORTED,
+                     behind ? "has a look-behind at more than a few characters"
+                            : "has a look-ahead at more than a few characters");
+    split_node look = {.kind = NODE_LOOK, .negated = negated, .behind = behind, .child = child};
+    return split_add_node(p, look);
 }
 
 static int parse_atom(split_parser *p)
@@ -75,8 +78,10 @@ static int parse_atom(split_parser *p)
     size_t used;
     if (take(p, "(?:")) return parse_group(p, false);
     if (take(p, "(?i:")) return parse_group(p, true);
-    if (take(p, "(?!")) return parse_look(p, true);
-    if (take(p, "(?=")) return parse_look(p, false);
+    if (take(p, "(?!")) return parse_look(p, true, false);
+    if (take(p, "(?=")) return parse_look(p, false, false);
+    if (take(p, "(?<!")) return parse_look(p, true, true);
+    if (take(p, "(?<=")) return parse_look(p, false, true);
     if (take(p, "(?")) {
         split_refuse(p, ERR_UNSUPPORTED, "has a group of a kind that is not known");
         return 0;

@@ -4,8 +4,8 @@
  * gone there again: no op can come back to itself at one place, so when it is met a second time all
  * that it led to has failed.  That holds for later beginnings too.  The branches that led to a find
  * have not failed, but no later search meets them: their places lie behind it, and from one at its
- * end the pattern would have found nothing at all, which none may.  (Look-ahead leaves no marks: it
- * is a list of characters.)
+ * end the pattern would have found nothing at all, which none may.  (Look-around leaves no marks: it
+ * is a list of characters.  What it finds behind a place is the same for all beginnings.)
  *
  * Ordinary texts take a few steps for each character, and marks would cost more than they save:
  * they begin when a text has had FREE_STEPS for each of its characters.
@@ -106,13 +106,15 @@ static inline bool in_set(const split_search *s, const split_op *op, size_t at)
     return at < s->end && split_in_set(s->regex, &s->regex->sets[op->set], s->c[at]);
 }
 
-/* Whether one of the look-ahead's alternatives is found here. */
-static bool looked(split_search *s, const split_op *op, size_t at)
+/* Whether one of a look-around's alternatives is found here; nothing is before the piece. */
+static bool looked(split_search *s, const split_op *op, size_t at, bool behind)
 {
     bool found = true;
     for (size_t k = at;; op++) {
         s->steps++;
-        if (op->kind == OP_SET) {
+        if (op->kind == OP_SET && behind) {
+            found = found && k > s->begin && in_set(s, op, --k);
+        } else if (op->kind == OP_SET) {
             found = found && in_set(s, op, k++);
         } else if (op->kind == OP_LOOKED || found) {
             return found;
@@ -151,7 +153,7 @@ static inline int step(split_search *s, const split_op *op, size_t *at)
             s->steps++;
         }
         return op->next;
-    case OP_LOOK: return looked(s, op + 1, *at) != op->negated ? op->other : -1;
+    case OP_LOOK: return looked(s, op + 1, *at, op->behind) != op->negated ? op->other : -1;
     case OP_START:
         ok = *at == s->begin || ((s->c[*at - 1] & 0xFFFFFF) == '\n' && *at < s->end);
         break;

@@ -259,6 +259,7 @@ static void encode_word(encoder *en, const char *s, size_t len)
     case MODEL_BPE: sentence_piece(en, s, len); break;
     case MODEL_UNIGRAM: tokenizer_unigram(en, s, len); break;
     case MODEL_WORD_PIECE: tokenizer_word_piece(en, s, len); break;
+    case MODEL_WORD_LEVEL: tokenizer_word_level(en, s, len); break;
     }
 }
 

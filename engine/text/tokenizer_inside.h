@@ -67,7 +67,7 @@ typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
  * first token's (Metaspace); FIRST_WORD: the first token gets none (WordPiece). */
 typedef enum { FIRST_KEPT, FIRST_SPACE, FIRST_BLOCKS, FIRST_WORD } first_kind;
 
-typedef enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE } model_kind;
+typedef enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL } model_kind;
 
 struct tokenizer {
     entry *entries;      /* [n_base] */
@@ -166,6 +166,7 @@ void tokenizer_cut(encoder *en, const char *s, size_t len);
 /* The ids of one word. */
 void tokenizer_unigram(encoder *en, const char *s, size_t len);
 void tokenizer_word_piece(encoder *en, const char *s, size_t len);
+void tokenizer_word_level(encoder *en, const char *s, size_t len);
 /* The vocabulary as pieces, after it is loaded. */
 err_code tokenizer_index_pieces(tokenizer *t, err *e);
 /* What WordPiece's decoder makes of a token's string: `first`, or behind others.  Room: one byte

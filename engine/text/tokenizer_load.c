@@ -243,6 +243,14 @@ static err_code read_word_piece(loader *l, const cJSON *v)
     return l->t->decode_prefix ? ERR_NONE : err_set(l->e, ERR_NOMEM, "no memory for the decoder");
 }
 
+/* Tokens with a space between them, as a decoder WordPiece whose prefix no token has. */
+static err_code read_no_decoder(loader *l)
+{
+    l->t->first = FIRST_WORD;
+    l->t->decode_prefix = strdup("\xFF");
+    return l->t->decode_prefix ? ERR_NONE : err_set(l->e, ERR_NOMEM, "no memory for the decoder");
+}
+
 static err_code read_decoder(loader *l)
 {
     const cJSON *v = json_get(l->root, "decoder"), *list = json_get(v, "decoders"), *each;
@@ -257,6 +265,7 @@ static err_code read_decoder(loader *l)
         return alone ? ERR_NONE : unsupported(l, "decoder", "ByteLevel and others");
     }
     if (strcmp(type_of(v), "WordPiece") == 0) return read_word_piece(l, v);
+    if (!v || cJSON_IsNull(v)) return read_no_decoder(l);
     if (!sequence) return read_one_decoder(l, v, &stage);
     cJSON_ArrayForEach(each, list)
     {

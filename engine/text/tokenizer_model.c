@@ -1,5 +1,5 @@
-/* tokenizer_model.c -- the model of tokenizer.json: BPE with merges, Unigram with scores, or
- * WordPiece; strictly, as all of it.
+/* tokenizer_model.c -- the model of tokenizer.json: BPE with merges, Unigram with scores, WordPiece
+ * or WordLevel; strictly, as all of it.
  */
 #include <math.h>
 #include <stdio.h>
@@ -183,16 +183,24 @@ static err_code read_unigram(loader *l)
 
 /* ---- WordPiece ------------------------------------------------------------------------------ */
 
-static err_code read_word_piece(loader *l)
+/* With its unknown token, which a word that is not there becomes. */
+static err_code read_words(loader *l, const char *type)
 {
     tokenizer *t = l->t;
     const char *unk = cJSON_GetStringValue(json_get(l->model, "unk_token"));
-    const char *inside = cJSON_GetStringValue(json_get(l->model, "continuing_subword_prefix"));
-    const cJSON *most = json_get(l->model, "max_input_chars_per_word");
     err_code rc = read_vocab(l);
     if (rc) return rc;
     t->unk = unk ? tokenizer_vocabulary_id(t, unk) : -1;
-    if (t->unk < 0) return unsupported(l, "WordPiece", "without an unk_token of its vocabulary");
+    return t->unk >= 0 ? ERR_NONE : unsupported(l, type, "without an unk_token of its vocabulary");
+}
+
+static err_code read_word_piece(loader *l)
+{
+    tokenizer *t = l->t;
+    const char *inside = cJSON_GetStringValue(json_get(l->model, "continuing_subword_prefix"));
+    const cJSON *most = json_get(l->model, "max_input_chars_per_word");
+    err_code rc = read_words(l, "WordPiece");
+    if (rc) return rc;
     t->continuing = strdup(inside ? inside : "##");
     t->max_characters = cJSON_IsNumber(most) && most->valuedouble >= 0 && most->valuedouble < 1e6
                             ? (int)most->valuedouble
@@ -237,13 +245,16 @@ err_code tokenizer_read_model(tokenizer *t, const cJSON *model, err *e)
     loader l = {.t = t, .model = model, .e = e};
     if (!cJSON_IsObject(model)) return unsupported(&l, "model type", "");
     const char *type = type_of_model(model);
-    bool unigram = strcmp(type, "Unigram") == 0, words = strcmp(type, "WordPiece") == 0;
+    static const char *const types[] = {[MODEL_BPE] = "BPE",
+                                        [MODEL_UNIGRAM] = "Unigram",
+                                        [MODEL_WORD_PIECE] = "WordPiece",
+                                        [MODEL_WORD_LEVEL] = "WordLevel"};
     t->byte_fallback = flag(model, "byte_fallback");
-    t->model = unigram ? MODEL_UNIGRAM : words ? MODEL_WORD_PIECE : MODEL_BPE;
-    if ((unigram || words) && t->byte_level)
-        return unsupported(&l, "ByteLevel with the model type", type);
-    if (unigram || words) return ERR_NONE;
-    return strcmp(type, "BPE") == 0 ? read_bpe_flags(&l) : unsupported(&l, "model type", type);
+    t->model = MODEL_BPE;
+    while (strcmp(type, types[t->model]) != 0)
+        if (t->model++ == MODEL_WORD_LEVEL) return unsupported(&l, "model type", type);
+    if (t->model == MODEL_BPE) return read_bpe_flags(&l);
+    return t->byte_level ? unsupported(&l, "ByteLevel with the model type", type) : ERR_NONE;
 }
 
 err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, int *n, err *e)
@@ -251,6 +262,7 @@ err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, int *n, err
     loader l = {.t = t, .model = model, .n = n, .e = e};
     if (t->model == MODEL_UNIGRAM) return read_unigram(&l);
     if (t->model == MODEL_WORD_PIECE) return read_word_piece(&l);
+    if (t->model == MODEL_WORD_LEVEL) return read_words(&l, "WordLevel");
     err_code rc = read_vocab(&l);
     return rc ? rc : read_merges(&l);
 }

@@ -1,5 +1,6 @@
 /* tokenizer_pieces.c -- models that look up pieces instead of merging: Unigram, the likeliest way
- * to write a word by the scores of its pieces, and WordPiece, the longest piece each time.
+ * to write a word by the scores of its pieces, and WordPiece, the longest piece each time; and
+ * WordLevel, whole words alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,6 +135,14 @@ void tokenizer_word_piece(encoder *en, const char *s, size_t len)
     if (known) return;
     en->n = begin; /* a word that cannot be written is unknown as a whole */
     tokenizer_emit(en, en->t->unk);
+}
+
+/* ---- WordLevel ------------------------------------------------------------------------------ */
+
+void tokenizer_word_level(encoder *en, const char *s, size_t len)
+{
+    int32_t id = tokenizer_find_bytes(en->t, s, len, false);
+    tokenizer_emit(en, id >= 0 && !tokenizer_is_barred(en, id) ? id : en->t->unk);
 }
 
 /* ---- what is made when the vocabulary is loaded --------------------------------------------- */

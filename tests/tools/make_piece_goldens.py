@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/pieces: small tokenizer.json files of Unigram and WordPiece models with the normalisers, steps and
+"""Makes tests/fixtures/pieces: small tokenizer.json files of Unigram, WordPiece and WordLevel models with the normalisers, steps and
 decoders that such models have, strings, and what Hugging Face's tokenizers makes of these.
 
-    make_piece_goldens.py [--train] [output directory]        (needs tokenizers; --train: sentencepiece, too)
+    make_piece_goldens.py [--train | --train-levels] [output directory]        (needs tokenizers; --train: sentencepiece, too)
 
-Each kind's tokenizer.json is the one that lies in the directory; --train makes them anew.  strings.hex: one string a line,
+Each kind's tokenizer.json is the one that lies in the directory; --train makes them anew, --train-levels WordLevel's alone.  strings.hex: one string a line,
 UTF-8 in hex.  answers.txt: for each string a line, for each kind in the order of kinds.txt two sums of 16 bits in hex: of
 its ids, and of what decode() makes of these.  test_pieces.c computes the same two.
 """
@@ -139,11 +139,28 @@ def pipelines(charmap):
         "accents": ({**BERT, "clean_text": False, "strip_accents": True, "lowercase": False, "handle_chinese_chars": False},
                     sequence({"type": "Whitespace"}, {"type": "Digits", "individual_digits": True}, of="pretokenizers"),
                     {"type": "WordPiece", "prefix": "_", "cleanup": True}),
+        "words": (BERT, {"type": "BertPreTokenizer"}, {"type": "WordPiece", "prefix": "##", "cleanup": True}),
+        "plain": (None, sequence({"type": "Whitespace"}, {"type": "Split", "pattern": {"Regex": r"(?<=\p{L})\d"}, "behavior": "Isolated",
+                                                          "invert": False}, of="pretokenizers"), None),
     }
+
+
+LEVELS = ("words", "plain")
+
+
+def level(name, steps, texts):
+    normalizer, pre, decoder = steps
+    spec = {**json.loads(Tokenizer(models.WordLevel(unk_token="[UNK]")).to_str()), "normalizer": normalizer, "pre_tokenizer": pre,
+            "decoder": decoder}
+    t = Tokenizer.from_str(json.dumps(spec))
+    t.train_from_iterator(texts, trainers.WordLevelTrainer(vocab_size=300, special_tokens=["[UNK]", "[CLS]"], show_progress=False))
+    return t
 
 
 def trained(name, steps, texts):
     normalizer, pre, decoder = steps
+    if name in LEVELS:
+        return level(name, steps, texts)
     word_piece = decoder["type"] == "WordPiece"
     empty = models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=50 if name == "cased" else 100,
                              continuing_subword_prefix=decoder["prefix"]) if word_piece else models.Unigram()
@@ -172,13 +189,14 @@ def trained(name, steps, texts):
 
 def main():
     args = sys.argv[1:]
-    train = args[:1] == ["--train"]
+    train = args[:1] in (["--train"], ["--train-levels"])
     out = pathlib.Path((args[train:] + ["tests/fixtures/pieces"])[0])
     out.mkdir(parents=True, exist_ok=True)
     texts = strings()
     if train:
-        steps = pipelines(charsmap())
-        for name in steps:
+        levels = args[0] == "--train-levels"
+        steps = pipelines("" if levels else charsmap())
+        for name in LEVELS if levels else steps:
             (out / name).mkdir(exist_ok=True)
             trained(name, steps[name], texts[:700]).save(str(out / name / "tokenizer.json"), pretty=False)
         (out / "kinds.txt").write_text("".join(f"{name}\n" for name in steps))

@@ -81,6 +81,10 @@ NOT_HAN = UPPER[:-1] + r"&&[^\p{Han}]]", LOWER[:-1] + r"&&[^\p{Han}]]"
 KIMI = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?" + NOT_HAN[0] + "*" + NOT_HAN[1] + "+" + ANY_CASE + r"?|[^\r\n\p{L}\p{N}]?" + NOT_HAN[0] + "+"
         + NOT_HAN[1] + "*" + ANY_CASE + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CASES["kimi"] = [split(KIMI), byte_level()]
+CASES["behind"] = [split(r"(?<=\d)[a-z]|(?<!\p{L}|')\p{Lu}\p{Ll}*|(?<=ab|\.\.|\s)\w{1,3}(?=\s|e)|(?<![^\s\p{P}])\p{N}+(?!\p{N})"),
+                   byte_level()]
+CASES["behind-pieces"] = [digits(False), split(r"(?<!1)[3-9]|(?<=\n)[^\n]|(?<![\s\S])\S{1,4}"), split(r"(?<=.)(?i:K)\w?(?<!\d)", "MergedWithNext"),
+                          byte_level()]
 CASES["both"] = [split(r"[a-zа-я\d&&[b-y5-9б-я&&[^m7]]]+", "Removed"), byte_level()]
 
 WORDS = ["Hello", " world", "don't", "I'LL", "WE'VE", "it'S", "'\u017f", "naïve", "über", "日本語", "カタカナ", "中文字", "Привет", "МИР", "مرحبا",

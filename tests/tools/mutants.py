@@ -962,6 +962,9 @@ _rule("experts.turned", "adapters/format/layout.c",
 _rule("family.sinks", "engine/cpu/attend_kernels.h",
       " + expf(rows[r].sink - part->max[r]));", ");",
       "adapters.test_golden", "a head's sink takes its share of the softmax")
+_rule("split.behind", "engine/text/split_search.c",
+      "found = found && k > s->begin && in_set(s, op, --k);", "found = found && k > 0 && in_set(s, op, --k);",
+      "engine.test_split", "a look-behind sees nothing before the piece")
 _rule("stream.near", "engine/backend.h",
       "return s->kept > 0 && pos > most ? most : pos;", "(void)most; return pos;",
       "engine.test_streams", "what is kept stands next to the window")

@@ -1,5 +1,5 @@
-/* test_pieces.c -- Unigram and WordPiece: the same ids and the same text as Hugging Face's
- * tokenizers, on 1,000 strings in eight kinds of tokenizer (tests/tools/make_piece_goldens.py), at
+/* test_pieces.c -- Unigram, WordPiece, WordLevel: the same ids and the same text as Hugging Face's
+ * tokenizers, on 1,000 strings in ten kinds of tokenizer (tests/tools/make_piece_goldens.py), at
  * once and token by token; hostile texts and files cost what they may. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +13,10 @@
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
-enum { KINDS = 8, LEAST_STRINGS = 1000, TEXT_MAX = 4096, IDS_MAX = 4096 };
+enum { KINDS = 10, LEAST_STRINGS = 1000, TEXT_MAX = 4096, IDS_MAX = 4096 };
 
-static const char *const kinds[KINDS] = {"t5",    "xlmr",    "albert", "bytes",
-                                         "never", "uncased", "cased",  "accents"};
+static const char *const kinds[KINDS] = {"t5",      "xlmr",  "albert",  "bytes", "never",
+                                         "uncased", "cased", "accents", "words", "plain"};
 
 static tokenizer *load(const char *kind)
 {
@@ -169,8 +169,11 @@ START_TEST(what_is_not_known_is_refused_by_name)
         {UNIGRAM "\"unk_id\":0,\"vocab\":[]}}", ERR_CORRUPT, "vocabulary"},
         {"{" PARTS "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"x\",\"vocab\":{\"a\":0}}}",
          ERR_UNSUPPORTED, "unk_token"},
-        {"{" PARTS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}}", ERR_UNSUPPORTED,
-         "WordLevel"},
+        {"{" PARTS "\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"x\",\"vocab\":{\"a\":0}}}",
+         ERR_UNSUPPORTED, "WordLevel"},
+        {"{" PARTS "\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"a\",\"vocab\":{\"a\":0}}}",
+         ERR_NONE, ""},
+        {"{" PARTS "\"model\":{\"type\":\"Words\",\"vocab\":{\"a\":0}}}", ERR_UNSUPPORTED, "Words"},
         {PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"WhitespaceSplit\"},{\"type\":"
              "\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"first\"}]}",
              "[[\"a\",0]]"),

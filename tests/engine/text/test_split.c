@@ -321,7 +321,10 @@ START_TEST(patterns_of_another_kind_are_refused_by_name)
         err_code rc;
         const char *why;
     } bad[] = {
-        {"a(?<=b)", ERR_UNSUPPORTED, "group of a kind"},
+        {"a(?<name>b)", ERR_UNSUPPORTED, "group of a kind"},
+        {"a(?<=b*)", ERR_UNSUPPORTED, "look-behind at more"},
+        {"a(?<!(b|c)d)", ERR_UNSUPPORTED, "look-behind at more"},
+        {"(?<=b)", ERR_UNSUPPORTED, "may find nothing"},
         {"(?i)a", ERR_UNSUPPORTED, "group of a kind"},
         {"(?>a)", ERR_UNSUPPORTED, "group of a kind"},
         {"(a)\\1", ERR_UNSUPPORTED, "escape"},
