@@ -49,10 +49,12 @@ endfunction()
 
 add_emu_test(test_emu tests/emu/test_emu.cu)
 add_emu_test(test_rows tests/emu/test_rows.cu)
+add_emu_test(test_norms tests/emu/test_norms.cu)
 add_emu_test(test_attend tests/emu/test_attend.cu)
 add_emu_test(test_sample tests/emu/test_sample.cu)
 add_emu_test(test_sgmv tests/emu/test_sgmv.cu)
 add_emu_test(test_gemm tests/emu/test_gemm.cu)
+add_emu_test(test_experts tests/emu/test_experts.cu)
 
 # What nvcc made of the kernels: tensor cores, registers, no local memory; within the budget.
 if(LORAD_CUDA AND NOT LORAD_SANITIZE) # emu.bench_device names the launches

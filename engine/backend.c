@@ -249,11 +249,23 @@ void be_table_destroy(backend *be, const void *table)
     if (table && be->ops->table_destroy) be->ops->table_destroy(be, table);
 }
 
+static bool takes(const backend *be, unsigned extra)
+{
+    return (be->caps.extras & extra) == extra;
+}
+
 err_code be_prepare(backend *be, const weight *const *w, int n, err *e)
 {
     assert(n >= 1 && n <= LINEAR_OUT_MAX);
     for (int i = 0; i < n; i++) assert(w[i]->cols == w[0]->cols && w[i]->type == w[0]->type);
     return be->ops->prepare ? be->ops->prepare(be, w, n, e) : ERR_NONE;
+}
+
+err_code be_experts_prepare(backend *be, void **there, const expert_set *set, err *e)
+{
+    assert(set->route.n >= 1 && set->route.n <= EXPERTS_MAX && takes(be, EXTRA_EXPERTS));
+    *there = NULL;
+    return be->ops->experts_prepare ? be->ops->experts_prepare(be, there, set, e) : ERR_NONE;
 }
 
 err_code be_reserve(backend *be, const step_bounds *most, err *e)
@@ -343,11 +355,6 @@ const char *be_extra_name(int bit)
                                               "first tokens that stay beside a window"};
     assert(bit >= 0 && bit < EXTRAS);
     return names[bit];
-}
-
-static bool takes(const backend *be, unsigned extra)
-{
-    return (be->caps.extras & extra) == extra;
 }
 
 static void check_shape(const backend *be, const attn_shape *s)

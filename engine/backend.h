@@ -186,6 +186,7 @@ typedef struct expert_set {
     bool onto;                /* without `shared`: they are added to what stands in `out` */
     activation act;
     weight *const *gate, *const *up, *const *down; /* [n]: [d][dim], [d][dim], [dim][d] */
+    const void *there;                             /* what be_experts_prepare() made of them */
     const float *gate_bias, *up_bias, *down_bias;  /* [n][d], [n][d], [n][dim]; NULL: none */
 } expert_set;
 
@@ -277,11 +278,18 @@ void be_table_destroy(backend *be, const void *table);
  * After all weights were made, before the first step; may take its time. */
 err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
 
+/* The same for a layer's experts: what be_experts() finds there, for be_free(); it may be NULL.
+ * ERR_UNSUPPORTED: this backend has no such experts. */
+err_code be_experts_prepare(backend *be, void **there, const expert_set *set, err *e);
+
 /* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's
  * (dim), positions of a sequence; and the size of a head. */
 typedef struct step_bounds {
     int rows, logits, stride, cols, dim, context, head_dim;
     int experts, top_k, expert_dim; /* of a layer, of a row; what an expert is wide; 0: none */
+    /* [n_layer], borrowed for the call: what the MLP that all rows take is wide; 0: there is none. */
+    const int *mlp;
+    int n_layer;
 } step_bounds;
 
 /* Memory for such steps, so that they allocate nothing.  Again where the

@@ -57,7 +57,9 @@ struct backend_ops {
                              int n_vocab, int dim, const weight *same, err *e);
     void (*table_destroy)(backend *be, const void *table);
     err_code (*prepare)(backend *be, const weight *const *w, int n, err *e); /* NULL: nothing */
-    bool (*reserve)(backend *be, const step_bounds *most);                   /* NULL: nothing */
+    /* NULL: nothing */
+    err_code (*experts_prepare)(backend *be, void **there, const expert_set *set, err *e);
+    bool (*reserve)(backend *be, const step_bounds *most); /* NULL: nothing */
 
     size_t (*lora_a_bytes)(const backend *be, dtype base, int rank, int d_in);
     size_t (*lora_b_bytes)(const backend *be, dtype base, int rank, int d_out);

@@ -194,12 +194,9 @@ err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, con
 
 /* ---- tables: engine thread ------------------------------------------------------------------- */
 
-/* Pieces of one matrix at most, if pieces are as large as a page of the pool. */
-static int pieces_most(const cuda_state *cu, size_t stride)
+int cuda_pieces_most(int cols, size_t stride)
 {
-    size_t most = (size_t)LORA_RANK_MAX *
-                  (size_t)(cu->t_cols > cu->x_cols ? cu->t_cols : cu->x_cols) * sizeof(float);
-    return (int)(2 * (most / stride + 2));
+    return (int)(2 * ((size_t)LORA_RANK_MAX * (size_t)cols * sizeof(float) / stride + 2));
 }
 
 err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
@@ -207,7 +204,8 @@ err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
     int n_mat = n_layer * PROJ_COUNT + 2;
     cu->n_layer = n_layer;
     cu->n_table = 2 * cu->max_seqs;
-    cu->table_more = n_mat * pieces_most(cu, stride);
+    cu->table_more =
+        n_mat * cuda_pieces_most(cu->t_cols > cu->x_cols ? cu->t_cols : cu->x_cols, stride);
     cu->table_bytes = (size_t)n_mat * sizeof(sgmv_mat);
     cu->table_bytes += (size_t)cu->table_more * sizeof(void *);
     cu->table_bytes = (cu->table_bytes + 255) / 256 * 256;
@@ -253,15 +251,7 @@ static cuda_table *oldest(cuda_state *cu)
     return t;
 }
 
-typedef struct writer {
-    sgmv_mat *mats;
-    const void **more;
-    const void *const *more_device;
-    int n, most;
-    bool biased;
-} writer;
-
-static bool write_mat(writer *w, int at, const lora_mat *m, int d_out)
+bool cuda_write_mat(cuda_writer *w, int at, const lora_mat *m, int d_out)
 {
     const lora_split *sp = m->split;
     int n = 0;
@@ -276,27 +266,32 @@ static bool write_mat(writer *w, int at, const lora_mat *m, int d_out)
     return true;
 }
 
-static bool write_table(const cuda_state *cu, writer *w, const lora_view *view)
+static bool write_table(const cuda_state *cu, cuda_writer *w, const lora_view *view)
 {
     static const lora_mat none;
     const attn_shape *s = &cu->kv->head.shape;
     const int q = s->n_head * s->head_dim, kv = s->n_kv_head * s->head_dim;
     for (int l = 0; l < cu->n_layer; l++) {
         const int d_out[PROJ_COUNT] = {
-            [PROJ_Q] = q,          [PROJ_K] = kv,       [PROJ_V] = kv,         [PROJ_O] = cu->dim,
-            [PROJ_GATE] = cu->ffn, [PROJ_UP] = cu->ffn, [PROJ_DOWN] = cu->dim,
+            [PROJ_Q] = q,
+            [PROJ_K] = kv,
+            [PROJ_V] = kv,
+            [PROJ_O] = cu->dim,
+            [PROJ_GATE] = cu->mlp[l],
+            [PROJ_UP] = cu->mlp[l],
+            [PROJ_DOWN] = cu->dim,
         };
         for (int p = 0; p < PROJ_COUNT; p++) {
             int at = l * PROJ_COUNT + p;
             w->mats[at] = (sgmv_mat){.rank = 0};
-            if (d_out[p] == 0) continue; /* of a family that this backend refuses */
-            if (!write_mat(w, at, &view->mat[at], d_out[p])) return false;
+            if (d_out[p] == 0) continue; /* this model has none */
+            if (!cuda_write_mat(w, at, &view->mat[at], d_out[p])) return false;
         }
     }
     bool layers = w->biased;
     int n_vocab = cuda_vocab_of(cu, view);
-    if (!write_mat(w, cuda_head_mat(cu), view->head ? &view->head->mat : &none, n_vocab) ||
-        !write_mat(w, cuda_embed_mat(cu), view->embed ? &view->embed->mat : &none, cu->dim))
+    if (!cuda_write_mat(w, cuda_head_mat(cu), view->head ? &view->head->mat : &none, n_vocab) ||
+        !cuda_write_mat(w, cuda_embed_mat(cu), view->embed ? &view->embed->mat : &none, cu->dim))
         return false;
     w->mats[cuda_embed_mat(cu)].n_in = n_vocab;
     w->biased = layers;
@@ -317,10 +312,10 @@ const cuda_table *cuda_table_of(backend *be, const lora_view *view)
     char *device = cu->table_memory + at, *pinned = cu->table_pinned + at;
     size_t mats = (size_t)n_mat * sizeof(sgmv_mat);
     assert(mats + (size_t)cu->table_more * sizeof(void *) <= cu->table_bytes);
-    writer w = {.mats = (sgmv_mat *)pinned,
-                .more = (const void **)(pinned + mats),
-                .more_device = (const void *const *)(device + mats),
-                .most = cu->table_more};
+    cuda_writer w = {.mats = (sgmv_mat *)pinned,
+                     .more = (const void **)(pinned + mats),
+                     .more_device = (const void *const *)(device + mats),
+                     .most = cu->table_more};
     memset(t, 0, sizeof(*t));
     if (view->n_layer != cu->n_layer || !write_table(cu, &w, view)) {
         backend_fail(be, ERR_LIMIT, "an adapter lies in more pieces than a step can list");

@@ -48,9 +48,11 @@ typedef struct {
     int tile0, tile1; /* [tile0, tile1) are looked at */
 } work;
 
-__device__ static int window_start(int pos, int window)
+/* The first position that a row at `pos` sees. */
+__device__ static int window_start(const cu_attend_args *a, int pos)
 {
-    return window > 0 && pos >= window ? pos - window + 1 : 0;
+    if (a->window == 0 || pos < a->window) return 0;
+    return a->chunked ? pos - pos % a->window : pos - a->window + 1;
 }
 
 __device__ static work take_work(const cu_attend_args *a, const cu_attend_item *items, int i,
@@ -63,7 +65,7 @@ __device__ static work take_work(const cu_attend_args *a, const cu_attend_item *
     w.group = a->n_head / a->kv.n_kv_head;
     w.n_packed = w.seq.n_rows * w.group;
     int last = w.item.first + rows < w.n_packed ? w.item.first + rows - 1 : w.n_packed - 1;
-    w.lo = window_start(w.seq.pos0 + w.item.first / w.group, a->window);
+    w.lo = window_start(a, w.seq.pos0 + w.item.first / w.group);
     w.len = w.seq.pos0 + w.seq.n_rows;
     int hi = w.seq.pos0 + last / w.group;
     w.tile0 = w.item.split0 * SPLIT_TILES > w.lo / TILE ? w.item.split0 * SPLIT_TILES : w.lo / TILE;
@@ -91,8 +93,11 @@ __device__ static float merge_weights(float m0, float m1, float c, float *f0, fl
     return m;
 }
 
-__device__ static float inverse(float sum)
+/* One over the sum of a head's weights, its sink's with them: `most` is the highest product, and c
+ * is scale * log2(e). */
+__device__ static float inverse(const cu_attend_args *a, int head, float most, float sum, float c)
 {
+    if (a->sinks) sum = cu_add(sum, cu_exp2(cu_fma(a->sinks[head], LOG2_E, -cu_mul(most, c))));
     return sum > 0 || sum != sum ? cu_div(1.0F, sum) : 0;
 }
 
@@ -298,7 +303,7 @@ __device__ static lane_rows rows_of(const cu_attend_args *a, const work *w)
         lr.head[r] = w->kv_head * w->group + p % w->group;
         int pos = w->seq.pos0 + in_seq;
         bool live = p < w->n_packed;
-        lr.lo[r] = live ? window_start(pos, a->window) : 0;
+        lr.lo[r] = live ? window_start(a, pos) : 0;
         lr.hi[r] = live ? pos : -1;
     }
     return lr;
@@ -403,7 +408,7 @@ end_split(const cu_attend_args *a, const work *w, const lane_rows *lr, float (*o
         float *out = a->out + (size_t)lr->row[r] * a->out_stride + lr->head[r] * HD + col;
         join_splits<HD>(o, out, r, m, l, all_m, all_l, first, c);
         if (last) {
-            float inv = inverse(all_l[r]);
+            float inv = inverse(a, lr->head[r], all_m[r], all_l[r], c);
             CU_UNROLL
             for (int n = 0; n < HD / 8; n++) {
                 for (int i = 2 * r; i < 2 * r + 2; i++) o[n][i] = cu_mul(o[n][i], inv);
@@ -606,7 +611,7 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
     int lane = (int)threadIdx.x % WARP, d = a->kv.head_dim, p = w->item.first + local;
     int in_seq = p / w->group, row = w->seq.row0 + in_seq,
         head = w->kv_head * w->group + p % w->group;
-    int hi = w->seq.pos0 + in_seq, lo = window_start(hi, a->window);
+    int hi = w->seq.pos0 + in_seq, lo = window_start(a, hi);
     const int SPLIT_PAGES = (int)CU_SPLIT_TOKENS / (int)CU_PAGE_TOKENS;
     size_t part = (size_t)PAGE * d * (a->kv.type == DT_F32 ? 4 : 2);
     const char *base = head_base(&a->kv, w->kv_head, part);
@@ -644,7 +649,7 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
         all_l = cu_fma(l, f1, cu_mul(all_l, f0));
         for (int j = 0; j < LANE_DIMS; j++) all[j] = cu_fma(o[j], f1, cu_mul(all[j], f0));
     }
-    float inv = inverse(all_l);
+    float inv = inverse(a, head, all_m, all_l, c);
     for (int j = 0; j < LANE_DIMS; j++) {
         int i = lane + j * WARP;
         if (i < d) write_lane(a, row, head, i, cu_mul(all[j], inv));
@@ -697,8 +702,8 @@ __global__ __launch_bounds__(MERGE_WARPS *WARP) void merge_kernel(cu_attend_args
                         all[j] = cu_fma(o[lane + j * WARP], f1, cu_mul(all[j], f0));
                 }
             }
-            float inv = inverse(all_l);
             int p = mg.first + r, row = sq.row0 + p / group, head = kv_head * group + p % group;
+            float inv = inverse(&a, head, all_m, all_l, c);
             CU_UNROLL
             for (int j = 0; j < LANE_DIMS; j++) {
                 if (lane + j * WARP < d)

@@ -39,7 +39,9 @@ typedef struct cu_attend_args {
     int n_head;
     int window; /* 0: none; at most what the plan was made for, where that has one */
     float scale;
-    float cap; /* of products q k, before `scale`: they become cap * tanh(p / cap); 0: none */
+    float cap;    /* of products q k, before `scale`: they become cap * tanh(p / cap); 0: none */
+    bool chunked; /* rows see their own run of `window` positions, not the last ones */
+    const float *sinks; /* [n_head], device: a score more, which adds nothing; NULL: none */
     cu_kv kv;
     const cu_attend_counts *counts; /* device, like all below */
     const cu_attend_seq *seq;

@@ -126,6 +126,7 @@ static void cuda_close(backend *be)
     if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
     cuda_graphs_drop(cu);
     cuda_tables_close(cu);
+    cuda_expert_tables_close(cu);
     cuda_step_close(cu);
     cuda_draw_close(cu);
     if (remedy != BE_HEALS_NEVER) blas_close(&cu->blas); /* else nobody knows what it would do */
@@ -134,6 +135,7 @@ static void cuda_close(backend *be)
         if (cu->mark[i]) (void)cudaEventDestroy(cu->mark[i]);
     }
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
+    free(cu->mlp);
     if (cu->pool) pool_destroy(cu->pool);
     /* The context goes as well where it is broken, so that the next one begins anew. */
     if (remedy == BE_HEALS_REOPENED) (void)cudaDeviceReset();
@@ -213,6 +215,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     }
     if (!rc) rc = CU_TRY(cu, cu_attend_setup(), e);
     if (!rc) rc = CU_TRY(cu, cu_gemm_setup(), e);
+    if (!rc) rc = CU_TRY(cu, cu_grouped_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
@@ -226,8 +229,9 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     be->caps.lora_cols = SGMV_COLS;
     be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16 | 1U << DT_F16;
     be->caps.f16_kv = true;
-    be->caps.extras =
-        EXTRA_SUMS | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS | EXTRA_LOGITS | EXTRA_ROPE_PAIRS;
+    be->caps.extras = EXTRA_SUMS | EXTRA_LAYER_NORM | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS |
+                      EXTRA_LOGITS | EXTRA_ROPE_PAIRS | EXTRA_WIDE_NORM | EXTRA_NO_GATE |
+                      EXTRA_EXPERTS | EXTRA_SINKS | EXTRA_CHUNKS | EXTRA_TEMPER;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
              p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
     return ERR_NONE;
@@ -274,11 +278,17 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
     return p;
 }
 
-/* Room for masks of all tokens that may be added. */
+/* The widths of MLPs are for adapters' tables; and room for masks of all tokens that may be added. */
 static bool cuda_reserve(backend *be, const step_bounds *most)
 {
     cuda_state *cu = cuda_of(be);
     err e;
+    size_t mlp = (size_t)most->n_layer * sizeof(*cu->mlp);
+    free(cu->mlp);
+    cu->mlp = malloc(mlp);
+    if (!cu->mlp) return false;
+    memcpy(cu->mlp, most->mlp, mlp);
+    cuda_experts_reserve(cu, most);
     if (most->stride <= cu->draw.stride) return true;
     cuda_draw_close(cu);
     return cuda_draw_open(be, most->stride, &e) == ERR_NONE;
@@ -311,6 +321,7 @@ const backend_ops backend_cuda = {
     .table_create = cuda_table_create,
     .table_destroy = cuda_table_destroy,
     .prepare = cuda_prepare,
+    .experts_prepare = cuda_experts_prepare,
     .reserve = cuda_reserve,
     .lora_a_bytes = cuda_lora_a_bytes,
     .lora_b_bytes = cuda_lora_b_bytes,
@@ -331,10 +342,12 @@ const backend_ops backend_cuda = {
     .step_end = cuda_step_end,
     .embed = cuda_embed,
     .rms_norm = cuda_rms_norm,
+    .layer_norm = cuda_layer_norm,
     .linear = cuda_linear,
     .rope_append = cuda_rope_append,
     .attend = cuda_attend,
     .gate = cuda_gate,
+    .experts = cuda_experts_run,
     .add = cuda_add,
     .scale = cuda_scale,
     .logits_bend = cuda_logits_bend,

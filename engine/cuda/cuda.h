@@ -4,12 +4,13 @@
  *     memory.c    one arena, uploads through pinned staging on a stream of their own
  *     blas.c      the base's products (blas.h)
  *     linear.c    weights, fused groups, be_linear, be_logits
+ *     experts.c   be_experts(): memory, launches, tables of adapters on experts
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
  *     step.c      what a step tells the kernels: one pinned block, one copy
  *     graph.c     decode steps recorded and replayed
  *     draw.c      sampling: rules and lists up, a few bytes a row back
  *     kv.c        KV pages, rope_append, attend
- *     *.cu        kernels, behind C functions that launch them (rows.h, attend.h, sgmv.h)
+ *     *.cu        kernels, behind C functions that launch them (rows.h, norms.h, ...)
  *
  * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
  *
@@ -30,8 +31,10 @@
 #include "engine/base/lock.h"
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
+#include "engine/cuda/experts.h"
 #include "engine/cuda/kv.h"
 #include "engine/cuda/products/gemm.h"
+#include "engine/cuda/products/norms.h"
 #include "engine/cuda/rows.h"
 #include "engine/cuda/sample.h"
 #include "engine/cuda/sgmv.h"
@@ -131,7 +134,9 @@ typedef struct cuda_step {
     int head_cols;          /* most that LoRA on an output layer has */
     const int32_t *token, *from, *pos, *slot, *logit_row;
     const cu_embed_alt *alt;
-    cu_attend_plan plan; /* host addresses; counts */
+    const cu_expert_row *expert; /* [n_rows], of models with experts */
+    int expert_rank;             /* of adapters on experts, at most; 0: no row has one */
+    cu_attend_plan plan;         /* host addresses; counts */
     const cu_attend_counts *counts;
     const cu_attend_seq *seq;
     const cu_attend_item *small, *large;
@@ -193,6 +198,26 @@ typedef struct cuda_draw {
     sampled *answer[2];
 } cuda_draw;
 
+/* ---- experts.c ------------------------------------------------------------------------------- */
+
+/* What kernels read of an adapter on experts. */
+typedef struct cuda_expert_table {
+    uint64_t load_id, used; /* 0: empty; step of its last use */
+    const sgmv_mat *device; /* [n_layer][n][3] */
+} cuda_expert_table;
+
+typedef struct cuda_experts {
+    int n, top_k, dim, ffn; /* step_bounds'; n 0: the model has none */
+    int rows;               /* of a step that go through experts at once */
+    void *memory;           /* of `at`, and of v */
+    cu_experts at;          /* places in it */
+    float *v;
+    cuda_expert_table *table;
+    int n_table, table_more;
+    size_t table_bytes; /* of one */
+    char *table_memory, *table_pinned;
+} cuda_experts;
+
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
@@ -208,7 +233,8 @@ typedef struct cuda_state {
     int max_rows, max_seqs, max_context;
     dtype arith; /* of the layers' matrices */
     dtype head_type;
-    int n_vocab, dim, ffn;
+    int n_vocab, dim;
+    int *mlp;                 /* step_bounds' */
     const void *shared_table; /* the input table that is the head's matrix */
 
     /* x of the next product, already rounded, where an operation has written it so */
@@ -232,6 +258,7 @@ typedef struct cuda_state {
     char *table_memory, *table_pinned;
     size_t table_bytes; /* of one */
     int table_more;     /* addresses behind the matrices of one */
+    cuda_experts experts;
 } cuda_state;
 
 static inline cuda_state *cuda_of(const backend *be)
@@ -304,6 +331,29 @@ bool cuda_step_enter(backend *be, const step *s);
 const cuda_table *cuda_table_of(backend *be, const lora_view *view);
 err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e);
 void cuda_tables_close(cuda_state *cu);
+/* A table on its way: matrices, and the addresses of their further pieces. */
+typedef struct cuda_writer {
+    sgmv_mat *mats;
+    const void **more;
+    const void *const *more_device;
+    int n, most;
+    bool biased; /* some matrix has a bias or a gain without a rank */
+} cuda_writer;
+/* False: the matrix lies in more pieces than the table can list. */
+bool cuda_write_mat(cuda_writer *w, int at, const lora_mat *m, int d_out);
+/* Addresses of one matrix at most, if pieces are as large as a page of the pool. */
+int cuda_pieces_most(int cols, size_t stride);
+
+void cuda_experts_reserve(cuda_state *cu, const step_bounds *most);
+/* After the layer's other products were prepared. */
+err_code cuda_experts_prepare(backend *be, void **there, const expert_set *set, err *e);
+void cuda_experts_run(backend *be, float *out, const float *x, const expert_set *set,
+                      const float *scores, const float *shared, const step *s, int layer);
+err_code cuda_expert_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e);
+void cuda_expert_tables_close(cuda_state *cu);
+/* The device's matrices of a view on experts; NULL: the backend is marked. */
+const sgmv_mat *cuda_expert_mats(backend *be, const lora_view *view);
+
 static inline int cuda_head_mat(const cuda_state *cu)
 {
     return cu->n_layer * PROJ_COUNT;
@@ -346,6 +396,8 @@ const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                    int n_rows, int dim);
+void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain, const float *bias,
+                     float eps, int row0, int n_rows, int dim);
 void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n);
 void cuda_add(backend *be, float *x, const float *y, float scale, size_t n);
 void cuda_scale(backend *be, float *x, float scale, size_t n);

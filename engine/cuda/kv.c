@@ -42,7 +42,9 @@ err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int
     assert(stride >= cuda_kv_page_bytes(be, shape));
     err_code rc = open_partials(cu, shape, n_pages, e);
     if (!rc) rc = cuda_tables_open(cu, shape->n_layer, stride, e);
+    if (!rc) rc = cuda_expert_tables_open(cu, shape->n_layer, stride, e);
     if (rc) {
+        cuda_tables_close(cu);
         free(kv);
         return rc;
     }
@@ -71,6 +73,7 @@ void cuda_kv_destroy(backend *be, kv_pool *pool)
     cuda_graphs_drop(cu);
     if (kv->own) cuda_free(be, kv->mem);
     cuda_tables_close(cu);
+    cuda_expert_tables_close(cu);
     cuda_give(cu, cu->partial);
     cu->partial = NULL;
     cu->kv = NULL;
@@ -158,6 +161,8 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       .sin = rope->sin,
                       .rope_dim = rope->rope_dim,
                       .pairs = rope->pairs,
+                      .q_scale = rope->q_scale,
+                      .q_floor = rope->q_floor,
                       .n_head = shape->n_head,
                       .n_rows = cu->step.shape.n_rows,
                       .pos = cu->step.pos,
@@ -169,7 +174,6 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
 void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
                  const step *s, int layer)
 {
-    (void)sinks; /* EXTRA_SINKS is not among this backend's */
     cuda_state *cu = cuda_of(be);
     const attn_shape *shape = &kv->shape;
     int cols = shape->n_head * shape->head_dim;
@@ -184,6 +188,8 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
                         .out_stride = cols,
                         .n_head = shape->n_head,
                         .window = attn_window(shape, layer),
+                        .chunked = shape->chunked,
+                        .sinks = sinks,
                         .scale = shape->scale,
                         .cap = shape->cap / shape->scale,
                         .kv = layer_of(kv, layer),

@@ -200,7 +200,6 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
         if (!fused) rc = plan_for(be, (const cuda_weight *)w[i], w[i]->rows, e);
         if (w[i]->rows > widest && w[i]->rows != cu->n_vocab) widest = w[i]->rows;
     }
-    if (n == 2) cu->ffn = w[0]->rows;
     int t_cols = widest > first->cols ? widest : first->cols;
     return rc ? rc : grow_scratch(cu, t_cols, first->cols, first->type, e);
 }
@@ -232,13 +231,11 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
     cuda_state *cu = cuda_of(be);
     err e;
     const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
-    if (!p) {
-        backend_fail(be, ERR_DEVICE, "no product was prepared for %d x %d", rows_of_w, w->cols);
-        return false;
-    }
-    if (blas_product(&cu->blas, p, ((const cuda_weight *)w)->p, x, y, n_rows, more, cu->stream,
-                     &e) == ERR_NONE)
-        return true;
+    const void *values = ((const cuda_weight *)w)->p;
+    err_code rc = p ? blas_product(&cu->blas, p, values, x, y, n_rows, more, cu->stream, &e)
+                    : blas_unplanned(&cu->blas, w->type, rows_of_w, w->cols, values, x, y, n_rows,
+                                     rows_of_w, NULL, cu->stream, &e);
+    if (rc == ERR_NONE) return true;
     if (cu->graphs.recording) {
         cuda_graph_spoil(cu, "", e.msg);
         return false;
@@ -353,6 +350,13 @@ static bool adds(const cuda_state *cu, const weight *w)
     return p && blas_adds(p, cu->step.shape.n_rows);
 }
 
+/* A result is where it was asked for. */
+static void forget_alias(cuda_state *cu, const float *y)
+{
+    for (int i = 0; i < cu->n_alias; i++)
+        if (cu->alias[i].asked == y) cu->alias[i] = cu->alias[--cu->n_alias];
+}
+
 /* A product each. */
 static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int n_out, int layer,
                          linear_rest rest)
@@ -361,6 +365,7 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
     for (int i = 0; i < n_out; i++) {
         const linear_out *o = &outs[i];
         sgmv_out out = place_of(cu, o, layer, 0, 0);
+        forget_alias(cu, o->y);
         float *made = o->accumulate ? cu->t : o->y;
         if (!rest.adapted && (o->accumulate || o->bias) && adds(cu, o->w)) {
             const blas_sum more = {.bias = o->bias, .res = o->accumulate ? o->y : NULL};
@@ -392,6 +397,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     sgmv_args a = lora_args(cu, &cu->step.rows, w[0]->type, in, w[0]->cols);
     linear_rest rest = rest_of(cu, outs, n_out, layer);
     int fused = n_out > 1 && !rest.residual ? side_by_side(w, n_out) : 0;
+    if (fused && !blas_plan_find(&cu->blas, w[0]->type, fused, w[0]->cols)) fused = 0; /* routers */
     if (fused)
         linear_fused(be, &a, outs, n_out, layer, fused, rest);
     else
@@ -436,7 +442,15 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
     bool half = cu->arith == DT_BF16;
     bool whole = cu->step.of && cu->step.shape.kind != CUDA_EXACT; /* padded: no row has its own */
     size_t before = (size_t)row0 * (size_t)dim;
-    cu_rms_norm_args a = {.out = half && out != x ? NULL : out + before,
+    const cuda_alias at = cuda_where(cu, x, dim);
+    if (at.at != x) { /* a part of a fused product */
+        assert(out == x && row0 == 0);
+        const cu_wide_norm_args w = {at.at, gain, eps, cu->step.shape.n_rows, dim, at.stride};
+        (void)CU(be, cu_wide_norm(cu->stream, &w));
+        return;
+    }
+    bool only_half = half && out != x && cu->experts.n == 0; /* routers read f32 */
+    cu_rms_norm_args a = {.out = only_half ? NULL : out + before,
                           .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
                           .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
@@ -447,15 +461,35 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
     (void)CU(be, cu_rms_norm(cu->stream, &a));
 }
 
+/* Its rows are read by products and, before the output layer, as they are. */
+void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain, const float *bias,
+                     float eps, int row0, int n_rows, int dim)
+{
+    cuda_state *cu = cuda_of(be);
+    bool half = cu->arith == DT_BF16;
+    bool whole = cu->step.of && cu->step.shape.kind != CUDA_EXACT;
+    size_t before = (size_t)row0 * (size_t)dim;
+    cu_layer_norm_args a = {.out = out + before,
+                            .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
+                            .x = x + before,
+                            .weight = gain,
+                            .bias = bias,
+                            .eps = eps,
+                            .n_rows = whole ? cu->step.shape.n_rows : n_rows,
+                            .dim = dim};
+    cu->x16_of = half ? out : NULL;
+    (void)CU(be, cu_layer_norm(cu->stream, &a));
+}
+
 void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
-    assert(up);
     cuda_state *cu = cuda_of(be);
     int cols = (int)(n / (size_t)(cu->step.of ? cu->step.of->n_rows : 1));
     bool half = cu->arith == DT_BF16;
-    cuda_alias ag = cuda_where(cu, gate, cols), au = cuda_where(cu, up, cols);
+    assert(act != ACT_SWIGLU_CLAMPED); /* of experts alone */
+    cuda_alias ag = cuda_where(cu, gate, cols);
     cu_silu_args a = {.gate = ag.at,
-                      .up = au.at,
+                      .up = up ? cuda_where(cu, up, cols).at : NULL,
                       .in_stride = ag.stride,
                       .out = half ? NULL : gate,
                       .out16 = half ? cu->x16 : NULL,
@@ -543,6 +577,19 @@ static void multiply_tokens(backend *be, const weight *base, const void *x, int 
     }
 }
 
+/* The wanted rows, which have had their norm. */
+static bool pick_rows(backend *be, const float *x, int dim, bool half)
+{
+    cuda_state *cu = cuda_of(be);
+    cu_pick_args a = {.out = half ? NULL : cu->t,
+                      .out16 = half ? cu->x16 : NULL,
+                      .x = x,
+                      .index = cu->step.logit_row,
+                      .n_rows = cu->step.shape.n_logit,
+                      .dim = dim};
+    return CU(be, cu_pick_rows(cu->stream, &a));
+}
+
 /* The wanted rows, one launch for each run of rows with the same norm. */
 static bool last_norm(backend *be, const float *x, const float *base, float eps, int dim, bool half,
                       const step *s)
@@ -584,7 +631,9 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     }
     bool half = head->type == DT_BF16;
     cu->x16_of = NULL;
-    if (!last_norm(be, x, norm_weight, eps, dim, half, s)) return;
+    bool ok = norm_weight ? last_norm(be, x, norm_weight, eps, dim, half, s)
+                          : pick_rows(be, x, dim, half);
+    if (!ok) return;
     const void *in = half ? cu->x16 : rounded(be, cu->t, head->type, n, dim);
     float *y = cu->logits.device;
     if (!in || !multiply_heads(be, head, in, n)) return;

@@ -248,6 +248,15 @@ __device__ static void turn_head(const cu_rope_args *a, float *x, const float *n
         x[i] = cu_mul(cu_mul(x[i], inv), norm[i]);
 }
 
+/* Attention's temperature at a position, as rope_table has it. */
+__device__ static void grow_query(const cu_rope_args *a, float *q, int pos, int lane)
+{
+    float runs = floorf(cu_div((float)(pos + 1), a->q_floor));
+    float by = cu_fma(a->q_scale, log1pf(runs), 1.0F);
+    cu_syncwarp(); /* lanes multiply what others turned */
+    for (int i = lane; i < a->kv.head_dim; i += WARP) q[i] = cu_mul(q[i], by);
+}
+
 __device__ static void store_value(char *p, int type, int i, float x)
 {
     if (type == DT_F32) {
@@ -266,7 +275,9 @@ __global__ void rope_kernel(cu_rope_args a)
     size_t at = (size_t)a.pos[row] * (size_t)(a.rope_dim / 2);
     const float *cs = a.cos + at, *sn = a.sin + at;
     if (h < a.n_head) {
-        turn_head(&a, a.q + (size_t)row * a.q_stride + (size_t)h * d, a.q_norm, cs, sn, lane);
+        float *q = a.q + (size_t)row * a.q_stride + (size_t)h * d;
+        turn_head(&a, q, a.q_norm, cs, sn, lane);
+        if (a.q_scale > 0) grow_query(&a, q, a.pos[row], lane);
         return;
     }
     h -= a.n_head;
@@ -343,15 +354,15 @@ __global__ void silu_kernel(cu_silu_args a)
         size_t row = t / quads;
         int i = (int)(t % quads) * 4, left = a.cols - i < 4 ? a.cols - i : 4;
         const float *gate = a.gate + row * (size_t)a.in_stride + i;
-        const float *up = a.up + row * (size_t)a.in_stride + i;
+        const float *up = a.up ? a.up + row * (size_t)a.in_stride + i : NULL;
         size_t at = row * (size_t)a.cols + (size_t)i;
-        float g[4], u[4];
+        float g[4], u[4] = {1, 1, 1, 1};
         if (vec) {
             cu_load_f32x4(g, gate);
-            cu_load_f32x4(u, up);
+            if (up) cu_load_f32x4(u, up);
         } else {
             for (int k = 0; k < 4; k++) g[k] = k < left ? gate[k] : 0;
-            for (int k = 0; k < 4; k++) u[k] = k < left ? up[k] : 0;
+            for (int k = 0; up && k < 4; k++) u[k] = k < left ? up[k] : 0;
         }
         for (int k = 0; k < 4; k++) g[k] = gate_mul(g[k], u[k], a.gelu);
         if (vec) {

@@ -79,7 +79,8 @@ typedef struct cu_rope_args {
     float norm_eps;
     const float *cos, *sin; /* [max_pos][rope_dim / 2] */
     int rope_dim, n_head;
-    bool pairs; /* neighbours turn together, not halves */
+    bool pairs;             /* neighbours turn together, not halves */
+    float q_scale, q_floor; /* rope_table's: queries grow with their position; 0: they do not */
     int n_rows;
     const int32_t *pos; /* [n_rows] */
     /* [n_rows]: page * CU_PAGE_TOKENS + place in it; negative: nothing is written. */
@@ -98,7 +99,7 @@ typedef struct cu_blend_args {
 cudaError_t cu_blend(cudaStream_t stream, const cu_blend_args *args);
 
 /* silu(gate) * up, or gelu's by tanh, [n_rows][cols]; row i of gate and up begins at i * in_stride,
- * of the outputs at i * cols. */
+ * of the outputs at i * cols.  up NULL: by nothing. */
 typedef struct cu_silu_args {
     const float *gate, *up;
     int in_stride;   /* floats: cols, or 2 * cols for a fused product */

@@ -59,7 +59,7 @@ static size_t bytes_most(const cuda_state *cu)
     cu_attend_plan most;
     cu_attend_plan_limits(&most, cu->max_rows, cu->max_rows, page_most(cu), ATTEND_GROUP_MAX,
                           cuda_partials_most(cu));
-    n += rows * (5 * sizeof(int32_t) + sizeof(cu_embed_alt));
+    n += rows * (5 * sizeof(int32_t) + sizeof(cu_embed_alt) + sizeof(cu_expert_row));
     n += (size_t)most.max_seq * sizeof(cu_attend_seq);
     n += (size_t)(most.max_small + most.max_large) * sizeof(cu_attend_item);
     n += (size_t)most.max_merge * sizeof(cu_attend_merge);
@@ -113,6 +113,7 @@ typedef struct list_parts {
 typedef struct parts {
     int32_t *token, *from, *pos, *logit_row, *slot;
     cu_embed_alt *alt;
+    cu_expert_row *expert;
     cu_attend_counts *counts;
     list_parts rows, logits;
 } parts;
@@ -152,6 +153,7 @@ static bool lay_out(cuda_state *cu, inbox *in, parts *p, const step *s)
     PUT(in, p->logit_row, st->logit_row, shape->n_logit);
     PUT(in, p->slot, st->slot, n);
     PUT(in, p->alt, st->alt, n);
+    PUT(in, p->expert, st->expert, cu->experts.n > 0 ? n : 0);
     PUT(in, p->counts, st->counts, 1);
     PUT(in, plan->seq, st->seq, plan->max_seq);
     PUT(in, plan->small, st->small, plan->max_small);
@@ -223,6 +225,18 @@ static cu_embed_alt own_rows(const cuda_state *cu, const lora_view *view)
                           .n_rows = em->rows.n};
 }
 
+/* The adapter on experts of a segment's rows. */
+static bool fill_experts(backend *be, const parts *p, const step_seg *sg)
+{
+    cuda_step *st = &cuda_of(be)->step;
+    cu_expert_row row = {.mats = cuda_expert_mats(be, sg->lora), .rank = sg->lora->rank_max};
+    if (!row.mats) return false;
+    for (int i = 0; i < sg->n_rows; i++) p->expert[sg->row0 + i] = row;
+    int rank = sg->lora->rank_max > 0 ? sg->lora->rank_max : 1; /* gains alone have chunks, too */
+    if (rank > st->expert_rank) st->expert_rank = rank;
+    return true;
+}
+
 /* Rows of the step by adapter; where an adapter has an input table of its own. */
 static bool fill_rows(backend *be, const parts *p, const step *s)
 {
@@ -232,6 +246,9 @@ static bool fill_rows(backend *be, const parts *p, const step *s)
     st->embeds = st->heads = whole;
     st->rows.all_rows = false;
     memset(p->alt, 0, (size_t)st->shape.n_rows * sizeof(*p->alt));
+    bool mixed = cu->experts.n > 0;
+    if (mixed) memset(p->expert, 0, (size_t)st->shape.n_rows * sizeof(*p->expert));
+    st->expert_rank = 0;
     for (int i = 0; i < s->n_seg; i++) {
         const step_seg *sg = &s->seg[i];
         assert(sg->row0 >= 0 && sg->n_rows > 0 && sg->row0 + sg->n_rows <= st->shape.n_rows);
@@ -245,10 +262,15 @@ static bool fill_rows(backend *be, const parts *p, const step *s)
         st->rows.all_rows |= t->biased;
         st->embeds |= t->embeds;
         st->heads |= t->heads;
+        if (mixed && sg->lora->expert && !fill_experts(be, p, sg)) return false;
         for (int r = sg->row0; t->own_rows && r < sg->row0 + sg->n_rows; r++) {
             p->alt[r] = own_rows(cu, sg->lora);
         }
     }
+    /* A record serves other adapters, too. */
+    cuda_kind kind = st->shape.kind;
+    if (kind != CUDA_EXACT)
+        st->expert_rank = kind == CUDA_BARE ? 0 : kind == CUDA_RANK64 ? 64 : LORA_RANK_MAX;
     return true;
 }
 

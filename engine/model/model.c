@@ -35,6 +35,8 @@ static err_code reserve(const model *m, err *e)
     int lat = c->latent.rank > c->q_rank ? c->latent.rank : c->q_rank, o = c->n_head * c->latent.v;
     q = q > o ? q : o;
     q = q > lat ? q : lat;
+    int mlp[MODEL_LAYERS_MAX], d_in;
+    for (int i = 0; i < c->n_layer; i++) model_layer_shape(c, i, PROJ_UP, &mlp[i], &d_in);
     step_bounds most = {.rows = m->max_rows,
                         .logits = m->max_logits,
                         .stride = model_logit_stride(m),
@@ -44,7 +46,9 @@ static err_code reserve(const model *m, err *e)
                         .head_dim = c->head_dim > c->latent.v ? c->head_dim : c->latent.v,
                         .experts = c->experts.route.n,
                         .top_k = c->experts.route.top_k,
-                        .expert_dim = c->experts.ffn_dim};
+                        .expert_dim = c->experts.ffn_dim,
+                        .mlp = mlp,
+                        .n_layer = c->n_layer};
     return be_reserve(m->be, &most, e);
 }
 
@@ -126,6 +130,23 @@ static err_code latent_prepare(model *m, int i, err *e)
     return rc ? rc : be_prepare(m->be, (const weight *const *)&w[PROJ_V], 1, e);
 }
 
+static expert_set experts_of(const model *m, int i)
+{
+    const model_layer *l = &m->layer[i];
+    const experts_config *x = &m->cfg.experts;
+    return (expert_set){.route = x->route,
+                        .choice_bias = l->choice_bias,
+                        .onto = x->shared_dim > 0 && !l->shared_gate,
+                        .act = x->act,
+                        .gate = l->expert,
+                        .up = l->expert + x->route.n,
+                        .down = l->expert + 2 * x->route.n,
+                        .there = l->experts_there,
+                        .gate_bias = l->expert_bias[0],
+                        .up_bias = l->expert_bias[1],
+                        .down_bias = l->expert_bias[2]};
+}
+
 /* Tells the backend which matrices share an input. */
 static err_code products_prepare(model *m, err *e)
 {
@@ -135,6 +156,10 @@ static err_code products_prepare(model *m, err *e)
         rc = m->cfg.latent.rank ? latent_prepare(m, i, e)
                                 : be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 3, e);
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_O], 1, e);
+        if (!rc && m->cfg.layer[i] & LAYER_EXPERTS) {
+            expert_set set = experts_of(m, i);
+            rc = be_experts_prepare(m->be, &m->layer[i].experts_there, &set, e);
+        }
         if (!w[PROJ_UP]) continue; /* experts alone */
         bool gate = w[PROJ_GATE] != NULL;
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_UP - gate], 1 + gate, e);
@@ -554,18 +579,8 @@ static void mixture(model *m, const float *in, const step *s, int i)
 {
     const model_config *c = &m->cfg;
     const model_layer *l = &m->layer[i];
-    const experts_config *x = &c->experts;
-    bool shared = x->shared_dim > 0;
-    expert_set set = {.route = x->route,
-                      .choice_bias = l->choice_bias,
-                      .onto = shared && !l->shared_gate,
-                      .act = x->act,
-                      .gate = l->expert,
-                      .up = l->expert + x->route.n,
-                      .down = l->expert + 2 * x->route.n,
-                      .gate_bias = l->expert_bias[0],
-                      .up_bias = l->expert_bias[1],
-                      .down_bias = l->expert_bias[2]};
+    bool shared = c->experts.shared_dim > 0;
+    expert_set set = experts_of(m, i);
     linear_out scores[] = {
         {.y = m->scores, .w = l->router, .bias = l->router_bias, .lora_proj = -1},
         {.y = m->shared, .w = l->shared_gate, .lora_proj = -1}};

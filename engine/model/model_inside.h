@@ -30,6 +30,7 @@ typedef struct model_layer {
     float *sinks;                 /* [n_head], or NULL */
     weight *router, *shared_gate; /* F32; of a layer with experts, or NULL */
     weight **expert;              /* [3][experts]: their PROJ_GATE, PROJ_UP, PROJ_DOWN; or NULL */
+    void *experts_there;          /* of be_experts_prepare() */
     float *router_bias, *choice_bias;      /* [experts], or NULL */
     float *expert_bias[LORA_EXPERT_PROJS]; /* [experts][d_out], or NULL */
 } model_layer;

@@ -749,6 +749,7 @@ static void experts_clear(model *m, model_layer *l)
                         l->expert_bias[2]};
     for (size_t k = 0; k < sizeof(vectors) / sizeof(vectors[0]); k++)
         if (vectors[k]) be_free(m->be, vectors[k]);
+    if (l->experts_there) be_free(m->be, l->experts_there);
     for (int k = 0; l->expert && k < 3 * m->cfg.experts.route.n; k++)
         if (l->expert[k]) be_weight_destroy(m->be, l->expert[k]);
     if (l->router) be_weight_destroy(m->be, l->router);

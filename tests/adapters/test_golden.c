@@ -55,8 +55,11 @@ enum { CASES_RUN = N_CASE };
 #endif
 /* Of fixtures/families. */
 #ifdef CONFORM_CUDA
-static const char *const families[] = {"gemma2",  "gemma2-bf16", "gemma3",      "phi3",
-                                       "granite", "smollm3",     "qwen3-mixed", "glm4"};
+static const char *const families[] = {
+    "gemma2",  "gemma2-bf16", "gemma3",      "phi3",
+    "granite", "smollm3",     "qwen3-mixed", "glm4",
+    "olmo3",   "cohere2",     "starcoder2",  "gpt-oss-odd",
+    "olmoe",   "granitemoe",  "qwen2-moe",   "qwen3-moe-stacked"};
 static const double FAMILY_BOUND = 1e-2; /* F16: activations are rounded there */
 #else
 static const double FAMILY_BOUND = 1e-4;
@@ -348,8 +351,9 @@ static double check_bare(const char *base, const char *isa, double bound)
     return worst;
 }
 
-/* All kinds and the base side by side, a few rows of each at a time. */
-static void check_mixed(const char *base, const char *isa)
+/* All kinds and the base side by side, at most so many rows of each at a time; one: all steps are
+ * decode steps. */
+static void check_mixed_by(const char *base, const char *isa, unsigned most)
 {
     run runs[KINDS_MAX + 1];
     float *plain = logits_alloc();
@@ -371,7 +375,7 @@ static void check_mixed(const char *base, const char *isa)
             for (int i = 0; i <= n_kind; i++) {
                 int rest = case_rows(runs[i].c) - runs[i].pos;
                 seed = seed * 1664525U + 1013904223U;
-                int now = (int)(seed >> 24) % 4;
+                int now = (int)((seed >> 24) % (most + 1));
                 runs[i].n_now = now < rest ? now : rest;
                 left += rest > 0;
             }
@@ -391,6 +395,11 @@ static void check_mixed(const char *base, const char *isa)
         }
     }
     free(plain);
+}
+
+static void check_mixed(const char *base, const char *isa)
+{
+    check_mixed_by(base, isa, 3);
 }
 
 /* False: this machine has no such instructions. */
@@ -591,31 +600,46 @@ START_TEST(test_mxfp4)
 }
 END_TEST
 
-/* Experts in other types than their file's, and adapters for them in 8 bits: a row whose scores lie
- * close then goes to another expert, so the mean alone is bounded; and the same bits in any
- * company. */
+#endif
+
+/* Experts in other types than their file's, beside rounded activations, and adapters for them in 8
+ * bits: a row whose scores lie close then goes to another expert, so the mean alone is bounded; and
+ * the same bits in any company. */
+static const struct {
+    const char *base, *what;
+    bool int8;
+    weights_form weights;
+    double mean;
+} rounded[] = {
+#ifdef CONFORM_CUDA
+    {"mixtral", "f16 activations", false, WEIGHTS_AUTO, 0.002},
+    {"gpt-oss", "f16 activations", false, WEIGHTS_AUTO, 0.005},
+    {"qwen3-moe", "f16 activations", false, WEIGHTS_AUTO, 0.004},
+#else
+    {"qwen3-moe", "int8", true, WEIGHTS_AUTO, 0.004},
+    {"qwen3-moe", "q8 base", false, WEIGHTS_Q8, 0.02},
+#endif
+    {"qwen3-moe", "bf16 base", false, WEIGHTS_BF16, 0.015},
+};
 START_TEST(test_experts_rounded)
 {
-    static const struct {
-        const char *what;
-        bool int8;
-        weights_form weights;
-        double mean;
-    } forms[] = {{"int8", true, WEIGHTS_AUTO, 0.004},
-                 {"bf16 base", false, WEIGHTS_BF16, 0.015},
-                 {"q8 base", false, WEIGHTS_Q8, 0.02}};
+    const char *base = rounded[_i].base, *what = rounded[_i].what;
     int other = 0, n_greedy = 0;
     fixtures = "fixtures/families";
-    ck_assert(open_backend("auto"));
-    rig_open("qwen3-moe", forms[_i].int8, forms[_i].weights);
-    measure("qwen3-moe", forms[_i].what, 10, forms[_i].mean, &other, &n_greedy);
-    (void)check_alone("qwen3-moe", forms[_i].what, 10);
-    check_mixed("qwen3-moe", forms[_i].what);
+    ck_assert(open_backend(ISA_LEAST > 1 ? "auto" : isas[0]));
+    rig_open(base, rounded[_i].int8, rounded[_i].weights);
+    measure(base, what, 10, rounded[_i].mean, &other, &n_greedy);
+    (void)check_alone(base, what, 10);
+    check_mixed_by(base, what, _i % 2 ? 1 : 3);
+#ifdef CONFORM_EMULATED
+    emu_rt_counts n;
+    emu_rt_count(&n);
+    ck_assert_int_eq(n.graph_launches > 0, _i % 2);
+#endif
     rig_close();
     fixtures = "fixtures";
 }
 END_TEST
-#endif
 
 int main(void)
 {
@@ -631,7 +655,6 @@ int main(void)
 #if !defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
     /* of the base where no two tokens are nearly as likely: check_alone() holds the greedy ones */
     tcase_add_loop_test(tc, test_quantised_base, 1, 2);
-    tcase_add_loop_test(tc, test_experts_rounded, 0, 3);
     tcase_add_loop_test(tc, test_ggufs, 0, 7);
     tcase_add_loop_test(tc, test_ggufs_of_others, 0, 6);
     tcase_add_test(tc, test_mxfp4);
@@ -641,5 +664,10 @@ int main(void)
     tcase_set_timeout(of_families, 240);
     tcase_add_loop_test(of_families, test_families, 0, (int)(sizeof families / sizeof(*families)));
     suite_add_tcase(s, of_families);
+    TCase *mixtures = tcase_create("mixtures");
+    tcase_set_timeout(mixtures, 240);
+    tcase_add_loop_test(mixtures, test_experts_rounded, 0,
+                        (int)(sizeof rounded / sizeof(*rounded)));
+    suite_add_tcase(s, mixtures);
     return run_suite(s);
 }

@@ -12,6 +12,8 @@ typedef struct {
     int d, n_head, n_kv, window, type;
     bool wide_plan; /* made for a layer that sees everything */
     double cap;     /* of scores; 0: none */
+    bool chunked;   /* `window` positions at a time */
+    bool sinks;     /* sink_of() of each head takes its share */
     int n_seq, len[MAX_SEQS];
     float *q[MAX_SEQS], *k[MAX_SEQS], *v[MAX_SEQS]; /* [len][heads][d] */
     int32_t *page[MAX_SEQS];
@@ -111,10 +113,17 @@ static void drop_history(history *h)
     emu_free(h->kv.mem);
 }
 
+/* Of some heads far above all scores, of others far below. */
+static float sink_of(int head)
+{
+    return (float)(head % 3 - 1) * 1.5F;
+}
+
 static void oracle(const history *h, int seq, int pos, int head, double *out)
 {
     int kv = head / (h->n_head / h->n_kv), d = h->d;
     int from = h->window && pos >= h->window ? pos - h->window + 1 : 0;
+    if (h->chunked && from > 0) from = pos - pos % h->window;
     const float *q = h->q[seq] + ((size_t)pos * h->n_head + head) * d;
     double *s = (double *)malloc((size_t)(pos + 1) * sizeof(double)), max = -INFINITY, sum = 0;
     for (int t = from; t <= pos; t++) {
@@ -131,6 +140,7 @@ static void oracle(const history *h, int seq, int pos, int head, double *out)
         sum += p;
         for (int i = 0; i < d; i++) out[i] += p * h->v[seq][((size_t)t * h->n_kv + kv) * d + i];
     }
+    if (h->sinks) sum += exp(sink_of(head) - max);
     for (int i = 0; i < d; i++) out[i] /= sum;
     free(s);
 }
@@ -191,6 +201,10 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     a.window = h->window;
     a.scale = 1 / sqrtf((float)h->d);
     a.cap = (float)h->cap / a.scale;
+    a.chunked = h->chunked;
+    float sinks[64];
+    for (int i = 0; i < h->n_head; i++) sinks[i] = sink_of(i);
+    a.sinks = h->sinks ? (float *)to_device(sinks, (size_t)h->n_head * sizeof(float)) : NULL;
     a.kv = h->kv;
     a.counts = (cu_attend_counts *)to_device(&p.counts, sizeof(p.counts));
     a.seq = p.seq;
@@ -214,6 +228,7 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     void *mine[] = {p.seq, p.small, p.large,          p.merge,       p.page,
                     q,     a.out,   (void *)a.counts, a.partial_out, a.partial_state};
     for (void *m : mine) emu_free(m);
+    if (h->sinks) emu_free((void *)a.sinks);
     if (half) emu_free(a.out16);
     return out;
 }
@@ -284,6 +299,11 @@ START_TEST(mixed_steps_meet_the_oracle)
     check_step(&h, c, 6, capped, sh->type == DT_F32 || (sh->d != 64 && sh->d < 80) ? 2e-5 : 8e-3);
     free(capped);
     h.cap = 0;
+    h.chunked = h.sinks = true;
+    float *sunk = run_step(&h, c, 6, 16, false);
+    check_step(&h, c, 6, sunk, sh->type == DT_F32 || (sh->d != 64 && sh->d < 80) ? 2e-5 : 8e-3);
+    free(sunk);
+    h.chunked = h.sinks = false;
     float *half = run_step(&h, c + 1, 5, 4, true);
     check_step(&h, c + 1, 5, half, 2e-2);
     free(half);

@@ -202,6 +202,7 @@ END_TEST
 typedef struct {
     int d, n_head, n_kv, rope_dim, type;
     bool norm, fused, pairs;
+    float q_scale; /* queries grow by it every 13 positions */
 } rope_case;
 
 static void turn(double *x, const float *norm, const float *cs, const float *sn, int d,
@@ -250,6 +251,8 @@ static void check_rope(const rope_case *rc, int n)
     a.rope_dim = rc->rope_dim;
     a.n_head = rc->n_head;
     a.pairs = rc->pairs;
+    a.q_scale = rc->q_scale;
+    a.q_floor = 13;
     a.n_rows = n;
     size_t bytes = cu_kv_bytes(LAYERS, rc->n_kv, d, rc->type), stride = (bytes + 255) / 256 * 256;
     a.kv = {(char *)emu_alloc(stride * PAGES), stride, 1, rc->n_kv, d, rc->type};
@@ -274,7 +277,9 @@ static void check_rope(const rope_case *rc, int n)
                                     : a.q + (size_t)i * a.q_stride + h * d;
             for (int j = 0; j < d; j++) x[j] = before[got - qkv + j];
             turn(x, is_k ? a.k_norm : a.q_norm, cs, sn, d, rc->rope_dim, rc->pairs);
-            for (int j = 0; j < d; j++) check_near(got[j], x[j], 3e-6, is_k ? "k" : "q", (size_t)j);
+            double grown = is_k ? 1 : 1 + rc->q_scale * log1p(floor((pos[i] + 1) / 13.0));
+            for (int j = 0; j < d; j++)
+                check_near(got[j], x[j] * grown, 3e-6, is_k ? "k" : "q", (size_t)j);
             for (int j = 0; is_k && slot[i] >= 0 && j < d; j++) {
                 float kept = kv_read(&a.kv, slot[i], h - rc->n_head, false, j);
                 ck_assert(kept ==
@@ -298,11 +303,13 @@ static void check_rope(const rope_case *rc, int n)
 
 START_TEST(rope_turns_and_appends)
 {
-    static const rope_case cases[] = {
-        {64, 4, 2, 64, DT_BF16, false, false, false}, {80, 3, 1, 32, DT_BF16, true, true, false},
-        {96, 2, 2, 96, DT_F32, true, false, true},    {128, 4, 1, 128, DT_BF16, true, true, false},
-        {20, 5, 5, 20, DT_F32, false, true, false},   {64, 2, 1, 32, DT_BF16, false, true, true},
-        {64, 2, 1, 0, DT_F32, true, false, false}};
+    static const rope_case cases[] = {{64, 4, 2, 64, DT_BF16, false, false, false, 0},
+                                      {80, 3, 1, 32, DT_BF16, true, true, false, 0.1F},
+                                      {96, 2, 2, 96, DT_F32, true, false, true, 0},
+                                      {128, 4, 1, 128, DT_BF16, true, true, false, 0},
+                                      {20, 5, 5, 20, DT_F32, false, true, false, 0.3F},
+                                      {64, 2, 1, 32, DT_BF16, false, true, true, 0},
+                                      {64, 2, 1, 0, DT_F32, true, false, false, 0.1F}};
     emu_seed((uint64_t)_i);
     for (const rope_case &c : cases) {
         for (int n : row_counts) check_rope(&c, n);
@@ -312,14 +319,14 @@ END_TEST
 
 /* ---- silu and conversions -------------------------------------------------------------------- */
 
-static void check_silu(int n, int cols, bool fused, bool gelu)
+static void check_silu(int n, int cols, bool fused, bool gelu, bool alone)
 {
     int stride = fused ? 2 * cols : cols;
     float *gate = device_random((size_t)(n + 1) * stride, 9);
     float *up = fused ? gate + cols : device_random((size_t)(n + 1) * stride, 3);
     if (n) gate[0] = -100;
     cu_silu_args a = {gate,
-                      up,
+                      alone ? NULL : up,
                       stride,
                       device_empty((size_t)(n + 1) * cols),
                       (uint16_t *)emu_alloc((size_t)(n + 1) * cols * 2),
@@ -331,7 +338,7 @@ static void check_silu(int n, int cols, bool fused, bool gelu)
         for (int j = 0; j < cols; j++) {
             double g = gate[(size_t)i * stride + j],
                    t = gelu ? sqrt(8 / 3.14159265358979323846) * (g + 0.044715 * g * g * g) : g,
-                   want = g / (1 + exp(-t)) * up[(size_t)i * stride + j];
+                   want = g / (1 + exp(-t)) * (alone ? 1 : up[(size_t)i * stride + j]);
             size_t at = (size_t)i * cols + j;
             check_near(a.out[at], want, gelu ? 2e-5 : 1e-6, gelu ? "gelu" : "silu", at);
             ck_assert_int_eq(a.out16[at], bf16_from_f32(a.out[at]));
@@ -347,9 +354,10 @@ START_TEST(silu_of_all_shapes)
 {
     emu_seed((uint64_t)_i);
     for (int n : row_counts) {
-        check_silu(n, 64, false, n % 2);
-        check_silu(n, 100, true, !(n % 2));
-        check_silu(n % 8, 7, n % 2, false);
+        check_silu(n, 64, false, n % 2, false);
+        check_silu(n, 100, true, !(n % 2), false);
+        check_silu(n % 8, 7, n % 2, false, false);
+        check_silu(n % 8, 100, false, n % 2, true);
     }
 }
 END_TEST

@@ -20,6 +20,9 @@ HOT = {
     "gemm": {"gemm_small_kernel": True, "gemm_large_kernel": True},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False},
     "sample": {"sample_kernel": False},
+    "grouped": {"grouped_small_kernel": True, "grouped_large_kernel": True, "grouped_plain_kernel": False},
+    "experts": {"route_kernel": False, "list_kernel": False, "gather_kernel": False, "combine_kernel": False},
+    "norms": {"layer_norm_kernel": False, "wide_norm_kernel": False},
 }
 
 

@@ -1011,8 +1011,39 @@ _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
       "if (state[0] == -INFINITY && all_m == -INFINITY) continue;", "",
       "emu.test_attend", "sums of a split that no row sees are not read")
 _rule("cuda.in-place", "engine/cuda/linear.c",
-      "half && out != x ? NULL : out + before", "half ? NULL : out + before",
+      "half && out != x && cu->experts.n == 0;", "half && cu->experts.n == 0;",
       "emu.test_golden", "a norm in place leaves f32 for the stream")
+_rule("cuda.routers-read-f32", "engine/cuda/linear.c",
+      "half && out != x && cu->experts.n == 0;", "half && out != x;",
+      "emu.test_golden", "a norm before a router leaves f32 for it")
+_rule("cuda.experts-place", "engine/cuda/experts.cu",
+      "for (int j = 0; j < warp * k; j++) before += chosen[j] == at[i];", "",
+      "emu.test_experts", "no two rows of an expert have one place")
+_rule("cuda.experts-nobody", "engine/cuda/experts.cu",
+      "bool live = row < x.n_rows && x.live[row] >= 0;", "bool live = row < x.n_rows;",
+      "emu.test_experts", "a row that pads the step goes to no expert")
+_rule("cuda.experts-law", "engine/cuda/products/grouped.cu",
+      "if ((k0 + AT_ONCE * STEP) % GEMM_CHUNK == 0) add_chunk<NT>(total, acc);", "",
+      "emu.test_experts", "few rows are summed by the chunks of many")
+_rule("cuda.experts-chunks", "engine/cuda/experts.cu",
+      "mats_of(&x, s - 1) == m)", "true)",
+      "emu.test_experts", "each adapter of an expert has its own chunks")
+_rule("cuda.experts-layer", "engine/cuda/experts.c",
+      "    c.layer = layer;", "    c.layer = 0 * layer;",
+      "emu.test_golden", "adapters on experts are those of the layer")
+_rule("cuda.mlp-of-a-layer", "engine/cuda/adapter.c",
+      "[PROJ_UP] = cu->mlp[l],", "[PROJ_UP] = cu->mlp[0],",
+      "emu.test_golden", "LoRA has as many columns as its layer's MLP is wide")
+_rule("cuda.sinks", "engine/cuda/attend.cu",
+      "if (a->sinks)", "if (a->sinks && !a->sinks)",
+      "emu.test_attend", "a sink takes its share of a head's weights")
+_rule("cuda.chunked-windows", "engine/cuda/attend.cu",
+      "return a->chunked ? pos - pos % a->window : pos - a->window + 1;",
+      "return pos - a->window + 1;",
+      "emu.test_attend", "a row sees its own run of positions, not the last ones")
+_rule("cuda.part-norms", "engine/cuda/linear.c",
+      "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
+      "emu.test_golden", "norms of all heads find their part of a fused product")
 _rule("cuda.own-rows", "engine/cuda/rows.cu",
       "        if (own >= 0) {", "        if (own > 0) {",
       "emu.test_rows", "a token's row of the adapter goes over the table's on a device")
