@@ -97,6 +97,8 @@ typedef struct server {
     char fingerprint[32]; /* system_fingerprint */
     bool is_sealed;       /* what tenants store is encrypted with: */
     uint8_t key[SEAL_KEY_BYTES];
+    uint8_t
+        resume_key[SEAL_KEY_BYTES]; /* of tickets for streams: the same, or this process's own */
     int64_t started_wall_us;
     http_host http; /* what the listeners need of us */
     atomic_bool ready;

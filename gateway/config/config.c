@@ -60,6 +60,12 @@ const option config_options[] = {
      "Longest life of one completion, from the last byte of its body to the end."},
     {"server", "drain_timeout", OPT_TIME | OPT_LIVE, AT(server_drain_timeout_us), "30s", 0,
      3600 * CONFIG_SECOND, "After SIGTERM, running requests may take this long to end."},
+    {"server", "resume", OPT_TIME | OPT_LIVE, AT(server_resume_us), "10min", 0,
+     86400 * CONFIG_SECOND,
+     "For so long a stream whose client asked for it (x-lorad-resume: new) can be resumed; with\n"
+     "one responses.key_file for all at every server of a fleet, without at the one that began "
+     "it,\n"
+     "until it is started again.  0: none can."},
     {"server", "fleet_address", OPT_TEXT, AT(server_fleet_address), "", 0, 0,
      "Where the other servers of a fleet reach this one's API: https://host:port.  Once it drains\n"
      "they go on with what runs, and it passes their tokens on.  Empty: it neither gives nor\n"

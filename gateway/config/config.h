@@ -48,6 +48,7 @@ typedef struct config {
     int64_t server_node;
     char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
     int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
+    int64_t server_resume_us;
     int64_t server_drain_timeout_us, server_max_choices;
     char admin_listen[CONFIG_TEXT_MAX], admin_client_ca[CONFIG_TEXT_MAX];
     char metrics_listen[CONFIG_TEXT_MAX], metrics_inference_networks[CONFIG_TEXT_MAX];

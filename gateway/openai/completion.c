@@ -89,20 +89,27 @@ static void send_problem(completion *c)
 
 /* ----------------------------------------------------------------- the wait -- */
 
+static bool take_one(completion *c, choice *ch)
+{
+    bool was_done = ch->done;
+    bool fresh = completion_take(c, ch);
+    /* The chunk that ends the last choice waits for the books. */
+    bool hold = ch->done && !was_done;
+    if (c->rq.stream && fresh && !hold && !c->client_gone && completion_open_stream(c))
+        completion_add_news(c, ch);
+    return fresh;
+}
+
 static bool take_all(completion *c, bool *all_done)
 {
     bool news = false;
     *all_done = true;
     for (int i = 0; i < c->n_begun; i++) {
         choice *ch = &c->choices[i];
-        bool was_done = ch->done;
-        bool fresh = completion_take(c, ch);
-        news |= fresh;
+        bool was_past = c->past_seam;
+        news |= take_one(c, ch);
+        if (c->past_seam != was_past) news |= take_one(c, ch); /* behind what the client has */
         *all_done &= ch->done;
-        /* The chunk that ends the last choice waits for the books. */
-        bool hold = ch->done && !was_done;
-        if (c->rq.stream && fresh && !hold && !c->client_gone && completion_open_stream(c))
-            completion_add_news(c, ch);
     }
     int begun = c->n_begun;
     if (begun < c->n_choices) completion_submit_more(c);

@@ -463,6 +463,7 @@ bool completion_admit(completion *c, bool chat)
     if (!read_body(c, chat)) return false;
     int64_t began_us = clock_now_us() - clock_thread_us();
     if (!pick_class(c) || !resolve_model(c) || !makes_text(c) || !check_ids(c)) return false;
+    if (!completion_resume(c)) return false;
     if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c)) return false;
     if (!c->pooled && (!set_stop_ids(c) || !find_bars(c))) return false;
     if (!reserve(c)) return false;

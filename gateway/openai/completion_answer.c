@@ -1,8 +1,128 @@
-/* completion_answer.c -- what the client reads: chunks of a stream, or one whole answer. */
+/* completion_answer.c -- what the client reads: chunks of a stream, or one whole answer.
+ *
+ * A client that sends x-lorad-resume: new with a stream of one choice gets a ticket (move/ticket.h)
+ * in the answer's header of that name, and a number with each event: how many tokens were taken
+ * before it; the last events count on.  The same body with the ticket, and the last event's number
+ * in last-event-id, gives the events behind it.
+ */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
+#include "engine/base/clock.h"
+#include "gateway/move/ticket.h"
 #include "gateway/openai/completion_inside.h"
+#include "storage/digest.h"
+
+/* ------------------------------------------------------- streams that go on -- */
+
+/* All that its tokens depend on. */
+static bool digest_of(const completion *c, uint8_t out[DIGEST_BYTES])
+{
+    const cJSON *tree;
+    digest_state d;
+    char *body = exchange_read_json(c->x, &tree) ? cJSON_PrintUnformatted(tree) : NULL;
+    if (!body) return false;
+    digest_begin(&d);
+    digest_add(&d, c->rq.chat ? "chat" : "text", 4);
+    digest_add(&d, c->srv->fingerprint, strlen(c->srv->fingerprint) + 1);
+    digest_add(&d, c->label, strlen(c->label) + 1);
+    if (c->adapter) digest_add(&d, c->adapter->digest, DIGEST_BYTES);
+    if (c->stack) digest_add(&d, c->stack->digest, DIGEST_BYTES);
+    digest_add(&d, body, strlen(body));
+    digest_end(&d, out);
+    cJSON_free(body);
+    return true;
+}
+
+static bool give_ticket(completion *c)
+{
+    ticket t = {.started_wall_us = c->started_wall_us};
+    char text[TICKET_TEXT];
+    if (!c->rq.seed_given &&
+        getrandom(&c->rq.rules.seed, sizeof(c->rq.rules.seed), 0) != sizeof(c->rq.rules.seed))
+        return completion_no_memory(c);
+    c->rq.seed_given = true;
+    t.seed = c->rq.rules.seed;
+    memcpy(t.id, c->id, strnlen(c->id, sizeof(t.id) - 1));
+    if (!digest_of(c, t.asked) || !ticket_write(c->srv, c->x->caller->tenant.id, &t, text))
+        return completion_no_memory(c);
+    exchange_add_header(c->x, "x-lorad-resume", "%s", text);
+    return true;
+}
+
+/* The number of the last event that the client has; -1: it has none. */
+static bool take_last(completion *c)
+{
+    const char *text = exchange_header(c->x, "last-event-id");
+    char *end;
+    c->resume_after = -1;
+    if (!text || !*text) return true;
+    long n = strlen(text) < 10 ? strtol(text, &end, 10) : -1;
+    c->resume_after = n >= 0 && !*end && *text >= '0' && *text <= '9' ? (int)n : -1;
+    return c->resume_after >= 0 ||
+           openai_refuse(&c->problem, 400, "invalid_value", "last-event-id",
+                         "'last-event-id' must be the number of the last event that came");
+}
+
+static bool use_ticket(completion *c, const char *text)
+{
+    ticket t;
+    uint8_t asked[DIGEST_BYTES];
+    if (!ticket_read(c->srv, c->x->caller->tenant.id, text, &t) ||
+        clock_wall_us() >= t.started_wall_us + c->x->conf->server_resume_us)
+        return openai_refuse(&c->problem, 404, "stream_not_found", "x-lorad-resume",
+                             "there is no such stream, or its time is over");
+    if (!digest_of(c, asked)) return completion_no_memory(c);
+    if (memcmp(asked, t.asked, DIGEST_BYTES) != 0)
+        return openai_refuse(&c->problem, 409, "conflict", "x-lorad-resume",
+                             "this is another request, or its adapter or the server's model has "
+                             "changed since");
+    c->rq.rules.seed = t.seed;
+    c->rq.seed_given = true;
+    c->started_wall_us = t.started_wall_us;
+    memcpy(c->id, t.id, sizeof(c->id));
+    exchange_add_header(c->x, "x-lorad-resume", "%s", text);
+    exchange_note(c->x, "resumed", "%d", c->resume_after);
+    return take_last(c);
+}
+
+bool completion_resume(completion *c)
+{
+    const char *text = exchange_header(c->x, "x-lorad-resume");
+    c->resume_after = -1;
+    if (!text || c->x->inner) return true;
+    if (!c->x->conf->server_resume_us)
+        return openai_refuse(&c->problem, 400, "unsupported_parameter", "x-lorad-resume",
+                             "this server resumes no streams (server.resume)");
+    if (c->door || c->pooled || !c->rq.stream || c->rq.n * c->rq.n_prompts != 1)
+        return openai_refuse(&c->problem, 400, "unsupported_parameter", "x-lorad-resume",
+                             "only streams of chat and completions with one choice are resumed");
+    c->numbered = true;
+    return strcmp(text, "new") == 0 ? give_ticket(c) : use_ticket(c, text);
+}
+
+int completion_tokens(const choice *ch)
+{
+    return ch->n_taken - ch->n_beyond;
+}
+
+bool completion_at_seam(const completion *c, const choice *ch)
+{
+    return c->numbered && !c->past_seam && completion_tokens(ch) == c->resume_after;
+}
+
+bool completion_number(completion *c, int n)
+{
+    char line[32];
+    if (!c->numbered) return true;
+    if (n <= c->resume_after) return false;
+    jsonw_raw(&c->out, line, (size_t)snprintf(line, sizeof(line), "id: %d\n", n));
+    return true;
+}
+
+/* ---------------------------------------------------------------- what is said -- */
 
 static void head_of(const completion *c, openai_head *h)
 {
@@ -117,6 +237,8 @@ static void add_chunk(completion *c, choice *ch, const char *text, size_t len, b
         c->door->say(c->door_state, &c->out, &oc);
         return;
     }
+    int tokens = completion_tokens(ch);
+    if (!completion_number(c, first ? 0 : ch->finish ? tokens + 1 : tokens)) return;
     if (c->rq.continuous_usage) completion_usage(c, &u);
     openai_write_chunk(&c->out, &h, &oc, c->rq.continuous_usage ? &u : NULL, c->rq.include_usage);
 }
@@ -198,7 +320,7 @@ static void compose_end(completion *c)
 {
     for (int i = 0; i < c->n_choices && completion_open_stream(c); i++)
         completion_add_news(c, &c->choices[i]);
-    if (c->rq.include_usage) {
+    if (c->rq.include_usage && completion_number(c, completion_tokens(&c->choices[0]) + 2)) {
         openai_head h;
         openai_usage u;
         head_of(c, &h);

@@ -431,10 +431,10 @@ static bool take_vector(completion *c, choice *ch)
 bool completion_take(completion *c, choice *ch)
 {
     if (ch->done) return false;
-    bool news = false, done = false;
+    bool news = false, done = false, seam;
     sampled t;
     if (c->pooled) return take_vector(c, ch);
-    while (request_next(&ch->rq, &t, &done)) {
+    while (!(seam = completion_at_seam(c, ch)) && request_next(&ch->rq, &t, &done)) {
         ch->n_taken++;
         news = true;
         if (c->first_token_us == 0) c->first_token_us = clock_now_us();
@@ -451,6 +451,8 @@ bool completion_take(completion *c, choice *ch)
         if (c->tools || c->thinking) stop |= read_text(c, ch);
         if (stop) request_stop(&ch->rq);
     }
+    c->past_seam |= seam;
+    if (seam) return true;
     if (done && go_on_elsewhere(c, ch)) return news;
     if (done) completion_text_finish(&ch->text);
     c->starved |= ch->text.failed || ch->tools.failed;

@@ -91,6 +91,9 @@ typedef struct completion {
     bool stream_open, client_gone;
     bool starved; /* text was lost for want of memory: no answer may be made of the rest */
     bool asked_to_leave;
+    bool numbered;    /* its events bear numbers, and */
+    int resume_after; /* those up to that one are not sent (-1: all are), the text being cut there: */
+    bool past_seam;   /* so many tokens have been taken */
     atomic_bool stop; /* an operator wants it ended */
     jsonw out;
     char id[64];
@@ -156,6 +159,17 @@ bool completion_take(completion *c, choice *ch);
 uint32_t completion_made(const choice *ch);
 /* Retry-After, for a choice that the scheduler refused. */
 void completion_say_when(completion *c, const choice *ch);
+
+/* ---- completion_answer.c, streams that go on ---- */
+
+/* What the client's x-lorad-resume asks for, once model and body are known.  False: c->problem. */
+bool completion_resume(completion *c);
+/* Tokens of the answer so far, the same whenever it is made. */
+int completion_tokens(const choice *ch);
+/* Is this where the client's text ends?  What it has is to be taken alone. */
+bool completion_at_seam(const completion *c, const choice *ch);
+/* Begins an event with its number, where events have some; false: the client has it. */
+bool completion_number(completion *c, int n);
 
 /* ---- completion_pooled.c: prompts that become vectors ---- */
 

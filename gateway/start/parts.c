@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "adapters/residency/load.h"
 #include "engine/base/clock.h"
@@ -163,6 +164,13 @@ static err_code open_model(parts *p, err *e)
     return ERR_NONE;
 }
 
+static err_code random_key(uint8_t key[SEAL_KEY_BYTES], err *e)
+{
+    return getrandom(key, SEAL_KEY_BYTES, 0) == SEAL_KEY_BYTES
+               ? ERR_NONE
+               : err_set(e, ERR_INTERNAL, "the system gives no random bytes");
+}
+
 static err_code open_storage(parts *p, err *e)
 {
     server *s = &p->srv;
@@ -182,8 +190,9 @@ static err_code open_storage(parts *p, err *e)
     if (rc) return err_context(e, "data.spool");
     publish_sweep(c->data_dir);
     s->is_sealed = c->responses_key_file[0] != 0;
-    if (!s->is_sealed) return ERR_NONE;
+    if (!s->is_sealed) return random_key(s->resume_key, e);
     rc = seal_read_key(c->responses_key_file, s->key, e);
+    memcpy(s->resume_key, s->key, sizeof(s->key));
     return rc ? err_context(e, "responses.key_file") : ERR_NONE;
 }
 

@@ -44,6 +44,18 @@ _rule("first.template-host", "gateway/fetch/source.c",
       "if (!hole || !end || hole < end)", "if (!hole || !end)",
       "e2e.test_first_request", "no name chooses a template's host")
 
+# ---- streams that are resumed ------------------------------------------------------------------
+
+_rule("resume.seam", "gateway/openai/completion_answer.c",
+      "return c->numbered && !c->past_seam && completion_tokens(ch) == c->resume_after;", "return c->numbered && c->past_seam && !ch;",
+      "e2e.test_resume", "a resumed stream begins behind the tokens that the client has")
+_rule("resume.own-tenant", "gateway/move/ticket.c",
+      '(unsigned long long)tenant_id', '(unsigned long long)(tenant_id ? 1 : 0)',
+      "e2e.test_resume", "another tenant's ticket is none")
+_rule("resume.same-request", "gateway/openai/completion_answer.c",
+      "if (memcmp(asked, t.asked, DIGEST_BYTES) != 0)", "if (!c->rq.stream)",
+      "e2e.test_resume", "a ticket serves the request that it was given for")
+
 # ---- a fleet's object store ------------------------------------------------------------------
 
 _rule("depot.digest-checked", "adapters/store/depot.c",

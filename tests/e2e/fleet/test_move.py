@@ -1,4 +1,8 @@
 """A server of a fleet drains under streams: the others go on with them, and clients read what they would have read."""
+import json
+import pathlib
+import tempfile
+
 import fleets
 from harness import demo_adapters, run, until
 from postgres import skip_unless_there
@@ -75,12 +79,45 @@ def who_leaves_ends_it_everywhere(fleet):
     fleet.books_agree()
 
 
+def a_lost_stream_is_resumed_elsewhere(fleet):
+    """Its node is killed; another gives the events behind the last one that came."""
+    a, b, c = fleet.nodes
+    body = BASE | {"model": NAME, "max_tokens": 300, "temperature": 1.0}
+
+    def events(got):
+        parts = [p.split("\n") for p in got.decode().split("\n\n") if p and not p.startswith(":")]
+        return [(int(p[0][4:]), json.loads(p[1][6:])) for p in parts if p[0].startswith("id: ")]
+
+    def text(got):
+        return "".join(e["choices"][0]["text"] for _, e in got), {(e["id"], e["created"], e["model"]) for _, e in got}
+
+    def resume(node, last):
+        r = node.call("POST", "/v1/completions", body, key=KEY, headers={"x-lorad-resume": ticket, **({"last-event-id": str(last)} if last else {})})
+        assert r.status == 200, r
+        return events(r.body)
+    line = a.connect()
+    line.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "x-lorad-resume": "new"})
+    r = line.getresponse()
+    ticket, first = r.getheader("x-lorad-resume"), b""
+    while first.count(b"\n\n") < 6:
+        first += r.readline()
+    a.process.kill()
+    a.process.wait()
+    seen = events(first)
+    rest, whole = resume(b, seen[-1][0]), resume(c, None)
+    assert rest[0][0] > seen[-1][0] and text(seen + rest) == text(whole) and len(text(whole)[1]) == 1, (text(seen + rest), text(whole))
+    a.stop()
+    a.start()
+
+
 def all_of_it():
     global KEY, NAME
-    with fleets.Fleet(shared={"server.drain_timeout": "300s"}, program="lorad_faulty") as fleet:
+    key = pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")) / "key"
+    key.write_text("11" * 32)
+    with fleets.Fleet(shared={"server.drain_timeout": "300s", "responses.key_file": key}, program="lorad_faulty") as fleet:
         KEY, NAME = fleet.tenant("mover"), demo_adapters()[0]
         fleets.upload_everywhere(fleet, KEY, NAME)
-        for step in (strangers_are_refused, what_runs_goes_on_elsewhere, what_cannot_go_stays, a_node_that_took_them_is_killed,
+        for step in (strangers_are_refused, what_runs_goes_on_elsewhere, what_cannot_go_stays, a_node_that_took_them_is_killed, a_lost_stream_is_resumed_elsewhere,
                      who_leaves_ends_it_everywhere):
             step(fleet)
             print(f"  {step.__name__}", flush=True)
