@@ -269,11 +269,28 @@ err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *ali
     return store_write(st, alias_row_drop, &c, e);
 }
 
+/* Another node may have pointed an alias at it. */
+static err_code is_unnamed(sqlite3 *db, uint64_t version_id, err *e)
+{
+    sql q;
+    sql_begin(
+        &q, db,
+        "SELECT 1 FROM adapter_versions AS v JOIN adapter_aliases AS a USING(adapter_id, version)"
+        " WHERE v.id=? AND v.state=?");
+    sql_int(&q, (int64_t)version_id);
+    sql_int(&q, ADAPTER_READY);
+    bool named = sql_row(&q);
+    err_code rc = sql_end(&q, "read the adapter's aliases", e);
+    return rc || !named ? rc : adapter_changed(e);
+}
+
 /* ADAPTER_DELETED removes the row; its id is kept from ever being given again. */
 static err_code state_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;
     sql q;
+    bool goes = c->version == ADAPTER_DELETED || c->version == ADAPTER_DRAINING;
+    if (goes && is_unnamed(db, c->id, e)) return e->code;
     if (c->version == ADAPTER_DELETED) {
         sql_begin(&q, db, "UPDATE high_water SET id=max(id, ?)");
         sql_int(&q, (int64_t)c->id);
@@ -360,24 +377,32 @@ err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_met
 
 struct limits_job {
     uint64_t id;
-    const adapter_limits *l;
+    const adapter_limits *was, *l;
 };
 
 static err_code limits_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct limits_job *j = arg;
     sql q;
-    sql_begin(&q, db, "UPDATE adapters SET rpm=?, tpm=?, max_concurrent=? WHERE id=?");
+    sql_begin(&q, db,
+              "UPDATE adapters SET rpm=?, tpm=?, max_concurrent=?"
+              " WHERE id=? AND rpm=? AND tpm=? AND max_concurrent=?");
     sql_int(&q, j->l->requests_per_minute);
     sql_int(&q, j->l->tokens_per_minute);
     sql_int(&q, j->l->max_concurrent);
     sql_int(&q, (int64_t)j->id);
-    return sql_done(&q, "limit the adapter", e);
+    sql_int(&q, j->was->requests_per_minute);
+    sql_int(&q, j->was->tokens_per_minute);
+    sql_int(&q, j->was->max_concurrent);
+    err_code rc = sql_done(&q, "limit the adapter", e);
+    if (rc || sqlite3_changes(db) > 0) return rc;
+    return err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
 }
 
-err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_limits *l, err *e)
+err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_limits *was,
+                                 const adapter_limits *l, err *e)
 {
-    struct limits_job j = {.id = adapter_id, .l = l};
+    struct limits_job j = {.id = adapter_id, .was = was, .l = l};
     if (l->requests_per_minute < 0 || l->tokens_per_minute < 0 || l->max_concurrent < 0)
         return err_set(e, ERR_INPUT, "a limit is 0 (none) or more");
     return store_write(st, limits_row_set, &j, e);

@@ -21,6 +21,14 @@ void registry_finish_version(registry *r, version *v)
     bool last = en->doomed && en->n_version == 1;
     err_code rc = last ? adapter_rows_drop(r->db, en->id, &why)
                        : adapter_rows_set_state(r->db, v->pub.id, ADAPTER_DELETED, NULL, &why);
+    if (rc == ERR_STALE) { /* an old version, which another node has just pointed an alias at */
+        lock_take(&r->mu);
+        v->state = ADAPTER_READY;
+        v->finishing = false;
+        lock_release(&r->mu);
+        lock_release(&r->change);
+        return;
+    }
     /* Without the disk the row stays `draining` and the next start removes it. */
     if (rc) log_error("adapters", "delete not recorded: %s", why.msg);
     adapter_version was = v->pub;
@@ -365,7 +373,7 @@ err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
     err_code rc = en != NULL ? ERR_NONE : ERR_NOT_FOUND;
     if (en && memcmp(&en->limits, was, sizeof(*was)) != 0)
         rc = err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
-    if (!rc) rc = adapter_rows_set_limits(r->db, en->id, l, e);
+    if (!rc) rc = adapter_rows_set_limits(r->db, en->id, was, l, e);
     if (!rc) {
         lock_take(&r->mu);
         en->limits = *l;

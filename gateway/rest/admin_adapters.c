@@ -117,8 +117,33 @@ static bool find_adapter(exchange *x, adapter_entry *out)
     return false;
 }
 
+enum { LIMITS_TAG_MAX = 72 };
+
+/* The ETag of limits: what they are. */
+static void tag_of(const adapter_limits *l, char out[LIMITS_TAG_MAX])
+{
+    snprintf(out, LIMITS_TAG_MAX, "\"%lld-%lld-%lld\"", (long long)l->requests_per_minute,
+             (long long)l->tokens_per_minute, (long long)l->max_concurrent);
+}
+
+/* If-Match; false: answered. */
+static bool is_expected(exchange *x, const adapter_limits *l)
+{
+    const char *asked = exchange_header(x, "If-Match");
+    char tag[LIMITS_TAG_MAX];
+    err e;
+    tag_of(l, tag);
+    if (!asked || strcmp(asked, "*") == 0 || strcmp(asked, tag) == 0) return true;
+    err_set(&e, ERR_STALE, "the limits are others: read them again");
+    exchange_reply_err(x, &e, "If-Match");
+    return false;
+}
+
 static void reply_limits(exchange *x, const adapter_entry *a)
 {
+    char tag[LIMITS_TAG_MAX];
+    tag_of(&a->limits, tag);
+    exchange_add_header(x, "ETag", "%s", tag);
     limits_view v;
     limits_adapter of = {.id = a->id, .limits = a->limits};
     limits_look_adapter(x->server->limits, &of, &v);
@@ -153,7 +178,8 @@ void admin_adapter_limits_patch(exchange *x)
     const cJSON *body;
     adapter_entry a;
     err e;
-    if (!find_adapter(x, &a) || !exchange_read_json(x, &body) || !api_only_fields(x, body, known))
+    if (!find_adapter(x, &a) || !exchange_read_json(x, &body) || !api_only_fields(x, body, known) ||
+        !is_expected(x, &a.limits))
         return;
     const adapter_limits was = a.limits;
     int64_t *const at[] = {&a.limits.requests_per_minute, &a.limits.tokens_per_minute,

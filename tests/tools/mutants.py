@@ -44,6 +44,10 @@ _rule("first.template-host", "gateway/fetch/source.c",
       "if (!hole || !end || hole < end)", "if (!hole || !end)",
       "e2e.test_first_request", "no name chooses a template's host")
 
+_rule("aliases.not-of-the-deleted", "storage/adapter_rows.c",
+      "if (goes && is_unnamed(db, c->id, e)) return e->code;", "if (goes && !is_unnamed) return e->code;",
+      "adapters.test_registry", "no version goes that another node has just pointed an alias at")
+
 # ---- streams that are resumed ------------------------------------------------------------------
 
 _rule("resume.seam", "gateway/openai/completion_answer.c",

@@ -118,7 +118,7 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
     ("GET", "limits/{tenant}", "TenantLimits", None, {"errors": [404]}),
     ("PATCH", "limits/{tenant}", "TenantLimits", NEW_LIMITS, {"errors": [404]}),
     ("GET", "limits/{tenant}/{name}", "AdapterLimits", None, {"errors": [404]}),
-    ("PATCH", "limits/{tenant}/{name}", "AdapterLimits", obj({n: LIMIT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS), {"errors": [404]}),
+    ("PATCH", "limits/{tenant}/{name}", "AdapterLimits", obj({n: LIMIT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS), {"errors": [404, 409, 412]}),
     ("GET", "requests", "Requests", None, {"parameters": [
         query("limit", {"type": "integer", "minimum": 1, "maximum": 10000}), query("tenant", STR),
         query("state", {"enum": ["waiting", "prefill", "decode", "ended"]}),

@@ -553,6 +553,28 @@ START_TEST(test_generations)
 }
 END_TEST
 
+/* Another node has written the rows, and this one has not heard of it yet. */
+START_TEST(test_changed_elsewhere)
+{
+    const adapter_limits none = {0}, two = {.max_concurrent = 2}, five = {.max_concurrent = 5};
+    adapter_entry en;
+    for (int i = 1; i <= 3; i++) publish(acme, "far", i, true);
+    ck_assert_int_eq(registry_get(reg, acme, "far", &en, &e), ERR_NONE);
+    ck_assert_int_eq(adapter_rows_set_alias(st, en.id, "canary", 1, 0, en.generation + 1, &e),
+                     ERR_NONE);
+    ck_assert_int_eq(registry_delete(reg, acme, "far", 1, true, NULL, &e), ERR_STALE);
+    (void)registry_prune(reg, acme, "far", 1);
+    reopen();
+    ck_assert_int_eq(registry_get(reg, acme, "far", &en, &e), ERR_NONE);
+    ck_assert_int_eq(en.n_versions, 2); /* 2 went, 1 has an alias */
+    const adapter_version *v;
+    ck_assert_int_eq(registry_acquire(reg, acme, "far:canary", false, &v, &e), ERR_NONE);
+    registry_release(reg, v);
+    ck_assert_int_eq(adapter_rows_set_limits(st, en.id, &none, &two, &e), ERR_NONE);
+    ck_assert_int_eq(registry_set_limits(reg, acme, "far", &none, &five, &e), ERR_CONFLICT);
+}
+END_TEST
+
 START_TEST(test_limits_of_a_name)
 {
     publish(acme, "poet", 1, true);
@@ -723,6 +745,7 @@ int main(void)
     tcase_add_test(tc, test_restart_finishes);
     tcase_add_test(tc, test_limits_and_lists);
     tcase_add_test(tc, test_limits_of_a_name);
+    tcase_add_test(tc, test_changed_elsewhere);
     tcase_add_test(tc, test_changes_under_load);
     tcase_add_test(tc, test_generations);
     tcase_add_test(tc, test_sharing);

@@ -153,6 +153,32 @@ def adapters_have_one_name_everywhere():
     same_everywhere()
 
 
+def no_alias_points_at_what_is_gone():
+    """One node points an alias at a version while another deletes it: one of the two is refused."""
+    b, both = nodes[1], 0
+    for i in range(1, 21):
+        r = first.upload(key, "raced", DEMO / "adapters" / demo_adapters()[i % 2])
+        assert r.json["version"] == i, r
+        if i == 1:
+            continue
+        for n in nodes:
+            until(lambda: n.call("GET", "/v1/adapters/raced", key=key).json.get("default_version") == i)
+        got, ready = {}, threading.Barrier(2)
+
+        def act(node, method, path, body=None):
+            ready.wait()
+            got[method] = node.call(method, "/v1/adapters/raced" + path, body, key=key).status
+        pair = [threading.Thread(target=act, args=(first, "PUT", "/aliases/old", {"version": i - 1})),
+                threading.Thread(target=act, args=(b, "DELETE", f"/versions/{i - 1}"))]
+        [t.start() for t in pair]
+        [t.join() for t in pair]
+        both += got["PUT"] == 200 and got["DELETE"] < 300
+        assert set(got.values()) & {200, 202, 204}, got
+    assert both == 0, both
+    same_everywhere()
+    first.call("DELETE", "/v1/adapters/raced", key=key)
+
+
 def away_is_no_outage():
     made = first.admin("POST", "/keys", {"tenant": "acme", "name": "bad", "scopes": ["inference"]})
     until(lambda: nodes[1].call("GET", "/v1/models", key=made["key"]).status == 200)
@@ -258,7 +284,7 @@ def a_node_goes_by_itself_again():
 def all_of_it():
     try:
         for step in (a_fleet_is_made, what_one_node_makes_is_everywhere, two_nodes_do_not_get_one_name,
-                     a_revoked_key_is_refused_everywhere, adapters_have_one_name_everywhere, away_is_no_outage,
+                     a_revoked_key_is_refused_everywhere, adapters_have_one_name_everywhere, no_alias_points_at_what_is_gone, away_is_no_outage,
                      a_silent_wire_is_one_too, a_number_is_held_by_one, kills_leave_all_nodes_equal,
                      a_node_goes_by_itself_again):
             begin = time.monotonic()

@@ -179,6 +179,11 @@ def an_adapters_own():
     assert server.admin("GET", "/limits/owner/small")["limits"]["max_concurrent"] == 1
     for body in ({"tokens_per_day": 1}, {"max_concurrent": -1}, {"max_concurrent": "x"}, []):
         server.admin("PATCH", "/limits/owner/small", body, expect=(400,))
+    path, by = "/admin/v1/limits/owner/small", {"key": server.admin_key, "port": server.admin_port}
+    tag = server.call("GET", path, **by).headers["etag"]
+    for asked, status in (('"0-0-7"', 412), ("x", 412), (tag, 200), (tag, 412), ("*", 200)):
+        r = server.call("PATCH", path, {"max_concurrent": 3}, headers={"If-Match": asked}, **by)
+        assert r.status == status and (status == 412 or r.headers["etag"] != tag), (asked, r)
     server.admin("PATCH", "/limits/owner/none", {"max_concurrent": 1}, expect=(404,))
     server.admin("PATCH", "/limits/nobody/small", {"max_concurrent": 1}, expect=(404,))
     assert any(a["action"] == "adapter.limits" for a in server.admin("GET", "/audit")["data"])
