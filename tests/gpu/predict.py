@@ -69,11 +69,14 @@ for nt in (1, 4):
     WORK[f"shrink_kernel<{nt},1>", "256 k, 16 ranks"] = {"HMMA": 16 * nt}
     WORK[f"expand_kernel<{nt},1>", "64 columns, 16 ranks"] = {"HMMA": 8 * nt, "STG": 2 * nt}
     WORK[f"expand_kernel<{nt},1>", "64 columns, bare"] = {"STG": 2 * nt}
-for nt in (1, 2, 4, 8):
-    for k in (128, 256):
+for k in (128, 256):
+    for nt in (1, 2, 4, 8):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
+    for nt in (1, 4):
+        WORK[f"grouped_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
 for k in (64, 192):
     WORK["gemm_large_kernel<1>", f"{k} k"] = {"HMMA": k}
+    WORK["grouped_large_kernel<1>", f"{k} k"] = {"HMMA": k}
 WORK["shrink_tile_kernel<1>", "64 k, 64 ranks"] = {"HMMA": 32}
 WORK["rms_norm_kernel", "4 values a thread"] = {"LDG": 3, "STG": 1}
 WORK["rope_kernel", "a head of 128"] = {"STG": 4}
