@@ -287,7 +287,7 @@ err_code be_experts_prepare(backend *be, void **there, const expert_set *set, er
 typedef struct step_bounds {
     int rows, logits, stride, cols, dim, context, head_dim;
     int experts, top_k, expert_dim; /* of a layer, of a row; what an expert is wide; 0: none */
-    /* [n_layer], borrowed for the call: what the MLP that all rows take is wide; 0: there is none. */
+    /* [n_layer], borrowed for the call: what the MLP that all rows take is wide; 0: none. */
     const int *mlp;
     int n_layer;
 } step_bounds;

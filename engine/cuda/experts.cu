@@ -63,7 +63,7 @@ __device__ static void to_weights(float *p, int n, bool sigmoid, int lane)
     cu_syncwarp(); /* all values are there for all lanes */
 }
 
-/* A row's experts into `expert`, their shares of it into `share`, in the order in which they are chosen. */
+/* A row's experts into `expert`, their shares of it into `share`, as they are chosen. */
 __device__ static void choose(const cu_experts *x, float *p, int32_t *expert, float *share,
                               int lane)
 {

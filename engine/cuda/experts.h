@@ -1,16 +1,16 @@
-/* experts.h -- the CUDA kernels of be_experts() beside its products: routes, rows sorted by expert,
- * activations, sums.
+/* experts.h -- the CUDA kernels of be_experts() beside its products: routes, rows sorted by
+ * expert, activations, sums.
  *
  * A row takes top_k experts; each of these is a slot.  Slots are sorted by (expert, row) on the
  * device, and as a step's rows stand by adapter, so do the slots of an expert.  An expert's slots
- * are a group of products/grouped.h.  So a step reads the weights of the experts that its rows take,
- * nothing is asked of the host, and a graph replays with other routes.  A row's experts are added in
- * the order of their numbers.
+ * are a group of products/grouped.h.  So a step reads the weights of the experts that its rows
+ * take, nothing is asked of the host, and a graph replays with other routes.  A row's experts are
+ * added in the order of their numbers.
  *
- * LoRA on experts: cu_experts_chunks() lists the runs of slots of one (expert, adapter) as chunks of
- * sgmv.h, which then shrinks and expands them.
+ * LoRA on experts: cu_experts_chunks() lists the runs of slots of one (expert, adapter) as chunks
+ * of sgmv.h, which then shrinks and expands them.
  *
- * Launchers enqueue on `stream`, never wait nor allocate.  Held to f64 by tests/emu/test_experts.cu.
+ * Launchers enqueue on `stream`, never wait nor allocate.  Held by tests/emu/test_experts.cu.
  */
 #ifndef ENGINE_CUDA_EXPERTS_H
 #define ENGINE_CUDA_EXPERTS_H

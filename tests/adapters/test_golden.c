@@ -634,7 +634,7 @@ START_TEST(test_experts_rounded)
 #ifdef CONFORM_EMULATED
     emu_rt_counts n;
     emu_rt_count(&n);
-    ck_assert_int_eq(n.graph_launches > 0, _i % 2);
+    ck_assert(_i % 2 == 0 || n.graph_launches > 0);
 #endif
     rig_close();
     fixtures = "fixtures";

@@ -1,6 +1,6 @@
-/* test_experts.cu -- the kernels of engine/cuda/experts.h and products/grouped.h against f64: routes of every kind, all
- * tiles, types and widths; each row against itself in other company, bit for bit; and the chunks of
- * adapted slots. */
+/* test_experts.cu -- the kernels of engine/cuda/experts.h and products/grouped.h against f64:
+ * routes of every kind, all tiles, types and widths; each row against itself in other company, bit
+ * for bit; and the chunks of adapted slots. */
 #include "engine/cuda/experts.h"
 #include "engine/cuda/products/gemm.h"
 #include "tests/emu/device_data.h"
@@ -372,7 +372,9 @@ START_TEST(chunks_of_adapted_slots)
         ck_assert_uint_eq(c->v0, (uint32_t)c->row0 * SGMV_OUT_MAX * 16);
         ck_assert_int_eq(c->v_rank, row[x.row_of[c->row0]].rank == 3 ? 8 : 16);
     }
-    int live = x.first[sh->n];
+    int live = x.first[sh->n], n_live = 0;
+    for (int i = 0; i < N; i++) n_live += i % 31 != 5;
+    ck_assert_int_eq(live, n_live * sh->top_k); /* nobody's rows have no slots */
     for (int s = 0; s < live; s++) ck_assert_int_eq(seen[s], row[x.row_of[s]].mats != NULL);
     free(seen);
     emu_free(table);

@@ -1,4 +1,5 @@
-/* test_norms.cu -- engine/cuda/products/norms.cu against f64, and each row against itself in other company. */
+/* test_norms.cu -- engine/cuda/products/norms.cu against f64, and each row against itself in other
+ * company. */
 #include "engine/cuda/products/norms.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"

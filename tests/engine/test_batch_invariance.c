@@ -42,9 +42,9 @@ static uint32_t draw(void)
 
 typedef struct {
     lora_view view[N_ADAPTERS];
-    lora_mat *mat[N_ADAPTERS];
+    lora_mat *mat[N_ADAPTERS], *expert[N_ADAPTERS]; /* expert: NULL where the model has none */
     backend *be;
-    int n_layer;
+    int n_layer, n_expert;
     int acquired;
     int cold; /* answers ERR_BUSY this many times more */
 } adapters;
@@ -54,6 +54,36 @@ static float *noise(size_t n, float scale)
     float *v = malloc(n * sizeof(*v));
     for (size_t i = 0; i < n; i++) v[i] = ((float)draw() / (float)(1U << 30) - 1.0F) * scale;
     return v;
+}
+
+static lora_mat make_mat(backend *be, dtype base, int rank, int d_in, int d_out)
+{
+    float *av = noise((size_t)rank * d_in, 0.3F), *bv = noise((size_t)rank * d_out, 0.3F);
+    void *pa = be_alloc(be, be_lora_a_bytes(be, base, rank, d_in));
+    void *pb = be_alloc(be, be_lora_b_bytes(be, base, rank, d_out));
+    ck_assert_int_eq(be_lora_pack(be, base, pa, pb, av, bv, DT_F32, rank, d_in, d_out, NULL),
+                     ERR_NONE);
+    free(av);
+    free(bv);
+    return (lora_mat){.a = pa, .b = pb, .rank = rank, .scale = 1.0F};
+}
+
+/* On experts of most adapters, at small ranks: there are many. */
+static void make_expert_mats(adapters *ad, const model_config *c, int a)
+{
+    enum { RANK = 2 };
+    if (c->experts.route.n == 0 || a % 4 == 3) return;
+    ad->n_expert = c->n_layer * c->experts.route.n * LORA_EXPERT_PROJS;
+    ad->expert[a] = calloc((size_t)ad->n_expert, sizeof(lora_mat));
+    ad->view[a].expert = ad->expert[a];
+    ad->view[a].n_expert = c->experts.route.n;
+    if (ad->view[a].rank_max < RANK) ad->view[a].rank_max = RANK;
+    for (int i = 0; i < ad->n_expert; i++) {
+        int d_out, d_in;
+        if ((i + a) % 5 == 0) continue;
+        model_expert_shape(c, (proj)(PROJ_GATE + i % LORA_EXPERT_PROJS), &d_out, &d_in);
+        ad->expert[a][i] = make_mat(ad->be, c->type, RANK, d_in, d_out);
+    }
 }
 
 static void make_adapters(adapters *ad, backend *be, const model_config *c)
@@ -70,30 +100,30 @@ static void make_adapters(adapters *ad, backend *be, const model_config *c)
         memset(ad->view[a].digest, a + 1, LORA_DIGEST_BYTES);
         for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
             if (a % 3 == 1 && i % PROJ_COUNT != PROJ_Q && i % PROJ_COUNT != PROJ_V) continue;
-            int d_out, d_in, r = ranks[a];
-            model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
-            if (d_in == 0) continue; /* none in this model */
-            float *av = noise((size_t)r * d_in, 0.3F), *bv = noise((size_t)r * d_out, 0.3F);
-            void *pa = be_alloc(be, be_lora_a_bytes(be, c->type, r, d_in));
-            void *pb = be_alloc(be, be_lora_b_bytes(be, c->type, r, d_out));
-            ck_assert_int_eq(
-                be_lora_pack(be, c->type, pa, pb, av, bv, DT_F32, r, d_in, d_out, NULL), ERR_NONE);
-            ad->mat[a][i] = (lora_mat){.a = pa, .b = pb, .rank = r, .scale = 1.0F};
-            free(av);
-            free(bv);
+            int d_out, d_in;
+            if (!model_has_proj(c, i / PROJ_COUNT, (proj)(i % PROJ_COUNT))) continue;
+            model_layer_shape(c, i / PROJ_COUNT, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            ad->mat[a][i] = make_mat(be, c->type, ranks[a], d_in, d_out);
         }
+        make_expert_mats(ad, c, a);
     }
+}
+
+static void drop_mats(adapters *ad, lora_mat *m, int n)
+{
+    for (int i = 0; m && i < n; i++) {
+        be_free(ad->be, (void *)m[i].a);
+        be_free(ad->be, (void *)m[i].b);
+    }
+    free(m);
 }
 
 static void drop_adapters(adapters *ad)
 {
     ck_assert_int_eq(ad->acquired, 0);
     for (int a = 0; a < N_ADAPTERS; a++) {
-        for (int i = 0; i < ad->n_layer * PROJ_COUNT; i++) {
-            be_free(ad->be, (void *)ad->mat[a][i].a);
-            be_free(ad->be, (void *)ad->mat[a][i].b);
-        }
-        free(ad->mat[a]);
+        drop_mats(ad, ad->mat[a], ad->n_layer * PROJ_COUNT);
+        drop_mats(ad, ad->expert[a], ad->n_expert);
     }
 }
 
@@ -367,7 +397,9 @@ static void together(const client *ref, const char *dir, const setting *st, sche
 }
 
 static const char *const models[] = {"fixtures/models/llama-bf16", "fixtures/models/qwen3-f32",
-                                     "fixtures/models/mistral-bf16"};
+                                     "fixtures/models/mistral-bf16",
+                                     "fixtures/families/models/mixtral"};
+enum { N_MODELS = sizeof models / sizeof(*models) };
 #ifdef CONFORM_EMULATED
 enum { MODELS_FROM = 2 }; /* has a sliding window */
 #else
@@ -549,7 +581,7 @@ int main(void)
     Suite *s = suite_create("batch invariance");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 280);
-    tcase_add_loop_test(tc, each_request_gives_what_it_gives_alone, MODELS_FROM, 3);
+    tcase_add_loop_test(tc, each_request_gives_what_it_gives_alone, MODELS_FROM, N_MODELS);
 #if !defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
     tcase_add_test(tc, each_request_gives_what_it_gives_alone_quantised);
 #endif

@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP) grouped_small_ker
     put_sums<NT>(&p, &it, total, 0, mat * p.n, col, q);
 }
 
-/* ---- many rows: a block has 128 columns and 128 rows, as gemm_large_kernel -------------------- */
+/* ---- many rows: a block has 128 columns and 128 rows, as gemm_large_kernel ------------------- */
 
 CU_INLINE int swizzled(int row, int piece)
 {
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(LARGE_THREADS, 1) grouped_large_kernel(
                     col0 + warp % 2 * 64 + mt * 16 + g, q);
 }
 
-/* ---- any type, any width: a warp sums one value; grid (columns / 8 of all matrices, rows) ----- */
+/* ---- any type, any width: a warp sums one value; grid (columns / 8 of all matrices, rows) ---- */
 
 CU_INLINE float value_of(const void *p, dtype type, size_t i)
 {

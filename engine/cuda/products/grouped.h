@@ -5,8 +5,8 @@
  * of the groups that have rows, and a graph replays with others.
  *
  * Law: a row's sums are those of gemm.h (chunks of GEMM_CHUNK k, added in ascending order) whatever
- * its item holds and whatever `tile` is.  F32, and k that is no multiple of 8, take a kernel without
- * tensor cores.  Held to f64 by tests/emu/test_experts.cu.
+ * its item holds and whatever `tile` is.  F32, and k that is no multiple of 8, take a kernel
+ * without tensor cores.  Held to f64 by tests/emu/test_experts.cu.
  */
 #ifndef ENGINE_CUDA_PRODUCTS_GROUPED_H
 #define ENGINE_CUDA_PRODUCTS_GROUPED_H
