@@ -36,7 +36,7 @@ emu_target(emu_noise tests/gpu/noise.cu)
 
 # Plain C that the tests need: the sampler that kernels are compared with, the host's
 # parts of attention and LoRA.
-add_library(emu_host STATIC engine/sample/sampler.c engine/sample/cut.c engine/sample/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c)
+add_library(emu_host STATIC engine/sample/sampler.c engine/sample/cut.c engine/sample/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c engine/cuda/codes.c)
 set_target_properties(emu_host PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra;-Wshadow;-O2;-g;-ffp-contract=off" LINK_OPTIONS "")
 
 function(add_emu_test name)
@@ -55,6 +55,7 @@ add_emu_test(test_sample tests/emu/test_sample.cu)
 add_emu_test(test_sgmv tests/emu/test_sgmv.cu)
 add_emu_test(test_gemm tests/emu/test_gemm.cu)
 add_emu_test(test_experts tests/emu/test_experts.cu)
+add_emu_test(test_codes tests/emu/test_codes.cu)
 
 # What nvcc made of the kernels: tensor cores, registers, no local memory; within the budget.
 if(LORAD_CUDA AND NOT LORAD_SANITIZE) # emu.bench_device names the launches

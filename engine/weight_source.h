@@ -83,7 +83,13 @@ static inline float float_rounded(float v, dtype type)
 /* A matrix of plain values. */
 static inline weight_source weight_source_plain(const void *data, dtype type, int rows, int cols)
 {
-    return (weight_source){.rows = rows, .cols = cols, .type = type, .data = data};
+    weight_source s;
+    memset(&s, 0, sizeof(s));
+    s.rows = rows;
+    s.cols = cols;
+    s.type = type;
+    s.data = data;
+    return s;
 }
 
 static inline bool weight_source_quantised(const weight_source *s)

@@ -45,6 +45,9 @@ ASSUMED = {
 }
 
 MODEL = {"layers": 32, "dim": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head": 128, "vocab": 128256, "rank": 16}
+# weights by their codes (gemm_codes.cu): the number of the form, bits of a code, k that share a scale; the output layer is BF16
+FORMS = {"FP8": (1, 8, 1 << 30), "FP8, f32 scales of 128": (2, 8, 128), "8 bits": (3, 8, 1 << 30), "Q8_0": (4, 8, 32),
+         "4 bits": (6, 4, 128), "Q4_0": (6, 4, 32)}
 STEPS = {  # name: rows, positions before and with them, rows of a sequence, adapters, the kind of launches
     "1 row over 512": (1, 512, 1, 0, "bare"),
     "8 rows over 512": (8, 512, 1, 0, "bare"),
@@ -54,6 +57,11 @@ STEPS = {  # name: rows, positions before and with them, rows of a sequence, ada
     "32 rows over 8192": (32, 8192, 1, 0, "bare"),
     "prompts of 4 x 2048": (8192, 2048, 2048, 0, "prompts"),
 }
+for form in FORMS:
+    STEPS[f"32 rows over 512, {form}"] = (*STEPS["32 rows over 512"], form)
+for form in ("FP8", "4 bits"):
+    for at in ("1 row over 512", "32 rows over 512, 32 adapters", "prompts of 4 x 2048"):
+        STEPS[f"{at}, {form}"] = (*STEPS[at], form)
 
 # ---- pieces of work by which kernels are weighed: {instruction: times} of one warp -----------------------------------------
 
@@ -69,11 +77,17 @@ for nt in (1, 4):
     WORK[f"shrink_kernel<{nt},1>", "256 k, 16 ranks"] = {"HMMA": 16 * nt}
     WORK[f"expand_kernel<{nt},1>", "64 columns, 16 ranks"] = {"HMMA": 8 * nt, "STG": 2 * nt}
     WORK[f"expand_kernel<{nt},1>", "64 columns, bare"] = {"STG": 2 * nt}
-for k in (128, 256):
-    for nt in (1, 2, 4, 8):
+for nt in (1, 2, 4, 8):
+    for k in (128, 256):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
-    for nt in (1, 4):
-        WORK[f"grouped_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
+        if nt in (1, 4):
+            WORK[f"grouped_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
+    for form in range(1, 7):  # two blocks of 128 k in a turn
+        for k in (256, 768):
+            WORK[f"gemm_codes_few_kernel<{nt},{form}>", f"{k} k"] = {"HMMA": k // 16 * nt}
+for form in range(1, 7):
+    for k in (64, 192):
+        WORK[f"gemm_codes_many_kernel<{form}>", f"{k} k"] = {"HMMA": k, "STS": k // 16}
 for k in (64, 192):
     WORK["gemm_large_kernel<1>", f"{k} k"] = {"HMMA": k}
     WORK["grouped_large_kernel<1>", f"{k} k"] = {"HMMA": k}
@@ -125,7 +139,8 @@ class Step:
         self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
         self.cycles = ghz * 1e3
         self.weights, self.ours = weights, ours
-        self.rows, self.len, self.each, self.adapters, self.kind = STEPS[step]
+        self.rows, self.len, self.each, self.adapters, self.kind, *form = STEPS[step]
+        self.form = FORMS[form[0]] if form else None
         self.nt = 1 if self.kind != "prompts" else 4
         self.bytes = self.flop = 0
         m = MODEL
@@ -155,7 +170,8 @@ class Step:
     def our_product(self, n, k, bytes_):
         chunks = -(-k // 1024)
         if self.rows > 64:
-            one, three = (self.work("gemm_large_kernel<1>", f"{i} k") for i in (64, 192))
+            label = f"gemm_codes_many_kernel<{self.form[0]}>" if self.form else "gemm_large_kernel<1>"
+            one, three = (self.work(label, f"{i} k") for i in (64, 192))
             blocks = -(-n // 128) * -(-self.rows // 128)
             waves = -(-blocks // self.n_sm)
             issue = waves * (one + (k / 64 - 1) * (three - one) / 2) * 8 / ASSUMED["sm_ipc"] / self.cycles
@@ -163,19 +179,25 @@ class Step:
             full = waves * self.n_sm / blocks  # the last wave may be a part
             return ASSUMED["gap_us"] + ASSUMED["chain_us"] + max(issue, 2e6 * n * k * self.rows * full / rate)
         nt = 1 if self.rows <= 8 else 2 if self.rows <= 16 else 4 if self.rows <= 32 else 8
-        first, two = (self.work(f"gemm_small_kernel<{nt},1>", f"{i} k") for i in (128, 256))
+        label = f"gemm_codes_few_kernel<{nt},{self.form[0]}>" if self.form else f"gemm_small_kernel<{nt},1>"
+        least, most = (256, 768) if self.form else (128, 256)
+        first, more = (self.work(label, f"{i} k") for i in (least, most))
         split = chunks > 1 and -(-n // 64) < 2 * self.n_sm
-        steps = 8 if split else -(-k // 128)
+        each = (more - first) / (most - least)  # of one k
         moved = bytes_ + (2 * chunks * self.rows * n * 4 if split else 0)
-        return self.launch(f"gemm_small_kernel<{nt},1>", -(-n // 64) * (chunks if split else 1), 128,
-                           first + (steps - 1) * (two - first), moved)
+        return self.launch(label, -(-n // 64) * (chunks if split else 1), 128,
+                           first + ((1024 if split else k) - least) * each, moved)
 
     def product(self):
         self.at += 1
         return self.multiply(*self.products[self.at][:2])
 
     def multiply(self, n, k):
-        bytes_ = 2 * n * k + self.rows * (2 * k + 4 * n)
+        bytes_ = 2 * n * k
+        if self.form:
+            _, bits, group = self.form
+            bytes_ = n * k * bits // 8 + 4 * n * -(-k // group)
+        bytes_ += self.rows * (2 * k + 4 * n)
         self.flop += 2 * n * k * self.rows
         if self.ours:
             return self.our_product(n, k, bytes_)
@@ -260,6 +282,7 @@ class Step:
         us = MODEL["layers"] * sum(getattr(self, name)() for name in names)
         self.bytes, self.flop = self.bytes * MODEL["layers"], self.flop * MODEL["layers"]
         self.rows = self.rows // self.each  # logits of the last of each sequence
+        self.form = None
         us += self.multiply(MODEL["vocab"], MODEL["dim"]) + ASSUMED["head_and_rest_us"]
         return us / 1e3, 1e3 * max(self.bytes / self.copy, self.flop / self.matrix)
 
@@ -268,9 +291,11 @@ def steps(weights, launches):
     out = {}
     for device in DEVICES:
         for name, step in STEPS.items():
-            ms, least = Step(device, weights, name, False).total(launches[step[4]])
-            ours, _ = Step(device, weights, name, True).total(launches[step[4]])
-            out[f"{device}: {name}"] = {"cublas_ms": round(ms, 3), "ours_ms": round(ours, 3), "least_ms": round(least, 3)}
+            ours, least = Step(device, weights, name, True).total(launches[step[4]])
+            out[f"{device}: {name}"] = {"ours_ms": round(ours, 3), "least_ms": round(least, 3)}
+            if len(step) == 5:  # cuBLAS has none with codes
+                ms, least = Step(device, weights, name, False).total(launches[step[4]])
+                out[f"{device}: {name}"].update(cublas_ms=round(ms, 3), least_ms=round(least, 3))
     return out
 
 
@@ -320,7 +345,7 @@ def heavier(budget, weights, launches, times):
             bad.append(f"a layer of kind '{kind}' has {len(names)} launches ({', '.join(names)}), "
                        f"the budget has {', '.join(budget['launches'].get(kind, []))}")
     for name, now in times.items():
-        was = budget["steps"].get(name, {"cublas_ms": 0, "ours_ms": 0})
+        was = budget["steps"].get(name, dict.fromkeys(now, 0))
         bad += [f"{name}: {law} {now[law]}, the budget has {was[law]}" for law in was
                 if law != "least_ms" and now[law] > was[law] * 1.01]
     return bad
@@ -354,8 +379,10 @@ def main():
     for kind, names in launches.items():
         print(f"{kind}: {len(names)} launches a layer: {', '.join(names)}")
     for name, t in times.items():
-        print(f"{name:42} {t['cublas_ms']:9.2f} ms by cuBLAS's law, {t['ours_ms']:8.2f} by ours; its bytes or products "
-              f"alone {t['least_ms']:8.2f}")
+        cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
+        print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")
+        if bare := next((b for b in times if name.startswith(b + ", ") and name[len(b) + 2:] in FORMS), None):
+            print(f"{'':56} {t['ours_ms'] / times[bare]['ours_ms']:9.2f} of BF16's")
     if args.write:
         for by in weights.values():
             for w in by.values():

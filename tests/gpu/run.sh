@@ -31,7 +31,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 root=$PWD
 parts="build kernels conformance invariance sanitizer served bench"
-programs="test_attend test_gemm test_rows test_norms test_experts test_sample test_sgmv test_blas_load test_conformance test_golden test_batch_invariance
+programs="test_attend test_codes test_gemm test_rows test_norms test_experts test_sample test_sgmv test_blas_load test_conformance test_golden test_batch_invariance
     bench_device bench_attend bench_sgmv"
 bound_build=120 bound_kernels=45 bound_conformance=60 bound_invariance=60 bound_sanitizer=75 bound_served=60 bound_bench=120
 built= out=build/gpu-report wanted=
@@ -188,7 +188,7 @@ kernel() { check "$1" "$2" env -C tests CK_FORK=no CUDA_LAUNCH_BLOCKING=1 "$buil
 
 part_kernels() {
     check kernels cublas "$built/gpu.test_blas_load" --real
-    for t in test_rows test_norms test_experts test_gemm test_sgmv test_attend test_sample; do kernel kernels $t; done
+    for t in test_rows test_norms test_experts test_gemm test_codes test_sgmv test_attend test_sample; do kernel kernels $t; done
 }
 
 part_conformance() {
@@ -217,7 +217,7 @@ part_sanitizer() {
             "$built/gpu.test_conformance" --small llama-bf16
     done
     for t in memcheck racecheck; do
-        for p in test_rows test_norms test_experts test_gemm test_sgmv test_attend test_sample; do
+        for p in test_rows test_norms test_experts test_gemm test_codes test_sgmv test_attend test_sample; do
             check sanitizer $t-$p env -C tests CK_FORK=no CUDA_LAUNCH_BLOCKING=1 "$tool" --tool $t \
                 --error-exitcode 9 "$built/gpu.$p"
         done

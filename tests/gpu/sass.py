@@ -18,6 +18,7 @@ HOT = {
     "sgmv_f32": {"shrink_f32_kernel": False, "expand_f32_kernel": False},
     "attend": {"small_kernel": True, "large_kernel": True, "merge_kernel": False, "plain_kernel": False},
     "gemm": {"gemm_small_kernel": True, "gemm_large_kernel": True},
+    "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False},
     "sample": {"sample_kernel": False},
     "grouped": {"grouped_small_kernel": True, "grouped_large_kernel": True, "grouped_plain_kernel": False},

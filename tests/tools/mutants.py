@@ -1063,7 +1063,16 @@ _rule("cuda.part-norms", "engine/cuda/linear.c",
 _rule("cuda.own-rows", "engine/cuda/rows.cu",
       "        if (own >= 0) {", "        if (own > 0) {",
       "emu.test_rows", "a token's row of the adapter goes over the table's on a device")
-_rule("cuda.added-tokens", "engine/cuda/products/gemm.cu",
+_rule("cuda.codes-low", "engine/cuda/products/gemm_codes.cu",
+      "s.low = low | low >> 16;", "s.low = 0;",
+      "emu.test_codes", "an F16 scale is not cut to a BF16")
+_rule("cuda.codes-tail", "engine/cuda/products/gemm_codes.cu",
+      "bool in = WHOLE || STEP * i + 8 * q < left;", "bool in = true;",
+      "emu.test_codes", "what lies behind a row's last k is not multiplied")
+_rule("cuda.codes-of-doubles", "engine/cuda/codes.c",
+      "if (!bf16) c->form = (gemm_form)(c->form + 1);", "",
+      "emu.test_codes", "scales that BF16 has not are kept as they are")
+_rule("cuda.added-tokens", "engine/cuda/products/gemm_inside.h",
       "return a->place && col < a->n ? a->place[col] : col;", "return col;",
       "emu.test_gemm emu.test_golden", "logits of added tokens go to their places")
 _rule("cuda.mask-of-own-vocabulary", "engine/cuda/draw.c",

@@ -25,6 +25,7 @@
 #include <cuda_runtime.h>
 
 #include "engine/backend.h"
+#include "engine/cuda/products/form.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,7 +35,7 @@ enum { GEMM_CHUNK = 1024, GEMM_SMALL_ROWS = 64 };
 
 typedef struct gemm_args {
     dtype type;    /* of w and x; F32, which few ask for, by a kernel without tensor cores */
-    const void *w; /* [n][k], 16-byte aligned */
+    const void *w; /* [n][k], 16-byte aligned; or codes */
     const void *x; /* [rows][k], 16-byte aligned */
     float *y;      /* [rows][n], rows begin `stride` floats apart */
     /* y = (sum + bias) + res, as expand would add them (sgmv.h); NULL: not.  res may be y. */
@@ -45,7 +46,8 @@ typedef struct gemm_args {
      * gemm_ticket_bytes() are zero before the first product, and after each; products of all
      * shapes may share it, one after another. */
     void *scratch;
-    int n_sm; /* multiprocessors of the device */
+    int n_sm;         /* multiprocessors of the device */
+    gemm_codes codes; /* form GEMM_PLAIN: w has values */
 } gemm_args;
 
 /* What a split of this shape needs; 0: it is not split. */
@@ -56,6 +58,10 @@ size_t gemm_ticket_bytes(int n_sm);
 cudaError_t cu_gemm_setup(void);
 /* One launch. */
 cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args);
+
+/* Of gemm_codes.cu, for the two above. */
+cudaError_t cu_gemm_codes_setup(void);
+void cu_gemm_codes(cudaStream_t stream, const gemm_args *args);
 
 #ifdef __cplusplus
 }

@@ -24,6 +24,8 @@
 
 #define CU_INLINE static __device__ __forceinline__
 #define CU_FULL   0xFFFFFFFFU
+/* The same for a function in a struct. */
+#define CU_INLINE_METHOD __device__ __forceinline__
 
 enum { CU_WARP = 32 };
 
@@ -121,6 +123,44 @@ CU_INLINE float cu_f32_of_f16(uint16_t h)
 
 #endif
 
+#ifdef LORAD_EMU
+
+/* To nearest even, at once. */
+CU_INLINE uint16_t cu_bf16_of_f64(double d)
+{
+    float f = (float)d;
+    uint32_t u = cu_bits_of_f32(f);
+    if ((double)f != d) { /* to odd first: the second rounding is then that of d */
+        if (fabs((double)f) > fabs(d)) u--;
+        u |= 1;
+    }
+    return cu_bf16_of(cu_f32_of_bits(u));
+}
+
+/* a * b + c of both halves, each rounded once. */
+CU_INLINE uint32_t cu_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r = 0;
+    for (int at = 0; at < 32; at += 16) {
+        double v[3];
+        const uint32_t from[3] = {a, b, c};
+        for (int i = 0; i < 3; i++) v[i] = (double)cu_f32_of_bits(from[i] >> at << 16);
+        r |= (uint32_t)cu_bf16_of_f64(v[0] * v[1] + v[2]) << at;
+    }
+    return r;
+}
+
+#else
+
+CU_INLINE uint32_t cu_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+#endif
+
 CU_INLINE float cu_f32_of_bf16(uint16_t h)
 {
     return cu_f32_of_bits((uint32_t)h << 16);
@@ -187,6 +227,13 @@ CU_INLINE uint2 cu_ldg8(const void *p)
     return cu_ld8(p);
 }
 
+CU_INLINE uint32_t cu_ldg4(const void *p)
+{
+    uint32_t r;
+    emu_load(&r, p, 4);
+    return r;
+}
+
 CU_INLINE uint4 cu_ldg16_once(const void *p)
 {
     return cu_ld16(p);
@@ -229,6 +276,11 @@ CU_INLINE uint4 cu_ldg16(const void *p)
 CU_INLINE uint2 cu_ldg8(const void *p)
 {
     return __ldg((const uint2 *)p);
+}
+
+CU_INLINE uint32_t cu_ldg4(const void *p)
+{
+    return __ldg((const uint32_t *)p);
 }
 
 /* The same for what is read once: leaves the first-level cache to others. */

@@ -1,0 +1,353 @@
+/* gemm_codes.cu -- products with weights by their codes; gemm.h says how they lie.
+ *
+ * A code becomes its BF16 value in registers, two at a time, and what follows is gemm.cu's order of
+ * mma.  Every step to the value is exact but its roundings:
+ *
+ *     E4M3   sign, exponent and fraction moved to their places in a BF16: the value times 2^-120.
+ *            The scale is kept times 2^120.
+ *     I8     128 + the lower seven bits, less 128 + the eighth bit's 128
+ *     I4     128 + code, less 128 + zero
+ *     times the scale: in BF16 where it has the scale, for the f32 product of 8 by 8 bits is exact;
+ *            of an F16 scale both halves, the product of the lower one is exact, and then one fma;
+ *            else in f32, rounded to f32 and then to BF16.
+ *
+ * Held to its oracle by tests/emu/test_codes.cu.
+ */
+#include "engine/cuda/products/gemm.h"
+#include "engine/cuda/products/gemm_inside.h"
+
+/* ---- from codes to BF16 ------------------------------------------------------------------------ */
+
+template <int FORM>
+CU_INLINE constexpr bool of_8_bits()
+{
+    return FORM < GEMM_I4;
+}
+
+/* What a record tells. */
+typedef struct {
+    uint32_t scale, low; /* a pair of halves each; low: what BF16 leaves of an F16 scale */
+    uint32_t zero;       /* a pair of -(128 + zero) */
+    float wide;
+} code_scale;
+
+enum : uint32_t { PAIR_ONE = 0x3F803F80U, PAIR_NONE = 0x80008000U }; /* 1, and -0: adds nothing */
+
+template <int FORM>
+CU_INLINE code_scale scale_of(uint32_t record)
+{
+    code_scale s = {0, 0, 0, 0};
+    if (FORM == GEMM_E4M3_F32 || FORM == GEMM_I8_F32) {
+        s.wide = cu_f32_of_bits(record);
+        return s;
+    }
+    s.scale = (record & 0xFFFFU) * 0x10001U;
+    if (of_8_bits<FORM>()) return s;
+    s.zero = (record >> 16 & 0x1FU) * 0x10001U | 0xC300C300U;
+    uint32_t low = record & 0xFFE00000U;
+    s.low = low | low >> 16;
+    return s;
+}
+
+/* d, a pair of exact BF16, times the scale. */
+template <int FORM>
+CU_INLINE uint32_t scaled(uint32_t d, const code_scale *s)
+{
+    if (FORM == GEMM_E4M3_F32 || FORM == GEMM_I8_F32)
+        return cu_bf16x2_of(cu_mul(cu_bf16_lo(d), s->wide), cu_mul(cu_bf16_hi(d), s->wide));
+    return cu_fma_bf16x2(d, s->scale,
+                         FORM == GEMM_I4_F16 ? cu_fma_bf16x2(d, s->low, PAIR_NONE) : PAIR_NONE);
+}
+
+CU_INLINE uint32_t i8_pair(uint32_t bytes)
+{
+    return cu_fma_bf16x2((bytes & 0x007F007FU) | 0x43004300U, PAIR_ONE,
+                         (bytes & 0x00800080U) | 0xC300C300U);
+}
+
+/* 4 codes of 8 bits: pairs of k 0, 1 and 2, 3. */
+template <int FORM>
+CU_INLINE uint2 values_of_4(uint32_t w, const code_scale *s)
+{
+    uint32_t a, b;
+    if (FORM == GEMM_E4M3 || FORM == GEMM_E4M3_F32) {
+        a = w & 0x87F087F0U;
+        b = (w << 4 & 0x80F080F0U) | (w >> 4 & 0x07000700U);
+    } else {
+        a = i8_pair(w);
+        b = i8_pair(w >> 8);
+    }
+    return make_uint2(scaled<FORM>(a, s), scaled<FORM>(b, s));
+}
+
+/* 8 codes of 4 bits; of 8. */
+template <int FORM>
+CU_INLINE uint4 values_of(uint32_t w, const code_scale *s)
+{
+    uint32_t v[4];
+    CU_UNROLL
+    for (int p = 0; p < 4; p++) {
+        uint32_t u = (w >> 4 * p & 0x000F000FU) | 0x43004300U;
+        v[p] = scaled<FORM>(cu_fma_bf16x2(u, PAIR_ONE, s->zero), s);
+    }
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+template <int FORM>
+CU_INLINE uint4 values_of(uint32_t w0, uint32_t w1, const code_scale *s)
+{
+    uint2 a = values_of_4<FORM>(w0, s), b = values_of_4<FORM>(w1, s);
+    return make_uint4(a.x, a.y, b.x, b.y);
+}
+
+template <int FORM>
+CU_INLINE constexpr size_t block_bytes()
+{
+    return GEMM_PANEL * GEMM_CODES_K / (of_8_bits<FORM>() ? 1 : 2);
+}
+
+/* ---- few rows ---------------------------------------------------------------------------------- */
+
+/* A lane's part of a block: of rows g (0) and g + 8 (1). */
+template <int FORM>
+struct code_block {
+    static constexpr int WORDS = of_8_bits<FORM>() ? 2 : 1; /* of 16 bytes */
+    uint4 code[2][WORDS];
+    uint32_t record[2][AT_ONCE];
+
+    CU_INLINE_METHOD void load(const gemm_args *a, const char *panel, int block, int lane)
+    {
+        const char *from = panel + (size_t)block * block_bytes<FORM>() + lane * 16;
+        CU_UNROLL
+        for (int i = 0; i < 2 * WORDS; i++) code[i % 2][i / 2] = cu_ldg16_once(from + i * 512);
+        const char *records = panel + a->codes.records_at + lane / 4 * 4;
+        int k = block * GEMM_CODES_K, shift = a->codes.shift;
+        if (shift >= 7) {
+            const char *r = records + (size_t)(k >> shift) * (GEMM_PANEL * 4);
+            record[0][0] = cu_ldg4(r);
+            record[1][0] = cu_ldg4(r + 32);
+            return;
+        }
+        CU_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            int run = (k + STEP * i + lane % 4 * 8) >> shift;
+            const char *r = records + (size_t)run * (GEMM_PANEL * 4);
+            record[0][i] = cu_ldg4(r);
+            record[1][i] = cu_ldg4(r + 32);
+        }
+    }
+
+    /* Of step i, of row g + 8 half. */
+    CU_INLINE_METHOD uint4 values(int half, int i, const code_scale *s) const
+    {
+        if constexpr (of_8_bits<FORM>()) {
+            uint4 c = code[half][i / 2];
+            return i % 2 ? values_of<FORM>(c.z, c.w, s) : values_of<FORM>(c.x, c.y, s);
+        } else {
+            uint4 c = code[half][0];
+            return values_of<FORM>(i == 0 ? c.x : i == 1 ? c.y : i == 2 ? c.z : c.w, s);
+        }
+    }
+
+    /* acc += the block's sums over the first `left` of its k.  x: where the lane's rows have them,
+     * and then, what comes behind. */
+    template <int NT, bool WHOLE>
+    CU_INLINE_METHOD void add(float (*acc)[4], const gemm_args *a, const uint16_t **x, int left,
+                              int q) const
+    {
+        code_scale lo = scale_of<FORM>(record[0][0]), hi = scale_of<FORM>(record[1][0]);
+        CU_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (!WHOLE && STEP * i >= left) break; /* the whole warp: no mma of zeros alone */
+            if (i > 0 && a->codes.shift < 7) {
+                lo = scale_of<FORM>(record[0][i]);
+                hi = scale_of<FORM>(record[1][i]);
+            }
+            uint4 w_lo = values(0, i, &lo), w_hi = values(1, i, &hi);
+            CU_UNROLL
+            for (int nt = 0; nt < NT; nt++) {
+                bool in = WHOLE || STEP * i + 8 * q < left;
+                mma32<true>(acc[nt], w_lo, w_hi, in ? cu_ldg16(x[nt] + STEP * i) : zero16());
+            }
+        }
+        CU_UNROLL
+        for (int nt = 0; nt < NT; nt++) x[nt] += GEMM_CODES_K;
+    }
+};
+
+/* acc = the sums of one chunk, in the order of gemm.cu's sum_chunk(); x: the lane's rows at the
+ * chunk's first k, and then, behind its last block. */
+template <int NT, int FORM>
+CU_INLINE void sum_codes(float (*acc)[4], const gemm_args *a, const char *panel, const uint16_t **x,
+                         int chunk, int lane)
+{
+    int begin = chunk * GEMM_CHUNK, q = lane % 4;
+    int end = begin + GEMM_CHUNK < a->k ? begin + GEMM_CHUNK : a->k;
+    int block = begin / GEMM_CODES_K, whole = end / GEMM_CODES_K;
+    code_block<FORM> b;
+    CU_UNROLL
+    for (int nt = 0; nt < NT; nt++) acc[nt][0] = acc[nt][1] = acc[nt][2] = acc[nt][3] = 0;
+    if (!panel) return;      /* no such columns */
+    if constexpr (NT == 8) { /* registers hold no second block, nor other code, beside these sums */
+        CU_UNROLL_BY(1)
+        for (int left = end - begin; left > 0; left -= GEMM_CODES_K) {
+            b.load(a, panel, block++, lane);
+            b.template add<NT, false>(acc, a, x, left, q);
+        }
+        return;
+    }
+    code_block<FORM> next;
+    if (block < whole) b.load(a, panel, block, lane);
+    for (; block < whole; block += 2) {
+        if (block + 1 < whole) next.load(a, panel, block + 1, lane);
+        b.template add<NT, true>(acc, a, x, GEMM_CODES_K, q);
+        if (block + 1 == whole) break;
+        if (block + 2 < whole) b.load(a, panel, block + 2, lane);
+        next.template add<NT, true>(acc, a, x, GEMM_CODES_K, q);
+    }
+    if (whole * GEMM_CODES_K == end) return;
+    b.load(a, panel, whole, lane);
+    b.template add<NT, false>(acc, a, x, end - whole * GEMM_CODES_K, q);
+}
+
+/* Grid (column groups, chunks or 1). */
+template <int NT, int FORM>
+static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
+    gemm_codes_few_kernel(gemm_args a, float *partial, uint32_t *ticket)
+{
+    CU_STATIC_SHARED(uint32_t, turn, 1);
+    int t = (int)threadIdx.x, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
+    int col0 = (int)blockIdx.x * SMALL_COLS + t / CU_WARP * GEMM_PANEL;
+    const char *panel = col0 < a.n
+                            ? (const char *)a.w + (size_t)(col0 / GEMM_PANEL) * a.codes.panel_bytes
+                            : nullptr;
+    const uint16_t *x[NT];
+    CU_UNROLL
+    for (int nt = 0; nt < NT; nt++) {
+        int row = nt * 8 + g < a.rows ? nt * 8 + g : a.rows - 1;
+        x[nt] = (const uint16_t *)a.x + (size_t)row * (size_t)a.k + 8 * q;
+        if (partial) x[nt] += (size_t)blockIdx.y * GEMM_CHUNK;
+    }
+    float acc[NT][4];
+    if (partial) {
+        sum_codes<NT, FORM>(acc, &a, panel, x, (int)blockIdx.y, lane);
+        add_split<NT>(&a, acc, partial, ticket, turn, col0 + g, q);
+        return;
+    }
+    float total[NT][4];
+    CU_UNROLL
+    for (int i = 0; i < NT * 4; i++) total[i / 4][i % 4] = 0;
+    for (int c = 0; c < chunks_of(a.k); c++) {
+        sum_codes<NT, FORM>(acc, &a, panel, x, c, lane);
+        CU_UNROLL
+        for (int i = 0; i < NT * 4; i++) {
+            float *to = &total[i / 4][i % 4], sum = acc[i / 4][i % 4];
+            *to = cu_add(*to, sum);
+        }
+    }
+    put_sums<NT>(&a, nullptr, total, 0, col0 + g, q);
+}
+
+/* ---- many rows --------------------------------------------------------------------------------- */
+
+/* The weights of a stage: codes into registers before the mma of the stage that is there, values
+ * into the stage after them.  Thread t has piece t % 8 of columns t / 8 + 32 i. */
+template <int FORM>
+struct code_tile {
+    const char *panel; /* of i = 0; the others' are two further each */
+    int row;           /* in the panel */
+    uint32_t valid;    /* bit i: there is such a column */
+    uint2 code[COPIES];
+    uint32_t record[COPIES];
+
+    CU_INLINE_METHOD void find(const gemm_args *a, int col0, int t)
+    {
+        int col = col0 + t / 8;
+        panel = (const char *)a->w + (size_t)(col / GEMM_PANEL) * a->codes.panel_bytes;
+        row = col % GEMM_PANEL;
+        valid = rows_there(col, a->n);
+    }
+
+    CU_INLINE_METHOD void fetch(uint16_t *, const gemm_args *a, int k0, int t)
+    {
+        int k = k0 + t % 8 * 8, q = t % 4, at_step = k % GEMM_CODES_K / STEP;
+        size_t at = (size_t)(k / GEMM_CODES_K) * block_bytes<FORM>() +
+                    (size_t)(row / 8 * 512 + (row % 8 * 4 + q) * 16);
+        at += of_8_bits<FORM>() ? at_step / 2 * 1024 + at_step % 2 * 8 : at_step * 4;
+        size_t record_at =
+            a->codes.records_at + (size_t)(k >> a->codes.shift) * (GEMM_PANEL * 4) + row * 4;
+        CU_UNROLL
+        for (int i = 0; i < COPIES; i++) {
+            const char *from = panel + (size_t)(2 * i) * a->codes.panel_bytes;
+            bool has = k < a->k && valid >> i & 1;
+            code[i] = make_uint2(0, 0); /* such a code, with such a record, is 0 */
+            record[i] = has ? cu_ldg4(from + record_at) : 0;
+            if (has && of_8_bits<FORM>()) code[i] = cu_ldg8(from + at);
+            if (has && !of_8_bits<FORM>()) code[i].x = cu_ldg4(from + at);
+        }
+    }
+
+    CU_INLINE_METHOD void put(uint16_t *to, const gemm_args *, int, int t)
+    {
+        CU_UNROLL
+        for (int i = 0; i < COPIES; i++) {
+            code_scale s = scale_of<FORM>(record[i]);
+            uint4 v;
+            if constexpr (of_8_bits<FORM>())
+                v = values_of<FORM>(code[i].x, code[i].y, &s);
+            else
+                v = values_of<FORM>(code[i].x, &s);
+            cu_st16(to + swizzled(t / 8 + i * COPY_ROWS, t % 8), v);
+        }
+    }
+};
+
+template <int FORM>
+static __global__ void __launch_bounds__(LARGE_THREADS, 1) gemm_codes_many_kernel(gemm_args a)
+{
+    multiply_tiles<true, code_tile<FORM>>(&a);
+}
+
+/* ---- launches ---------------------------------------------------------------------------------- */
+
+template <int NT, int FORM>
+static void launch_few(cudaStream_t stream, const gemm_args *a)
+{
+    few_launch l = few_launch_of(a);
+    CU_LAUNCH((gemm_codes_few_kernel<NT, FORM>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0, stream, *a,
+              l.partial, (uint32_t *)a->scratch);
+}
+
+template <int FORM>
+static void launch_form(cudaStream_t stream, const gemm_args *a)
+{
+    if (a->rows <= 8)
+        launch_few<1, FORM>(stream, a);
+    else if (a->rows <= 16)
+        launch_few<2, FORM>(stream, a);
+    else if (a->rows <= 32)
+        launch_few<4, FORM>(stream, a);
+    else if (a->rows <= GEMM_SMALL_ROWS)
+        launch_few<8, FORM>(stream, a);
+    else
+        CU_LAUNCH(gemm_codes_many_kernel<FORM>, dim3(tiles_of(a)), dim3(LARGE_THREADS),
+                  LARGE_SHARED, stream, *a);
+}
+
+#define FORMS(X) X(GEMM_E4M3) X(GEMM_E4M3_F32) X(GEMM_I8) X(GEMM_I8_F32) X(GEMM_I4) X(GEMM_I4_F16)
+
+extern "C" cudaError_t cu_gemm_codes_setup(void)
+{
+    cudaError_t rc = cudaSuccess;
+#define ALLOW(f) \
+    if (rc == cudaSuccess) rc = CU_ALLOW_SHARED(gemm_codes_many_kernel<f>, LARGE_SHARED);
+    FORMS(ALLOW)
+    return rc;
+}
+
+extern "C" void cu_gemm_codes(cudaStream_t stream, const gemm_args *args)
+{
+#define LAUNCH(f) \
+    if (args->codes.form == f) launch_form<f>(stream, args);
+    FORMS(LAUNCH)
+}

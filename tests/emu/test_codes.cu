@@ -1,0 +1,290 @@
+/* test_codes.cu -- products with weights by their codes (engine/cuda/products/gemm_codes.cu): packed
+ * and read back, each value is what weight_source.h defines, rounded to BF16; and products of any
+ * number of rows have the bits of those with the same values as a plain BF16 matrix. */
+#include "engine/cuda/codes.h"
+#include "engine/cuda/products/gemm.h"
+#include "tests/emu/device_data.h"
+#include "tests/run_suite.h"
+
+enum { N_SM = 4, ROWS_MAX = 200 };
+
+typedef struct {
+    gemm_form form;
+    int n, k, group;
+    bool zero, split;
+} shape;
+
+/* Of one chunk and of several, the last block whole or not, scales for a row, for a block and for
+ * less; columns that fill no panel. */
+static const shape shapes[] = {
+    {GEMM_E4M3, 64, 144, 144, false, false},    {GEMM_E4M3, 88, 1280, 128, false, true},
+    {GEMM_E4M3_F32, 40, 144, 16, false, false}, {GEMM_E4M3_F32, 72, 1160, 1160, false, true},
+    {GEMM_I8, 100, 2176, 2176, false, true},    {GEMM_I8, 24, 256, 32, false, false},
+    {GEMM_I8_F32, 130, 1056, 32, false, true},  {GEMM_I4, 64, 1152, 128, true, true},
+    {GEMM_I4, 50, 144, 16, true, false},        {GEMM_I4, 600, 64, 32, false, false},
+    {GEMM_I4_F16, 96, 1024, 128, true, false},  {GEMM_I4_F16, 80, 1312, 32, false, true},
+    {GEMM_I4_F16, 33, 1032, 1032, true, true},
+};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+/* ---- a source ---------------------------------------------------------------------------------- */
+
+static float e4m3_of(int code)
+{
+    int exp = code >> 3 & 15, man = code & 7;
+    float v = exp ? ldexpf((float)(8 + man), exp - 10) : ldexpf((float)man, -9);
+    return code & 128 ? -v : v;
+}
+
+static float e4m3[256];
+
+/* Its row's number is its seed. */
+static void read_row(const weight_source *s, int row, const weight_row *to)
+{
+    const shape *sh = (const shape *)s->impl;
+    uint64_t state = rng_state;
+    rng_state = 77 + (uint64_t)row * 3;
+    for (int k = 0; k < s->cols; k++) {
+        int c = (int)(draw() & 255);
+        if (s->floats && (c & 127) == 127) c--;
+        if (s->bits == 4) c &= 15;
+        to->codes[k] = (int8_t)c;
+    }
+    for (int g = 0; g < s->cols / s->group; g++) {
+        float v = draw_float(0.02F) + 0.03F;
+        bool half = sh->form == GEMM_I4_F16, wide = !half && s->scale_type == DT_F32;
+        to->scales[g] = wide   ? v
+                        : half ? f16_to_f32(f16_from_f32(v))
+                               : bf16_to_f32(bf16_from_f32(v));
+        if (s->form == SCALES_ZERO) to->parts[g] = (int16_t)(below(17) - 8);
+    }
+    rng_state = state;
+}
+
+static weight_source source_of(const shape *sh)
+{
+    weight_source s = {};
+    s.rows = sh->n;
+    s.cols = sh->k;
+    s.type = DT_BF16;
+    s.group = s.span = sh->group;
+    s.bits = sh->form >= GEMM_I4 ? 4 : 8;
+    s.least = INT8_MIN;
+    for (int i = 0; i < 16; i++) s.table[i] = (int8_t)(i - 8);
+    s.rounded = DT_BF16;
+    s.form = sh->zero ? SCALES_ZERO : SCALES_OWN;
+    bool wide = sh->form == GEMM_E4M3_F32 || sh->form == GEMM_I8_F32;
+    s.scale_type = wide ? DT_F32 : sh->form == GEMM_I4_F16 ? DT_F16 : DT_BF16;
+    if (sh->form <= GEMM_E4M3_F32) s.floats = e4m3;
+    s.read_row = read_row;
+    s.impl = sh;
+    return s;
+}
+
+typedef struct {
+    const shape *sh;
+    gemm_codes codes;
+    char *packed;        /* device */
+    uint16_t *plain, *x; /* device; x [ROWS_MAX][k] */
+    void *scratch;
+} bed;
+
+/* Every value as it is defined, and the same packed and read back. */
+static void bed_open(bed *b, const shape *sh)
+{
+    for (int i = 0; i < 256; i++) e4m3[i] = e4m3_of(i);
+    weight_source src = source_of(sh);
+    size_t k = (size_t)sh->k, bytes = codes_bytes(&src);
+    bool fits = false;
+    b->sh = sh;
+    ck_assert(codes_takes(&src));
+    b->packed = (char *)emu_alloc(bytes);
+    ck_assert_int_eq(codes_pack(&src, NULL, NULL, b->packed, &b->codes, &fits), ERR_NONE);
+    ck_assert(fits);
+    ck_assert_int_eq(b->codes.form, sh->form);
+    emu_wrote(b->packed, bytes);
+    b->plain = (uint16_t *)emu_alloc(2 * (size_t)sh->n * k);
+    void *mem = malloc(weight_row_bytes(&src));
+    float *got = (float *)malloc(k * sizeof(float));
+    weight_row r = weight_row_place(&src, mem);
+    for (int row = 0; row < sh->n; row++) {
+        const char *panel = b->packed + (size_t)(row / GEMM_PANEL) * b->codes.panel_bytes;
+        codes_row(&b->codes, panel, row % GEMM_PANEL, sh->k, got);
+        read_row(&src, row, &r);
+        for (int i = 0; i < sh->k; i++) {
+            uint16_t want = bf16_from_f32(weight_row_value(&src, &r, i));
+            ck_assert_msg(got[i] == bf16_to_f32(want), "form %d [%d][%d]: %g, not %g", sh->form,
+                          row, i, got[i], bf16_to_f32(want));
+            b->plain[(size_t)row * k + i] = want;
+        }
+    }
+    emu_wrote(b->plain, 2 * (size_t)sh->n * k);
+    free(got);
+    free(mem);
+    b->x = (uint16_t *)emu_alloc(2 * ROWS_MAX * k);
+    for (size_t i = 0; i < ROWS_MAX * k; i++) b->x[i] = bf16_from_f32(draw_float(1));
+    emu_wrote(b->x, 2 * ROWS_MAX * k);
+    size_t scratch = gemm_scratch_bytes(sh->n, sh->k, N_SM);
+    ck_assert_msg((scratch > 0) == sh->split, "%d x %d", sh->n, sh->k);
+    b->scratch = scratch ? emu_alloc(scratch) : NULL;
+    if (scratch) memset(b->scratch, 0, gemm_ticket_bytes(N_SM));
+    if (scratch) emu_wrote(b->scratch, gemm_ticket_bytes(N_SM));
+}
+
+static void bed_close(bed *b)
+{
+    emu_free(b->packed);
+    emu_free(b->plain);
+    emu_free(b->x);
+    if (b->scratch) emu_free(b->scratch);
+}
+
+/* Rows [from, from + n) of x; with what is added, too. */
+static float *run(const bed *b, bool codes, int from, int n, bool split, const float *bias,
+                  const float *res)
+{
+    const shape *sh = b->sh;
+    size_t values = (size_t)n * sh->n;
+    gemm_args a = {};
+    a.type = DT_BF16;
+    a.w = codes ? (const void *)b->packed : b->plain;
+    if (codes) a.codes = b->codes;
+    a.x = b->x + (size_t)from * sh->k;
+    a.y = device_empty(values);
+    a.bias = bias;
+    a.res = res ? res + (size_t)from * sh->n : NULL;
+    a.n = a.stride = sh->n;
+    a.k = sh->k;
+    a.rows = n;
+    a.scratch = split ? b->scratch : NULL;
+    a.n_sm = N_SM;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    const void *bad = emu_first_unwritten(a.y, values * sizeof(float));
+    ck_assert_msg(!bad, "%d x %d, %d rows: a result is missing", sh->n, sh->k, n);
+    float *host = (float *)malloc(values * sizeof(float));
+    memcpy(host, a.y, values * sizeof(float));
+    emu_free(a.y);
+    return host;
+}
+
+/* In every kernel; sums that are exact and as tensor cores make them, blocks in any order. */
+START_TEST(a_product_has_the_bits_of_its_plain_values)
+{
+    static const int counts[] = {1, 8, 9, 16, 29, 32, 33, 64, 65, 130};
+    bed b;
+    rng_state = 31 + (uint64_t)_i;
+    emu_mma_truncates(_i % 2);
+    emu_seed((uint64_t)_i / 2);
+    bed_open(&b, &shapes[_i]);
+    size_t n = (size_t)b.sh->n;
+    float *all = run(&b, false, 0, ROWS_MAX, true, NULL, NULL);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        int from = below(ROWS_MAX - counts[i]);
+        for (int split = 0; split <= (b.scratch != NULL && counts[i] <= GEMM_SMALL_ROWS); split++) {
+            float *some = run(&b, true, from, counts[i], split != 0, NULL, NULL);
+            ck_assert_msg(memcmp(some, all + from * n, counts[i] * n * sizeof(float)) == 0,
+                          "form %d, %d x %d: rows %d to %d have other bits, split %d", b.sh->form,
+                          b.sh->n, b.sh->k, from, from + counts[i], split);
+            free(some);
+        }
+    }
+    free(all);
+    bed_close(&b);
+    emu_mma_truncates(0);
+    emu_seed(0);
+}
+END_TEST
+
+START_TEST(bias_and_residual_are_added)
+{
+    static const int counts[] = {3, 50, 70};
+    for (size_t form = 0; form < N_SHAPES; form += 4) {
+        bed b;
+        bed_open(&b, &shapes[form]);
+        float *bias = device_random((size_t)b.sh->n, 1);
+        float *res = device_random((size_t)ROWS_MAX * b.sh->n, 1);
+        for (int i = 0; i < 3; i++) {
+            float *want = run(&b, false, 5, counts[i], true, bias, res);
+            float *got = run(&b, true, 5, counts[i], true, bias, res);
+            ck_assert_mem_eq(got, want, (size_t)counts[i] * b.sh->n * sizeof(float));
+            free(want);
+            free(got);
+        }
+        emu_free(bias);
+        emu_free(res);
+        bed_close(&b);
+    }
+}
+END_TEST
+
+static float bad_scale;
+
+static void read_bad(const weight_source *s, int row, const weight_row *to)
+{
+    read_row(s, row, to);
+    if (row == s->rows - 1) to->scales[0] = bad_scale;
+}
+
+static void read_bad_code(const weight_source *s, int row, const weight_row *to)
+{
+    read_row(s, row, to);
+    if (row == s->rows - 1) to->codes[s->cols - 1] = (int8_t)255;
+}
+
+/* Which sources are taken, and what is found only when they are read. */
+START_TEST(what_does_not_fit_is_told)
+{
+    weight_source src = source_of(&shapes[0]);
+    gemm_codes c;
+    bool fits;
+    void *out = malloc(codes_bytes(&src));
+    for (int i = 0; i < 256; i++) e4m3[i] = e4m3_of(i);
+    src.read_row = read_bad;
+    bad_scale = NAN;
+    ck_assert_int_eq(codes_pack(&src, NULL, NULL, out, &c, &fits), ERR_INPUT);
+    bad_scale = 1e6F; /* times 2^120 it is none */
+    ck_assert_int_eq(codes_pack(&src, NULL, NULL, out, &c, &fits), ERR_NONE);
+    ck_assert(!fits);
+    bad_scale = 1.0F / 3; /* then all are kept as f32 */
+    ck_assert_int_eq(codes_pack(&src, NULL, NULL, out, &c, &fits), ERR_NONE);
+    ck_assert(fits && c.form == GEMM_E4M3_F32);
+    src.read_row = read_bad_code;
+    ck_assert_int_eq(codes_pack(&src, NULL, NULL, out, &c, &fits), ERR_INPUT);
+    free(out);
+    src = source_of(&shapes[8]);
+    out = malloc(codes_bytes(&src));
+    src.read_row = read_bad;
+    bad_scale = 1.0F / 3; /* 4 bits: no half has it */
+    ck_assert_int_eq(codes_pack(&src, NULL, NULL, out, &c, &fits), ERR_NONE);
+    ck_assert(!fits);
+    free(out);
+    const int order[16] = {0};
+    src.order = order;
+    ck_assert(!codes_takes(&src));
+    src.order = NULL;
+    src.has_min = true;
+    ck_assert(!codes_takes(&src));
+    src.has_min = false;
+    src.table[3] = 99;
+    ck_assert(!codes_takes(&src));
+    src = source_of(&shapes[8]);
+    src.group = src.span = 48;
+    ck_assert(!codes_takes(&src));
+    src = source_of(&shapes[4]);
+    src.form = SCALES_ZERO;
+    ck_assert(!codes_takes(&src));
+}
+END_TEST
+
+int main(void)
+{
+    if (cu_gemm_setup() != cudaSuccess) return 1;
+    Suite *s = suite_create("codes");
+    TCase *t = tcase_create("codes");
+    tcase_set_timeout(t, 250);
+    tcase_add_test(t, what_does_not_fit_is_told);
+    tcase_add_loop_test(t, a_product_has_the_bits_of_its_plain_values, 0, N_SHAPES);
+    tcase_add_test(t, bias_and_residual_are_added);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
