@@ -478,7 +478,7 @@ bool be_step_end(backend *be, const step *s)
 
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
 {
-    assert(s->n_rows > 0 && dim > 0 && (table || be->caps.quantised));
+    assert(s->n_rows > 0 && dim > 0 && (table || be->caps.rules.host_rows));
     if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
 }
 

@@ -60,6 +60,14 @@ typedef struct backend_config {
     bool no_graphs; /* CUDA: launch each kernel by itself, also in decode steps */
 } backend_config;
 
+/* Which quantised matrices a backend takes by their codes; others become plain values. */
+typedef struct weight_rules {
+    /* NULL: none.  `expert`: it is one of be_experts(). */
+    bool (*takes)(const weight_source *src, bool expert);
+    bool bf16;      /* where all matrices are BF16 or taken so; else it takes none */
+    bool host_rows; /* be_embed() goes without a table: rows of it stand in `out` already */
+} weight_rules;
+
 typedef struct backend_caps {
     const char *name;  /* "cpu", "cuda" */
     char detail[96];   /* "amx-bf16, 2 threads" */
@@ -68,7 +76,7 @@ typedef struct backend_caps {
     unsigned kv_types; /* that attention takes: bit 1 << dtype */
     bool f16_kv;       /* F16 models keep keys and values in F16 where nothing else is asked */
     unsigned extras;   /* what it computes beyond a Llama's operations: EXTRA_... */
-    bool quantised;    /* be_weight_create() takes quantised sources */
+    weight_rules rules;
 } backend_caps;
 
 /* What some families ask of a backend besides a Llama's arithmetic; be_extra_name() says it. */
@@ -248,8 +256,7 @@ err_code be_sync(backend *be, err *e);
 
 /* Packs a matrix that lies in host memory.  The arithmetic type follows: BF16 weights multiply
  * BF16-rounded activations with f32 sums where the machine has the instruction; F32 and F16
- * weights multiply f32 activations.  ERR_UNSUPPORTED: this backend takes no quantised ones
- * (backend_caps.quantised). */
+ * weights multiply f32 activations.  Quantised ones: by backend_caps.rules. */
 err_code be_weight_create(backend *be, weight **out, const weight_source *src, err *e);
 void be_weight_destroy(backend *be, weight *w);
 
@@ -369,7 +376,7 @@ bool be_step_begin(backend *be, const step *s);
 bool be_step_end(backend *be, const step *s);
 
 /* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the
- * base's, of be_table_create().  NULL, where backend_caps.quantised: the base's rows stand in out
+ * base's, of be_table_create().  NULL, where weight_rules.host_rows: the base's rows stand in out
  * already. */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 

@@ -78,13 +78,14 @@ err_code device_open(backend **out, const config *c, char *why, size_t size, err
     return open_any(out, c, strtod(c->engine_device_memory_fraction, NULL), why, size, e);
 }
 
-err_code device_describe(const config *c, char *out, size_t size, err *e)
+err_code device_describe(const config *c, char *out, size_t size, weight_rules *rules, err *e)
 {
     backend *be;
     char why[256];
     err_code rc = open_any(&be, c, 0.02, why, sizeof(why), e);
     if (rc) return rc;
     const backend_caps *caps = be_caps(be);
+    *rules = caps->rules;
     snprintf(out, size, "%s: %s%s%s%s", caps->name, caps->detail, why[0] ? " (" : "", why,
              why[0] ? ")" : "");
     be_close(be);

@@ -18,8 +18,8 @@ void device_sizes(config *c);
 err_code device_open(backend **out, const config *c, char *why, size_t size, err *e);
 
 /* The same for `lorad check`: "cuda: ..." or "cpu: ... (why)"; takes little of the device's
- * memory, and nothing stays open. */
-err_code device_describe(const config *c, char *out, size_t size, err *e);
+ * memory, and nothing stays open.  *rules: what it takes by its codes. */
+err_code device_describe(const config *c, char *out, size_t size, weight_rules *rules, err *e);
 
 /* Resolves engine.kv_memory = 0, once the model is loaded; be NULL: what it is on a CPU. */
 void device_arena(config *c, backend *be);

@@ -104,7 +104,7 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
     }
     be->caps.page_tokens = CPU_PAGE_TOKENS;
     be->caps.lora_cols = CPU_LORA_COLS;
-    be->caps.quantised = true;
+    be->caps.rules = (weight_rules){.takes = weight_source_usable, .host_rows = true};
     be->caps.kv_types = 1U << DT_F32 | 1U << DT_F16 | 1U << DT_BF16 | 1U << DT_I8;
     be->caps.extras = (1U << EXTRAS) - 1;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads", cpu_isa_name(cpu->isa),

@@ -167,19 +167,25 @@ err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, con
     float *a = malloc((size_t)pair->rank * cols * sizeof(float));
     float *row = malloc(2 * cols * sizeof(float));
     char *raw = malloc(ROWS * cols * size);
-    err_code rc = a && row && raw ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for DoRA");
+    const cuda_weight *base = (const cuda_weight *)w;
+    bool by_codes = base->codes.form != GEMM_PLAIN;
+    float *values = by_codes ? malloc(ROWS * cols * sizeof(*values)) : NULL;
+    bool room = a && row && raw && (values || !by_codes);
+    err_code rc = room ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for DoRA");
     for (size_t i = 0; !rc && i < (size_t)pair->rank * cols; i++) {
         a[i] = rounded(value_at(pair->a, pair->type, i), w->type);
     }
     for (int i = 0; !rc && i < w->rows; i++) {
         if (i % ROWS == 0) {
             int n = w->rows - i < ROWS ? w->rows - i : ROWS;
-            const char *from = (const char *)((const cuda_weight *)w)->p + (size_t)i * cols * size;
-            rc = cuda_download(be, raw, from, (size_t)n * cols * size);
-            if (rc) rc = err_set(e, rc, "the base's weight cannot be read");
+            const char *from = (const char *)base->p + (size_t)i * cols * size;
+            rc = by_codes ? cuda_codes_read(be, base, i, n, values, e)
+                          : cuda_download(be, raw, from, (size_t)n * cols * size);
+            if (rc && !by_codes) rc = err_set(e, rc, "the base's weight cannot be read");
         }
         for (size_t k = 0; !rc && k < cols; k++) {
-            row[k] = value_at(raw, w->type, (size_t)(i % ROWS) * cols + k);
+            size_t at = (size_t)(i % ROWS) * cols + k;
+            row[k] = by_codes ? values[at] : value_at(raw, w->type, at);
         }
         if (!rc) {
             rc = gain_of(row, a, pair, (size_t)i, w->cols, w->type, row + cols, magnitude[i],
@@ -189,6 +195,7 @@ err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, con
     free(a);
     free(row);
     free(raw);
+    free(values);
     return rc;
 }
 

@@ -451,22 +451,25 @@ err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x,
     return s ? lt_fail(s, is_own(algo) ? "cu_gemm" : "cublasLtMatmul", e) : ERR_NONE;
 }
 
-err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w, const void *x,
-                        float *y, int rows, int stride, const int32_t *place, cudaStream_t stream,
-                        err *e)
+err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w,
+                        const gemm_codes *codes, const void *x, float *y, int rows, blas_sum more,
+                        const int32_t *place, cudaStream_t stream, err *e)
 {
     bool fits = gemm_scratch_bytes(n, k, b->n_sm) <= b->scratch_bytes;
     gemm_args a = {.type = type,
                    .w = w,
                    .x = x,
                    .y = y,
+                   .bias = more.bias,
+                   .res = more.res,
                    .place = place,
                    .n = n,
                    .k = k,
                    .rows = rows,
-                   .stride = stride,
+                   .stride = more.stride ? more.stride : n,
                    .scratch = fits ? b->scratch : NULL,
                    .n_sm = b->n_sm};
+    if (codes) a.codes = *codes;
     cudaError_t ce = cu_gemm(stream, &a);
     return ce ? err_set(e, ERR_DEVICE, "cu_gemm: %s", cudaGetErrorString(ce)) : ERR_NONE;
 }

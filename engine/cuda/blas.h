@@ -25,6 +25,7 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/backend.h"
+#include "engine/cuda/products/form.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -136,11 +137,12 @@ bool blas_adds(const blas_plan *p, int rows);
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
                       blas_sum more, cudaStream_t stream, err *e);
 
-/* The same without a plan, for matrices that come and go, by our own kernels: column i becomes y's
- * place[i] (device memory), or i where that is NULL.  k a multiple of 8. */
-err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w, const void *x,
-                        float *y, int rows, int stride, const int32_t *place, cudaStream_t stream,
-                        err *e);
+/* The same without a plan, by our own kernels: for matrices that come and go, and those by their
+ * codes (`codes`; NULL: w has values).  Column i becomes y's place[i] (device memory), or i where
+ * that is NULL.  k a multiple of 8. */
+err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w,
+                        const gemm_codes *codes, const void *x, float *y, int rows, blas_sum more,
+                        const int32_t *place, cudaStream_t stream, err *e);
 
 #ifdef __cplusplus
 }

@@ -196,6 +196,12 @@ static err_code open_arena(cuda_state *cu, double fraction, err *e)
     return cuda_memory_open(cu, asked, e);
 }
 
+/* Experts' products are others', of plain values. */
+static bool takes_codes(const weight_source *src, bool expert)
+{
+    return !expert && codes_takes(src);
+}
+
 static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
 {
     cuda_state *cu = calloc(1, sizeof(*cu));
@@ -229,6 +235,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     be->caps.lora_cols = SGMV_COLS;
     be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16 | 1U << DT_F16;
     be->caps.f16_kv = true;
+    be->caps.rules = (weight_rules){.takes = takes_codes, .bf16 = true};
     be->caps.extras = EXTRA_SUMS | EXTRA_LAYER_NORM | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS |
                       EXTRA_LOGITS | EXTRA_ROPE_PAIRS | EXTRA_WIDE_NORM | EXTRA_NO_GATE |
                       EXTRA_EXPERTS | EXTRA_SINKS | EXTRA_CHUNKS | EXTRA_TEMPER;

@@ -5,6 +5,7 @@
  *     blas.c      the base's products (blas.h)
  *     linear.c    weights, fused groups, be_linear, be_logits
  *     experts.c   be_experts(): memory, launches, tables of adapters on experts
+ *     codes.c     quantised matrices as their kernels read them
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
  *     step.c      what a step tells the kernels: one pinned block, one copy
  *     graph.c     decode steps recorded and replayed
@@ -31,6 +32,7 @@
 #include "engine/base/lock.h"
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
+#include "engine/cuda/codes.h"
 #include "engine/cuda/experts.h"
 #include "engine/cuda/kv.h"
 #include "engine/cuda/products/gemm.h"
@@ -70,7 +72,8 @@ typedef struct cuda_memory {
 
 typedef struct cuda_weight {
     weight head;
-    void *p; /* [rows][cols], row-major, as on disk */
+    void *p;          /* [rows][cols], row-major, as on disk; or: */
+    gemm_codes codes; /* form not GEMM_PLAIN: panels of codes (codes.h) */
 } cuda_weight;
 
 /* A result that lies in a fused product's rows instead of where the caller asked for it. */
@@ -233,6 +236,7 @@ typedef struct cuda_state {
     int max_rows, max_seqs, max_context;
     dtype arith; /* of the layers' matrices */
     dtype head_type;
+    bool prepared; /* be_prepare() has had the head */
     int n_vocab, dim;
     int *mlp;                 /* step_bounds' */
     const void *shared_table; /* the input table that is the head's matrix */
@@ -377,6 +381,9 @@ cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols);
 /* ---- the ops, by file ------------------------------------------------------------------------ */
 
 err_code cuda_weight_create(backend *be, weight **out, const weight_source *src, err *e);
+/* Rows of a quantised matrix as its products multiply them, f32; the first is a multiple of
+ * GEMM_PANEL. */
+err_code cuda_codes_read(backend *be, const cuda_weight *w, int row0, int n, float *out, err *e);
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e);
 void cuda_weight_destroy(backend *be, weight *w);

@@ -14,16 +14,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/log.h"
+#include "engine/base/pool.h"
 #include "engine/cuda/cuda.h"
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
 /* `src` NULL: what the memory holds is somebody else's to write. */
-static err_code weight_make(backend *be, weight **out, const void *src, dtype type, int rows,
-                            int cols, bool low, err *e)
+static err_code weight_place(backend *be, weight **out, const void *src, size_t bytes, dtype type,
+                             int rows, int cols, bool low, err *e)
 {
     cuda_state *cu = cuda_of(be);
-    size_t bytes = (size_t)rows * (size_t)cols * dtype_bytes(type);
     cuda_weight *w = calloc(1, sizeof(*w));
     if (!w) return err_set(e, ERR_NOMEM, "no memory for a matrix");
     w->head = (weight){.rows = rows, .cols = cols, .type = type, .bytes = bytes};
@@ -44,10 +45,87 @@ static err_code weight_make(backend *be, weight **out, const void *src, dtype ty
     return ERR_NONE;
 }
 
+static err_code weight_make(backend *be, weight **out, const void *src, dtype type, int rows,
+                            int cols, bool low, err *e)
+{
+    size_t bytes = (size_t)rows * (size_t)cols * dtype_bytes(type);
+    return weight_place(be, out, src, bytes, type, rows, cols, low, e);
+}
+
+static bool by_codes(const weight *w)
+{
+    return ((const cuda_weight *)w)->codes.form != GEMM_PLAIN;
+}
+
+static void on_pool(void *threads, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    pool_each(threads, fn, arg, n);
+}
+
+/* Values as products by codes would have them, for scales that codes are not kept with. */
+static err_code plain_of_codes(backend *be, weight **out, const weight_source *src, err *e)
+{
+    size_t cols = (size_t)src->cols;
+    uint16_t *values = malloc((size_t)src->rows * cols * sizeof(*values));
+    void *room = malloc(weight_row_bytes(src));
+    err_code rc = values && room ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for a matrix");
+    for (int i = 0; !rc && i < src->rows; i++) {
+        weight_row row = weight_row_place(src, room);
+        src->read_row(src, i, &row);
+        for (int k = 0; k < src->cols; k++)
+            values[(size_t)i * cols + (size_t)k] = bf16_from_f32(weight_row_value(src, &row, k));
+    }
+    log_info("engine", "a quantised matrix of %d x %d becomes plain: its scales fit no kernel",
+             src->rows, src->cols);
+    if (!rc) rc = weight_make(be, out, values, DT_BF16, src->rows, src->cols, true, e);
+    free(room);
+    free(values);
+    return rc;
+}
+
+static err_code codes_create(backend *be, weight **out, const weight_source *src, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    assert(src->type == DT_BF16 && codes_takes(src));
+    size_t bytes = codes_bytes(src);
+    gemm_codes codes;
+    bool fits = false;
+    void *packed = malloc(bytes);
+    err_code rc = packed ? codes_pack(src, on_pool, cu->pool, packed, &codes, &fits) : ERR_NOMEM;
+    if (rc) {
+        rc = err_set(e, rc, "%s",
+                     rc == ERR_NOMEM
+                         ? "no memory to pack a matrix"
+                         : "a quantised matrix has values or scales that are no numbers");
+    } else if (!fits) {
+        rc = plain_of_codes(be, out, src, e);
+    } else {
+        rc = weight_place(be, out, packed, bytes, DT_BF16, src->rows, src->cols, true, e);
+        if (!rc) ((cuda_weight *)*out)->codes = codes;
+    }
+    free(packed);
+    return rc;
+}
+
+err_code cuda_codes_read(backend *be, const cuda_weight *w, int row0, int n, float *out, err *e)
+{
+    int panels = (n + GEMM_PANEL - 1) / GEMM_PANEL, cols = w->head.cols;
+    size_t each = w->codes.panel_bytes;
+    char *raw = malloc((size_t)panels * each);
+    if (!raw) return err_set(e, ERR_NOMEM, "no memory to read a matrix");
+    assert(row0 % GEMM_PANEL == 0);
+    err_code rc = cuda_download(be, raw, (char *)w->p + (size_t)(row0 / GEMM_PANEL) * each,
+                                (size_t)panels * each);
+    for (int i = 0; !rc && i < n; i++)
+        codes_row(&w->codes, raw + (size_t)(i / GEMM_PANEL) * each, i % GEMM_PANEL, cols,
+                  out + (size_t)i * (size_t)cols);
+    free(raw);
+    return rc ? err_set(e, rc, "the base's weight cannot be read") : ERR_NONE;
+}
+
 err_code cuda_weight_create(backend *be, weight **out, const weight_source *src, err *e)
 {
-    if (weight_source_quantised(src))
-        return err_set(e, ERR_UNSUPPORTED, "quantised weights: the CUDA backend takes none");
+    if (weight_source_quantised(src)) return codes_create(be, out, src, e);
     return weight_make(be, out, src->data, src->type, src->rows, src->cols, true, e);
 }
 
@@ -77,7 +155,8 @@ err_code cuda_table_create(backend *be, const void **out, const void *host, dtyp
     size_t bytes = (size_t)n_vocab * (size_t)dim * dtype_bytes(type);
     cu->n_vocab = n_vocab;
     cu->dim = dim;
-    if (same && same->type == type && same->rows == n_vocab && same->cols == dim) {
+    if (same && !by_codes(same) && same->type == type && same->rows == n_vocab &&
+        same->cols == dim) {
         *out = ((const cuda_weight *)same)->p;
         cu->shared_table = *out;
         return ERR_NONE;
@@ -107,9 +186,14 @@ static int side_by_side(const weight *const *w, int n)
     const char *end = NULL;
     int rows = 0;
     for (int i = 0; i < n; i++) {
-        const char *p = ((const cuda_weight *)w[i])->p;
+        const cuda_weight *one = (const cuda_weight *)w[i];
+        const char *p = one->p;
         if ((end && p != end) || w[i]->cols != w[0]->cols || w[i]->type != w[0]->type) return 0;
-        end = p + w[i]->bytes;
+        if (memcmp(&one->codes, &((const cuda_weight *)w[0])->codes, sizeof(one->codes)) != 0)
+            return 0;
+        bool panels = !by_codes(w[i]) || i + 1 == n || w[i]->rows % GEMM_PANEL == 0;
+        end = panels ? p + w[i]->bytes : NULL;
+        if (!panels) return 0;
         rows += w[i]->rows;
     }
     return rows;
@@ -167,7 +251,7 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     int cols = w->head.cols;
     if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
     err_code rc = grow_split(be, rows, cols, e);
-    if (rc) return rc;
+    if (rc || by_codes(&w->head)) return rc; /* those have one kernel and one law */
     /* The head is multiplied by as many rows as there are logits. */
     bool head = rows == cu->n_vocab && cu->logits.bytes > 0;
     size_t most = head ? cu->logits.bytes / sizeof(float) / (size_t)rows : (size_t)cu->max_rows;
@@ -185,7 +269,8 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
 {
     cuda_state *cu = cuda_of(be);
     const weight *first = w[0];
-    if (cu->blas.n_plan == 0) cu->head_type = first->type; /* the head comes before the layers */
+    if (!cu->prepared) cu->head_type = first->type; /* the head comes before the layers */
+    cu->prepared = true;
     cu->arith = first->type;
     if (first->cols % 8 != 0) {
         return err_set(e, ERR_UNSUPPORTED,
@@ -230,11 +315,12 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
 {
     cuda_state *cu = cuda_of(be);
     err e;
-    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
-    const void *values = ((const cuda_weight *)w)->p;
-    err_code rc = p ? blas_product(&cu->blas, p, values, x, y, n_rows, more, cu->stream, &e)
-                    : blas_unplanned(&cu->blas, w->type, rows_of_w, w->cols, values, x, y, n_rows,
-                                     rows_of_w, NULL, cu->stream, &e);
+    const cuda_weight *c = (const cuda_weight *)w;
+    const blas_plan *p =
+        by_codes(w) ? NULL : blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
+    err_code rc = p ? blas_product(&cu->blas, p, c->p, x, y, n_rows, more, cu->stream, &e)
+                    : blas_unplanned(&cu->blas, w->type, rows_of_w, w->cols, c->p, &c->codes, x, y,
+                                     n_rows, more, NULL, cu->stream, &e);
     if (rc == ERR_NONE) return true;
     if (cu->graphs.recording) {
         cuda_graph_spoil(cu, "", e.msg);
@@ -346,6 +432,7 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
 /* Whether the product itself can add bias and residual. */
 static bool adds(const cuda_state *cu, const weight *w)
 {
+    if (by_codes(w)) return true;
     const blas_plan *p = blas_plan_find(&cu->blas, w->type, w->rows, w->cols);
     return p && blas_adds(p, cu->step.shape.n_rows);
 }
@@ -544,11 +631,12 @@ static bool multiply_head(backend *be, const weight *base, const weight *w, cons
         backend_fail(be, ERR_UNSUPPORTED, "an adapter's lm_head is of another type");
         return false;
     }
-    if (!place && w->rows == base->rows)
+    if (!place && (w == base || (w->rows == base->rows && !by_codes(base))))
         return multiply(be, w, w->rows, x, y, n, (blas_sum){.stride = stride});
     err e;
-    err_code rc = blas_unplanned(&cu->blas, w->type, w->rows, w->cols, ((const cuda_weight *)w)->p,
-                                 x, y, n, stride, place, cu->stream, &e);
+    err_code rc =
+        blas_unplanned(&cu->blas, w->type, w->rows, w->cols, ((const cuda_weight *)w)->p, NULL, x,
+                       y, n, (blas_sum){.stride = stride}, place, cu->stream, &e);
     if (rc) backend_fail(be, rc, "%s", e.msg);
     return rc == ERR_NONE;
 }

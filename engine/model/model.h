@@ -150,10 +150,9 @@ typedef struct model_survey {
 } model_survey;
 
 /* Opens the files of the model at `path`, finds every tensor of the configuration in them and
- * checks its shape and type.  `by_codes`: the backend takes quantised weights
- * (backend_caps.quantised). */
+ * checks its shape and type.  `rules`: what the backend takes by its codes (backend_caps.rules). */
 err_code model_survey_read(const char *path, const model_config *c, weights_form weights,
-                           bool by_codes, model_survey *out, err *e);
+                           const weight_rules *rules, model_survey *out, err *e);
 
 /* d_out and d_in of one wrapped linear layer: of a layer without experts; of layer `layer`, whose
  * MLP beside experts is the shared one; of each expert of a layer (PROJ_GATE, PROJ_UP,

@@ -47,6 +47,7 @@ typedef struct wanted {
     int row0, whole; /* a matrix that is these rows of a fused one of `whole` rows; 0: is its own */
     stored_slice at; /* of one of three dimensions; n_slice 0: of two */
     int n_vector;    /* vectors of `rows`, one for each expert; 0: one */
+    bool expert;     /* a matrix of one */
     bool exact;      /* F32 in memory, whatever the others are: routers */
     stored s;
     weight_source source; /* a matrix as it will be packed */
@@ -58,11 +59,12 @@ typedef struct loader {
     model_files *files;
     wanted *want; /* [n_want] */
     size_t n_want, cap_want;
-    const st_tensor *score; /* the head of classes; NULL: there is none */
-    bool by_codes;          /* the backend takes quantised weights */
-    packed_plan packed;     /* the matrices, in the order of the list */
-    int made_plain;         /* quantised matrices that became plain values, */
-    size_t plain_bytes;     /* and take so much */
+    const st_tensor *score;    /* the head of classes; NULL: there is none */
+    const weight_rules *rules; /* what the backend takes by its codes, */
+    bool none_by_codes;        /* but nothing of this model */
+    packed_plan packed;        /* the matrices, in the order of the list */
+    int made_plain;            /* quantised matrices that became plain values, */
+    size_t plain_bytes;        /* and take so much */
 } loader;
 
 /* -------------------------------------------------------------------- what must be there -- */
@@ -246,6 +248,7 @@ static err_code want_experts(loader *l, const family_experts *x, int i, err *e)
             wanted *w =
                 stacked ? want_slice(l, x, i, (proj)p, k) : want_expert(l, x, i, (proj)p, k);
             w->matrix = &layer->expert[(p - PROJ_GATE) * n + k];
+            w->expert = true;
         }
     return ERR_NONE;
 }
@@ -299,20 +302,25 @@ static bool is_linear(const loader *l, const wanted *w)
 static bool is_native(const loader *l, const wanted *w)
 {
     bool asked = l->m->weights != WEIGHTS_PLAIN && l->m->weights != WEIGHTS_BF16;
-    return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row &&
-           weight_source_usable(&w->s.src);
+    return asked && l->rules->takes && !l->none_by_codes && w->matrix && !w->exact &&
+           w->s.src.read_row && l->rules->takes(&w->s.src, w->expert);
 }
 
 /* One linear operation takes weights of one type, and so do adapters.  Plain files with several are
  * refused; where some are quantised, or in a GGUF, all are F32 then.  What is taken by its codes
- * goes with any type: it asks for BF16 adapters where nobody asks for others. */
+ * goes with any type: it asks for BF16 adapters where nobody asks for others.  Where codes go beside
+ * BF16 alone, quantised matrices that are not taken so become BF16, too. */
 static err_code check_types(loader *l, bool may_mix, err *e)
 {
     const wanted *first = NULL, *other = NULL;
+    bool some_by_codes = false;
     if (l->m->weights == WEIGHTS_BF16) may_mix = true;
+    for (size_t i = 0; i < l->n_want; i++)
+        some_by_codes |= is_linear(l, &l->want[i]) && is_native(l, &l->want[i]);
     for (size_t i = 0; i < l->n_want; i++) {
         const wanted *w = &l->want[i];
         if (!is_linear(l, w) || (is_native(l, w) && !w->s.src.floats)) continue;
+        if (some_by_codes && l->rules->bf16 && !w->s.values) continue;
         if (!first) first = w;
         may_mix |= !w->s.values;
         if (w->s.plain != first->s.plain && !other) other = w;
@@ -322,7 +330,9 @@ static err_code check_types(loader *l, bool may_mix, err *e)
                        first->s.name, first->s.format, other->s.name, other->s.format);
     l->m->cfg.type = other ? DT_F32 : first ? first->s.plain : DT_BF16;
     if (l->m->weights == WEIGHTS_BF16) l->m->cfg.type = DT_BF16;
-    return ERR_NONE;
+    if (l->m->cfg.type == DT_BF16 || !l->rules->bf16 || l->none_by_codes) return ERR_NONE;
+    l->none_by_codes = true;
+    return check_types(l, may_mix, e);
 }
 
 /* What most of the matrices' bytes are. */
@@ -542,7 +552,7 @@ static err_code load_vector(model *m, const wanted *w, err *e)
 /* Whether a step reads the table's rows out of the file, each by its codes. */
 static bool by_rows(const loader *l, const wanted *w)
 {
-    return w == &l->want[TABLE_WANTED] && l->by_codes && !stored_in_place(&w->s);
+    return w == &l->want[TABLE_WANTED] && l->rules->host_rows && !stored_in_place(&w->s);
 }
 
 /* The model's from now on, with the files that it reads. */
@@ -582,8 +592,12 @@ static int quantise_bits(const loader *l, const wanted *w)
 {
     weights_form f = l->m->weights;
     bool in_place = w->matrix && stored_in_place(&w->s) && w->s.plain == type_of(l, w);
-    if (!l->by_codes || !in_place || w->exact || (f != WEIGHTS_Q8 && f != WEIGHTS_Q4)) return 0;
-    return f == WEIGHTS_Q8 || w->matrix == &l->m->head ? 8 : 4;
+    bool asked = (f == WEIGHTS_Q8 || f == WEIGHTS_Q4) && l->rules->takes && !l->none_by_codes;
+    if (!asked || !in_place || w->exact) return 0;
+    int bits = f == WEIGHTS_Q8 || w->matrix == &l->m->head ? 8 : 4;
+    weight_source q, plain = weight_source_plain(w->s.values, w->s.plain, w->rows, w->cols);
+    bool takes = weight_source_quantise(&q, &plain, bits) && l->rules->takes(&q, w->expert);
+    return takes ? bits : 0;
 }
 
 /* ----------------------------------------------------------------------------- survey -- */
@@ -600,7 +614,7 @@ static void measure(const loader *l, model_survey *out)
         size_t bytes = values * (w->device ? sizeof(float) : dtype_bytes(type_of(l, w)));
         int bits = quantise_bits(l, w);
         if (is_native(l, w)) bytes = weight_source_bytes(&w->s.src);
-        if (bits && w->cols % QUANTISE_GROUP == 0) bytes = quantise_bytes(values, bits);
+        if (bits) bytes = quantise_bytes(values, bits);
         if (!shared) out->file_bytes += stored_bytes(&w->s);
         out->by_codes += is_native(l, w);
         bool mapped = table && (stored_in_place(&w->s) || by_rows(l, w));
@@ -626,10 +640,10 @@ static err_code check_room(const loader *l, const model_survey *s, err *e)
 }
 
 err_code model_survey_read(const char *path, const model_config *c, weights_form weights,
-                           bool by_codes, model_survey *out, err *e)
+                           const weight_rules *rules, model_survey *out, err *e)
 {
     model m = {.cfg = *c, .weights = weights};
-    loader l = {.m = &m, .by_codes = by_codes};
+    loader l = {.m = &m, .rules = rules};
     err_code rc = plan(&l, path, e);
     if (!rc) measure(&l, out);
     plan_clear(&l);
@@ -737,7 +751,7 @@ static err_code load_all(loader *l, const char *path, err *e)
 
 err_code model_weights_load(model *m, const char *path, err *e)
 {
-    loader l = {.m = m, .by_codes = be_caps(m->be)->quantised};
+    loader l = {.m = m, .rules = &be_caps(m->be)->rules};
     err_code rc = load_all(&l, path, e);
     plan_clear(&l);
     return rc;

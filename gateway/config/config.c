@@ -166,11 +166,11 @@ const option config_options[] = {
      "Tokens of the window beside model.attention_sinks; together no more than the model's own\n"
      "max_position_embeddings.  0: there is none."},
     {"model", "weights", OPT_TEXT, AT(model_weights), "auto", 0, 0,
-     "auto: as the model's files have them, quantised ones by their codes on the CPU; plain:\n"
-     "quantised ones become their exact values, which take more room and time; bf16: all become\n"
-     "BF16 values; q8, q4: on the CPU, matrices that the files have in 16 or 32 bits are rounded\n"
-     "to 8 or 4 bits (groups of 32 columns with a scale; the output layer to 8).  Decoding reads\n"
-     "half or a quarter of the bytes.  Adapters stay exact."},
+     "auto: as the model's files have them, quantised ones by their codes where the backend\n"
+     "has kernels; plain: quantised ones become their exact values, larger and slower; bf16:\n"
+     "all become BF16 values; q8, q4: matrices that the files have in 16 or 32 bits (on CUDA in\n"
+     "BF16) are rounded to 8 or 4 bits (groups of 32 columns with a scale; the output layer to\n"
+     "8).  Decoding reads half or a quarter of the bytes.  Adapters stay exact."},
     {"model", "packed_cache", OPT_BOOL, AT(model_packed_cache), "yes", 0, 0,
      "On the CPU, keep the weights as the kernels read them in data.dir/packed, from where the\n"
      "next start maps them instead of packing them again.  Takes as much disk as the model (one\n"

@@ -100,9 +100,10 @@ int verb_check(const arguments *a)
     char device[512], draft[256], experts[192];
     char room[64] = "what the model leaves";
     const double gib = (double)(1 << 30);
-    if (device_describe(&c, device, sizeof(device), &e)) return arguments_fail(&e);
+    weight_rules rules;
+    if (device_describe(&c, device, sizeof(device), &rules, &e)) return arguments_fail(&e);
     bool on_cpu = strncmp(device, "cpu", 3) == 0;
-    if (model_survey_read(c.model_path, &mc, model_weights_form(c.model_weights), on_cpu, &weights,
+    if (model_survey_read(c.model_path, &mc, model_weights_form(c.model_weights), &rules, &weights,
                           &e))
         return arguments_fail(&e);
     if (c.engine_kv_memory == 0 && strncmp(device, "cuda", 4) != 0) device_arena(&c, NULL);

@@ -472,7 +472,6 @@ START_TEST(each_request_gives_what_it_gives_alone)
 }
 END_TEST
 
-#if !defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
 /* Also over a quantised base: 4 bits, the output layer 8, and down_proj, whose columns are no whole
  * groups, as it is. */
 START_TEST(each_request_gives_what_it_gives_alone_quantised)
@@ -482,7 +481,6 @@ START_TEST(each_request_gives_what_it_gives_alone_quantised)
     weights = WEIGHTS_AUTO;
 }
 END_TEST
-#endif
 
 START_TEST(a_broken_adapter_fails_its_request_alone)
 {
@@ -582,9 +580,7 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 280);
     tcase_add_loop_test(tc, each_request_gives_what_it_gives_alone, MODELS_FROM, N_MODELS);
-#if !defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
     tcase_add_test(tc, each_request_gives_what_it_gives_alone_quantised);
-#endif
     tcase_add_test(tc, a_broken_adapter_fails_its_request_alone);
     tcase_add_test(tc, what_can_never_fit_is_refused_at_once);
     tcase_add_test(tc, prompts_are_scored);

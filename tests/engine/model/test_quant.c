@@ -92,7 +92,7 @@ static void check_line(model_files *f, const char *line)
     ck_assert(stored_values(&s, 0, rows, DT_F32, values));
     ck_assert_msg(hash_bytes(HASH_BASIS, values, bytes) == hash, "%s (%s) has other values", name,
                   s.format);
-    if (s.src.read_row && weight_source_usable(&s.src)) check_codes(&s, values);
+    if (s.src.read_row && weight_source_usable(&s.src, false)) check_codes(&s, values);
     free(values);
     stored_clear(&s);
 }
@@ -118,6 +118,9 @@ START_TEST(values_are_the_librarys)
 }
 END_TEST
 
+static const weight_rules plain_rules,
+    cpu_rules = {.takes = weight_source_usable, .host_rows = true};
+
 /* All of a model's tensors are there, and nothing else. */
 START_TEST(survey_finds_all)
 {
@@ -127,11 +130,11 @@ START_TEST(survey_finds_all)
     err e = {0};
     path_of(path, sizeof(path), _i);
     ck_assert_msg(!model_config_read(path, &c, &e), "%s", e.msg);
-    ck_assert_msg(!model_survey_read(path, &c, WEIGHTS_AUTO, false, &s, &e), "%s", e.msg);
+    ck_assert_msg(!model_survey_read(path, &c, WEIGHTS_AUTO, &plain_rules, &s, &e), "%s", e.msg);
     ck_assert_str_eq(s.format, models[_i].format);
     ck_assert_int_gt(s.dequantised, 0);
     int all = s.dequantised;
-    ck_assert(!model_survey_read(path, &c, WEIGHTS_AUTO, true, &s, &e));
+    ck_assert(!model_survey_read(path, &c, WEIGHTS_AUTO, &cpu_rules, &s, &e));
     ck_assert_int_ge(s.by_codes + s.dequantised, all - 1); /* less a GGUF's input table */
     ck_assert_int_gt(s.by_codes, 0);
     /* But for columns that are no whole groups of the kernels' */
@@ -244,7 +247,7 @@ static void expect(const image *m, err_code code, const char *says)
     ck_assert_uint_eq(fwrite(m->p, 1, m->n, f), m->n);
     (void)fclose(f);
     err_code rc = model_config_read(path, &c, &e);
-    if (!rc) rc = model_survey_read(path, &c, WEIGHTS_AUTO, false, &s, &e);
+    if (!rc) rc = model_survey_read(path, &c, WEIGHTS_AUTO, &plain_rules, &s, &e);
     ck_assert_msg(rc == code && strstr(e.msg, says), "%d: %s (not %d: %s)", rc, e.msg, code, says);
     tmpdir_remove(dir);
 }
