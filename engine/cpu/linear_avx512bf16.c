@@ -138,6 +138,9 @@ void linear_block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, i
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
     alignas(64) uint16_t plain[BLOCK_K * PANEL]; /* of codes */
     const bool coded = w->coded.bits;
+    for (int p = 0; coded && n_rows == 1 && p < n_panel; p++)
+        coded_alone(out + (size_t)p * rows_pad * PANEL, w, p0 + p, rows);
+    if (coded && n_rows == 1) return;
     for (int k0 = 0; k0 < w->k_pad; k0 += BLOCK_K) {
         int k1 = k0 + BLOCK_K < w->k_pad ? k0 + BLOCK_K : w->k_pad;
         for (int p = 0; p < n_panel; p++) {

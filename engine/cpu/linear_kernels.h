@@ -41,7 +41,7 @@ static inline __attribute__((always_inline)) void block(float *out, int rows_pad
     const int k_bytes = PANEL * tile_bytes(type);
     const char *data = (const char *)w->data + (size_t)p0 * w->panel_bytes;
     int some = whole ? cols : PIECE_BYTES / k_bytes;
-#if VEC == 8
+#if VEC >= 8
     if (coded && n_rows == 1 && w->coded.rounded == DT_BF16) {
         for (int p = 0; p < n_panel; p++)
             coded_alone(out + (size_t)p * rows_pad * PANEL, w, p0 + p, x + (size_t)row0 * cols);

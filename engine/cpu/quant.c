@@ -182,6 +182,9 @@ static void pack_quant(quant_stage *st, const quant_job *job, char *panel, int p
     }
 }
 
+/* Below 2^111 a float can be rounded to bf16 by a sum (coded_bf16()). */
+static const float SCALE_MAX = 0x1p90F;
+
 /* E4M3's scales stand for F16's: its codes, moved, are numbers 2^8 times too small. */
 static float coded_scale(const coded_form *f, float scale)
 {
@@ -209,7 +212,7 @@ static void pack_coded(quant_stage *st, quant_job *job, char *panel, int p)
                 (uint8_t *)run + PANEL * sizeof(float) + (size_t)(in / QUANT_K) * f->block_bytes;
             float scale = coded_scale(f, st->row.scales[k / f->group]);
             if (in == 0) memcpy(run + (size_t)(row % PANEL) * sizeof(scale), &scale, sizeof(scale));
-            if (!isfinite(scale) || (f->bits == 8 && (code & 127) == 127))
+            if (!(fabsf(scale) < SCALE_MAX) || (f->bits == 8 && (code & 127) == 127))
                 atomic_store(&job->wrong, true);
             if (f->bits == 8)
                 codes[line * CODED_LINE + at] = code;

@@ -77,16 +77,17 @@ static inline __attribute__((always_inline)) vf coded_four(const uint8_t *codes,
 #endif
 }
 
-/* The bits of values rounded to bf16, in the upper halves; no value is NaN but by its scale. */
-static inline __attribute__((always_inline)) vi coded_bf16(vf v)
+/* Values rounded to bf16.  Beside 1.5 * 2^16 times its own power of two a float has no bits for what
+ * a bf16 has not: the sum rounds it, ties to even.  |v| < 2^111. */
+static inline __attribute__((always_inline)) vf coded_bf16(vf v)
 {
-    vi u = (vi)v;
-    return (u + 0x7FFF + ((u >> 16) & 1)) & (int32_t)0xFFFF0000;
+    const vf much = (vf)((vi)v & (int32_t)0xFF800000) * vf_set(0x1.8p16F);
+    return v + much - much;
 }
 
 static inline __attribute__((always_inline)) vf coded_rounded(vf v, dtype type)
 {
-    if (type == DT_BF16) return (vf)coded_bf16(v);
+    if (type == DT_BF16) return coded_bf16(v);
     if (type == DT_F32) return v;
 #if VEC == 16
     return (vf)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
@@ -175,15 +176,55 @@ static void coded_piece(void *out, const cpu_weight *w, int p, int k0, int k1)
     }
 }
 
-#if VEC == 8
+/* Lines that are read soon, all at once.  A Zen 3 whose one row keeps up with its memory wants them
+ * QUANT_AHEAD bytes before their use; a Zen 4 that is asked for lines far ahead gets a quarter less
+ * than with those that are next. */
+static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+}
 
-/* For one row, codes become values in registers.  4 bits: the table lies as four tables of bytes,
- * and of a line's values vector l has columns 4l .. 4l + 3 and 16 further ones. */
+#if VEC >= 8
+
+enum { CODED_AHEAD = 1024 }; /* bytes of codes on their way from memory */
+
+/* For one row, codes become values in registers.  4 bits: 16 floats are one vector of AVX-512; of
+ * AVX2 the table lies as four tables of bytes, and of a line's values vector l has columns
+ * 4l .. 4l + 3 and 16 further ones. */
 enum { CODED_VECTORS = CODED_LINE / VEC };
 
-static inline __attribute__((always_inline)) void coded_tables(__m256i table[4],
-                                                               const float values[16])
+#    if VEC == 16
+typedef __m512 coded_table;
+
+static inline __attribute__((always_inline)) coded_table coded_tables(const float values[16])
 {
+    return _mm512_loadu_ps(values);
+}
+
+static inline __attribute__((always_inline)) void
+coded_vectors(vf v[CODED_VECTORS], const uint8_t *codes, const coded_table *table, const int bits)
+{
+    if (bits == 8) {
+        __m512i h =
+            _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)codes)), 7);
+        h = _mm512_and_si512(h, _mm512_set1_epi16((short)0xBFFF));
+        v[0] = (vf)_mm512_cvtph_ps(_mm512_castsi512_si256(h));
+        v[1] = (vf)_mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
+        return;
+    }
+    __m512i at = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes));
+    v[0] = (vf)_mm512_permutexvar_ps(at, *table);
+    v[1] = (vf)_mm512_permutexvar_ps(_mm512_srli_epi32(at, 4), *table);
+}
+
+#    else
+typedef struct {
+    __m256i byte[4];
+} coded_table;
+
+static inline __attribute__((always_inline)) coded_table coded_tables(const float values[16])
+{
+    coded_table t;
     uint8_t byte[4][16];
     for (int i = 0; i < 16; i++) {
         uint32_t v;
@@ -191,20 +232,28 @@ static inline __attribute__((always_inline)) void coded_tables(__m256i table[4],
         for (int b = 0; b < 4; b++) byte[b][i] = (uint8_t)(v >> 8 * b);
     }
     for (int b = 0; b < 4; b++)
-        table[b] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)byte[b]));
+        t.byte[b] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)byte[b]));
+    return t;
 }
 
 static inline __attribute__((always_inline)) void
-coded_vectors(vf v[CODED_VECTORS], const uint8_t *codes, const __m256i table[4], const int bits)
+coded_vectors(vf v[CODED_VECTORS], const uint8_t *codes, const coded_table *table, const int bits)
 {
     if (bits == 8) {
-        for (int l = 0; l < CODED_VECTORS; l++) v[l] = coded_e4m3(codes + l * VEC);
+#        pragma GCC unroll 2
+        for (int l = 0; l < CODED_VECTORS; l += 2) {
+            __m128i some = _mm_loadu_si128((const void *)(codes + l * VEC));
+            __m256i h = _mm256_slli_epi16(_mm256_cvtepi8_epi16(some), 7);
+            h = _mm256_and_si256(h, _mm256_set1_epi16((short)0xBFFF));
+            v[l] = (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(h));
+            v[l + 1] = (vf)_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
+        }
         return;
     }
     __m256i at = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)codes)), byte[4];
     at = _mm256_and_si256(_mm256_srlv_epi64(at, _mm256_setr_epi64x(0, 0, 4, 4)),
                           _mm256_set1_epi8(15));
-    for (int b = 0; b < 4; b++) byte[b] = _mm256_shuffle_epi8(table[b], at);
+    for (int b = 0; b < 4; b++) byte[b] = _mm256_shuffle_epi8(table->byte[b], at);
     __m256i low = _mm256_unpacklo_epi8(byte[0], byte[1]),
             high = _mm256_unpacklo_epi8(byte[2], byte[3]);
     v[0] = (vf)_mm256_unpacklo_epi16(low, high);
@@ -214,13 +263,70 @@ coded_vectors(vf v[CODED_VECTORS], const uint8_t *codes, const __m256i table[4],
     v[2] = (vf)_mm256_unpacklo_epi16(low, high);
     v[3] = (vf)_mm256_unpackhi_epi16(low, high);
 }
+#    endif
+
+#    ifdef __AVX512BF16__
+
+/* A line of tiles: 16 columns times a pair of k, as VDPBF16PS takes them. */
+static inline __attribute__((always_inline)) __m512bh
+coded_pairs(const uint8_t *codes, const coded_table *table, const vf scale[2], const int bits)
+{
+    vf v[CODED_VECTORS];
+    coded_vectors(v, codes, table, bits);
+    return _mm512_cvtne2ps_pbh((__m512)(v[1] * scale[1]), (__m512)(v[0] * scale[0]));
+}
+
+/* One row of x, which stands in a tile of 16, times a panel. */
+static inline __attribute__((always_inline)) void coded_row(float *out, const cpu_weight *w, int p,
+                                                            const uint16_t *x, const int bits)
+{
+    const int tile_bytes = 16 * QUANT_K * (int)sizeof(uint16_t), line_bytes = CODED_LINE * bits / 8;
+    const coded_form *f = &w->coded;
+    const char *run = (const char *)w->data + (size_t)p * w->panel_bytes;
+    const coded_table table = coded_tables(f->table);
+    alignas(64) float scale[2][CODED_LINE];
+    __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int k = 0; k < w->head.cols; run += f->run_bytes) {
+        const uint8_t *codes = (const uint8_t *)run + PANEL * sizeof(float);
+        coded_scales(scale, run, true);
+        vf by[2][2];
+        for (int i = 0; i < 4; i++) by[i / 2][i % 2] = vf_load(scale[i / 2] + i % 2 * VEC);
+        int end = k + f->group < w->head.cols ? k + f->group : w->head.cols;
+        for (; k < end; k += QUANT_K) {
+            const char *two = (const char *)x + (size_t)(k / QUANT_K) * (size_t)tile_bytes;
+            quant_fetch((const char *)codes + CODED_AHEAD, f->block_bytes);
+#        pragma GCC unroll 2
+            for (int i = 0; i < QUANT_K / 2; i++, two += sizeof(int)) {
+                int pair;
+                memcpy(&pair, two, sizeof(pair));
+                const __m512bh v = (__m512bh)_mm512_set1_epi32(pair);
+                const uint8_t *line = codes + i * line_bytes;
+                sum[0] = _mm512_dpbf16_ps(sum[0], v, coded_pairs(line, &table, by[0], bits));
+                line += QUANT_K / 2 * line_bytes;
+                sum[1] = _mm512_dpbf16_ps(sum[1], v, coded_pairs(line, &table, by[1], bits));
+            }
+            codes += f->block_bytes;
+        }
+    }
+    memcpy(out, sum, sizeof(sum));
+}
+
+static void coded_alone(float *out, const cpu_weight *w, int p, const uint16_t *x)
+{
+    if (w->coded.bits == 8)
+        coded_row(out, w, p, x, 8);
+    else
+        coded_row(out, w, p, x, 4);
+}
+
+#    else
 
 /* Columns of vector l: from the first to the second half of a line. */
 static inline __attribute__((always_inline)) void coded_columns(float *to, const float *from,
                                                                 const int bits, const bool sorted)
 {
     for (int i = 0; i < CODED_LINE; i++) {
-        int mixed = bits == 8 ? i : i / 8 * 4 + i % 4 + i % 8 / 4 * 16;
+        int mixed = bits == 8 || VEC == 16 ? i : i / 8 * 4 + i % 4 + i % 8 / 4 * 16;
         to[sorted ? mixed : i] = from[sorted ? i : mixed];
     }
 }
@@ -235,18 +341,22 @@ static inline __attribute__((always_inline)) void coded_row(float *out, const cp
     const int cols = w->head.cols;
     alignas(64) float scale[CODED_LINE], sums[CODED_LINE];
     vf sum[CODED_VECTORS], v[CODED_VECTORS];
-    __m256i table[4];
-    coded_tables(table, f->table);
+    const coded_table table = coded_tables(f->table);
     for (int l = 0; l < CODED_VECTORS; l++) sum[l] = vf_set(0);
     for (int k = 0; k < cols; run += f->run_bytes) {
         const uint8_t *codes = (const uint8_t *)run + sizeof(scale);
         coded_columns(scale, (const float *)(const void *)run, bits, false);
         int end = k + f->group < cols ? k + f->group : cols;
-        for (; k < end; k++, codes += CODED_LINE * bits / 8) {
-            coded_vectors(v, codes, table, bits);
-#    pragma GCC unroll 4
-            for (int l = 0; l < CODED_VECTORS; l++)
-                sum[l] += vf_set(x[k]) * coded_rounded(v[l] * vf_load(scale + l * VEC), rounded);
+        while (k < end) {
+            quant_fetch((const char *)codes + CODED_AHEAD, f->block_bytes);
+            const int block = k + QUANT_K < end ? k + QUANT_K : end;
+            for (; k < block; k++, codes += CODED_LINE * bits / 8) {
+                coded_vectors(v, codes, &table, bits);
+#        pragma GCC unroll 4
+                for (int l = 0; l < CODED_VECTORS; l++)
+                    sum[l] +=
+                        vf_set(x[k]) * coded_rounded(v[l] * vf_load(scale + l * VEC), rounded);
+            }
         }
     }
     memcpy(sums, sum, sizeof(sums));
@@ -262,6 +372,7 @@ static void coded_alone(float *out, const cpu_weight *w, int p, const float *x)
         coded_row(out, w, p, x, 4, DT_BF16);
 }
 
+#    endif
 #endif
 
 /* -------------------------------------------------------------------------- rows of x -- */
@@ -401,14 +512,6 @@ quant_nested(float *scale, float *off, const quant_form *f, const char *head, in
     const char *parts = head + f->parts_at + (size_t)group * PANEL;
     quant_parts(scale, outer, parts);
     if (f->has_min) quant_parts(off, outer_min, parts + f->min_parts);
-}
-
-/* Lines that are read soon, all at once.  A Zen 3 whose one row keeps up with its memory wants them
- * QUANT_AHEAD bytes before their use; a Zen 4 that is asked for lines far ahead gets a quarter less
- * than with those that are next. */
-static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
 }
 
 /* The panel's first block is next. */
@@ -600,8 +703,8 @@ static inline __attribute__((always_inline)) qf quant_load(const float *p)
     return v;
 }
 
-/* a * b + c, rounded once where the instruction set does that.  Left to the compiler it would be so in
- * one copy of a loop and not in another, and a row's bits would hang on how many others there are. */
+/* a * b + c, rounded once where the set can: the compiler's own choice would differ with the number of
+ * rows. */
 static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
 {
 #ifdef __AVX512VNNI__
@@ -623,8 +726,7 @@ static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const qu
     /* Both parts are whole numbers below 2^24: exact. */
     if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);
     v = quant_fma(d, quant_load(scale) * (xs - zero), v);
-    if (f->has_min) v = quant_fma(quant_load(off), lean - zero, v);
-    return v;
+    return f->has_min ? quant_fma(quant_load(off), lean - zero, v) : v;
 }
 
 #ifdef __AVX2__

@@ -120,6 +120,12 @@ _rule("quant.signs", "engine/cpu/quant_kernels.h",
       "qv four = _mm256_sign_epi8(quant_four(x + r * QUANT_QUAD), v);",
       "qv four = quant_four(x + r * QUANT_QUAD);",
       "cpu.test_kernels", "products of quantised weights have the weights' signs")
+_rule("quant.rounded-bf16", "engine/cpu/quant_kernels.h",
+      "vf_set(0x1.8p16F)", "vf_set(0x1.8p15F)",
+      "cpu.test_kernels", "what FP8 and NF4 stand for is rounded to bf16, with one row as with many")
+_rule("quant.coded-scales", "engine/cpu/quant_kernels.h",
+      "(__m512)(v[1] * scale[1])", "(__m512)(v[1] * scale[0])",
+      "cpu.test_kernels", "each column's codes have its own scale (where VDPBF16PS runs)")
 _rule("quant.order-of-x", "engine/cpu/linear.c",
       "turned[k] = x[w->quant.order[k]];", "turned[k] = x[k];",
       "cpu.test_kernels", "a quantised matrix reads x in its own order of columns")
