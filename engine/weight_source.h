@@ -97,8 +97,8 @@ static inline bool weight_source_quantised(const weight_source *s)
     return s->bits != 0;
 }
 
-/* Whether the CPU takes a quantised matrix by its codes, weight_rules.takes: of codes that stand for
- * floats the groups are of whole 32, or one is all columns. */
+/* Whether the CPU takes a quantised matrix by its codes, weight_rules.takes: of codes that stand
+ * for floats the groups are of whole 32, or one is all columns. */
 static inline bool weight_source_usable(const weight_source *s, bool expert)
 {
     (void)expert;

@@ -106,8 +106,8 @@ typedef struct adapter_meta_rows {
 } adapter_meta_rows;
 /* ERR_NOT_FOUND: a tenant to share with does not exist. */
 err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_meta_rows *m, err *e);
-/* ERR_INPUT on a negative one; ERR_CONFLICT where others than `was` stand there now.  The generation
- * stays: limits are the operator's. */
+/* ERR_INPUT on a negative one; ERR_CONFLICT where others than `was` stand there now.  The
+ * generation stays: limits are the operator's. */
 err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_limits *was,
                                  const adapter_limits *l, err *e);
 /* All versions of a name at once: no new requests, across a restart too. */

@@ -77,8 +77,8 @@ static inline __attribute__((always_inline)) vf coded_four(const uint8_t *codes,
 #endif
 }
 
-/* Values rounded to bf16.  Beside 1.5 * 2^16 times its own power of two a float has no bits for what
- * a bf16 has not: the sum rounds it, ties to even.  |v| < 2^111. */
+/* Values rounded to bf16.  Beside 1.5 * 2^16 times its own power of two a float has no bits for
+ * what a bf16 has not: the sum rounds it, ties to even.  |v| < 2^111. */
 static inline __attribute__((always_inline)) vf coded_bf16(vf v)
 {
     const vf much = (vf)((vi)v & (int32_t)0xFF800000) * vf_set(0x1.8p16F);
@@ -703,8 +703,8 @@ static inline __attribute__((always_inline)) qf quant_load(const float *p)
     return v;
 }
 
-/* a * b + c, rounded once where the set can: the compiler's own choice would differ with the number of
- * rows. */
+/* a * b + c, rounded once where the set can: the compiler's own choice would differ with the number
+ * of rows. */
 static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
 {
 #ifdef __AVX512VNNI__

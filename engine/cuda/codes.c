@@ -61,7 +61,7 @@ static size_t record_place(const gemm_codes *c, int row, int run)
     return c->records_at + ((size_t)run * GEMM_PANEL + (size_t)row) * RECORD;
 }
 
-/* ---- pack -------------------------------------------------------------------------------------- */
+/* ---- pack ------------------------------------------------------------------------------------ */
 
 typedef struct packing {
     const weight_source *src;
@@ -202,7 +202,7 @@ err_code codes_pack(const weight_source *src, codes_each *each, void *threads, v
     return atomic_load(&p.wrong) ? ERR_INPUT : ERR_NONE;
 }
 
-/* ---- read back --------------------------------------------------------------------------------- */
+/* ---- read back ------------------------------------------------------------------------------- */
 
 static int code_of(gemm_form form, const char *at, int i)
 {

@@ -10,7 +10,8 @@
  *             the upper half
  *     record  the scale as f32 (GEMM_E4M3_F32, GEMM_I8_F32) or as BF16 in the lower half; 4 bits:
  *             the upper half has the code that stands for zero in its lowest 5 bits, and above
- *             them the upper 11 bits of what an F16 scale has more than that BF16.  E4M3: times 2^120.
+ *             them the upper 11 bits of what an F16 scale has more than that BF16.  E4M3:
+ *             times 2^120.
  *
  * Threads: any; no state.
  */

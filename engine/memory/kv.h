@@ -64,7 +64,8 @@ int kv_match(kv_pages *kv, const kv_domain *d, const kv_sight *see, const int32_
              int n_tokens, int32_t *pages, int cap);
 
 /* Publishes the full page `index` of a sequence; `pages` is its block table, whose pages before
- * `index` are published (else nothing happens), the one before is there; tokens: the page's own page_tokens. */
+ * `index` are published (else nothing happens), the one before is there; tokens: the page's own
+ * page_tokens. */
 void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
                 const int32_t *tokens);
 

@@ -308,8 +308,8 @@ static bool is_native(const loader *l, const wanted *w)
 
 /* One linear operation takes weights of one type, and so do adapters.  Plain files with several are
  * refused; where some are quantised, or in a GGUF, all are F32 then.  What is taken by its codes
- * goes with any type: it asks for BF16 adapters where nobody asks for others.  Where codes go beside
- * BF16 alone, quantised matrices that are not taken so become BF16, too. */
+ * goes with any type: it asks for BF16 adapters where nobody asks for others.  Where codes go
+ * beside BF16 alone, quantised matrices that are not taken so become BF16, too. */
 static err_code check_types(loader *l, bool may_mix, err *e)
 {
     const wanted *first = NULL, *other = NULL;

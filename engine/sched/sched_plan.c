@@ -263,7 +263,7 @@ static void reuse_prefix(sched *sc, request *rq)
     }
 }
 
-/* Pages of a stream as they were when it gave way; the prefix cache is not asked for some of them. */
+/* Pages of a stream as they were when it gave way; the prefix cache is not asked for some. */
 static void take_as_saved(sched *sc, request *rq)
 {
     for (; rq->n_page < rq->n_swapped; rq->n_page++) {

@@ -4,8 +4,8 @@
  * gone there again: no op can come back to itself at one place, so when it is met a second time all
  * that it led to has failed.  That holds for later beginnings too.  The branches that led to a find
  * have not failed, but no later search meets them: their places lie behind it, and from one at its
- * end the pattern would have found nothing at all, which none may.  (Look-around leaves no marks: it
- * is a list of characters.  What it finds behind a place is the same for all beginnings.)
+ * end the pattern would have found nothing at all, which none may.  (Look-around leaves no marks:
+ * it is a list of characters.  What it finds behind a place is the same for all beginnings.)
  *
  * Ordinary texts take a few steps for each character, and marks would cost more than they save:
  * they begin when a text has had FREE_STEPS for each of its characters.

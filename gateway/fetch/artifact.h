@@ -1,9 +1,9 @@
 /* artifact.h -- an adapter in a registry of the OCI distribution API (oci://).
  *
  * The manifest is asked for by tag or digest, then each layer that is wanted.  A layer is a file by
- * its title (org.opencontainers.image.title), or a manifest has one layer alone that is a plain tar.
- * An index of several manifests, and compressed layers, are refused by name.  All bytes are held to
- * the digests that name them; a tag names a manifest by the registry's word alone.
+ * its title (org.opencontainers.image.title), or a manifest has one layer alone that is a plain
+ * tar. An index of several manifests, and compressed layers, are refused by name.  All bytes are
+ * held to the digests that name them; a tag names a manifest by the registry's word alone.
  *
  * Where the registry answers 401, what it asks for is done: HTTP's Basic scheme with the secret, or
  * a token from the server that it names.  That server gets the secret only if it is the registry's

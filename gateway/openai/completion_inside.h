@@ -92,7 +92,7 @@ typedef struct completion {
     bool starved; /* text was lost for want of memory: no answer may be made of the rest */
     bool asked_to_leave;
     bool numbered;    /* its events bear numbers, and */
-    int resume_after; /* those up to that one are not sent (-1: all are), the text being cut there: */
+    int resume_after; /* those up to that one are not sent (-1: all are); text is cut there: */
     bool past_seam;   /* so many tokens have been taken */
     atomic_bool stop; /* an operator wants it ended */
     jsonw out;

@@ -1,7 +1,7 @@
 /* adapter_source.h -- an adapter that the server fetches itself, from where its tenant says.
  *
- * POST /v1/adapters/{name}/versions with {"source": "https://... | hf://... | s3://... | oci://...",
- * "sha256"?: of adapter_model.safetensors, or of the tar, "credentials"?:
+ * POST /v1/adapters/{name}/versions with {"source": "https://... | hf://... | s3://... |
+ * oci://...", "sha256"?: of adapter_model.safetensors, or of the tar, "credentials"?:
  * (rest/source_secret.h), "description"?, "activate"?}.  Credentials of the body are used for this
  * call, and are neither kept nor logged; without them those are used that the tenant keeps.
  *

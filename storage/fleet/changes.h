@@ -8,8 +8,9 @@
  * SQLite reads a damaged changeset without end.  So it travels sealed, and no byte of it is looked
  * at before the seal is right:  "LRC1", SHA-256 of the changeset, changeset.
  *
- * Shared: tenants, keys and their secrets, adapters with versions, aliases and shares, stacks, sealed
- * secrets for sources, the audit, the highest id.  Usage and the time of a key's last use are each node's own.
+ * Shared: tenants, keys and their secrets, adapters with versions, aliases and shares, stacks,
+ * sealed secrets for sources, the audit, the highest id.  Usage and the time of a key's last use
+ * are each node's own.
  *
  * Private to storage/.  Threads: the one that has the connection.
  */

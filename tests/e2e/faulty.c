@@ -1,5 +1,6 @@
-/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, test_causes.py, test_move.py and
- * the bench case causes, and into nothing else: a device that fails when told, or is slow, and a slow disk.
+/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, test_causes.py, test_move.py
+ * and the bench case causes, and into nothing else: a device that fails when told, or is slow, and
+ * a slow disk.
  *
  * The linker puts these in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
  * file: once it is there, the number in it tells how many more steps go well before one fails,

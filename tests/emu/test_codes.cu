@@ -1,6 +1,6 @@
-/* test_codes.cu -- products with weights by their codes (engine/cuda/products/gemm_codes.cu): packed
- * and read back, each value is what weight_source.h defines, rounded to BF16; and products of any
- * number of rows have the bits of those with the same values as a plain BF16 matrix. */
+/* test_codes.cu -- products with weights by their codes (engine/cuda/products/gemm_codes.cu):
+ * packed and read back, each value is what weight_source.h defines, rounded to BF16; and products
+ * of any number of rows have the bits of those with the same values as a plain BF16 matrix. */
 #include "engine/cuda/codes.h"
 #include "engine/cuda/products/gemm.h"
 #include "tests/emu/device_data.h"
@@ -27,7 +27,7 @@ static const shape shapes[] = {
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-/* ---- a source ---------------------------------------------------------------------------------- */
+/* ---- a source -------------------------------------------------------------------------------- */
 
 static float e4m3_of(int code)
 {

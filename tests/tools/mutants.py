@@ -547,7 +547,7 @@ _rule("settle.whole-pages-only", "engine/sched/sched_settle.c",
       "(p + 1) * sc->page_tokens <= end; p++", "p * sc->page_tokens < end; p++",
       "engine.test_sched", "only full pages can be found by their content")
 _rule("settle.broken-not-cached", "engine/sched/sched_settle.c",
-      "for (int i = 0; i < rq->n_page; i++) kv_forget(sc->pages, rq->page[i]);", "",
+      "if (rq->page[i] != KV_GONE) kv_forget(sc->pages, rq->page[i]);", ";",
       "engine.test_sched", "pages of broken numbers are given to nobody else")
 _rule("settle.meters-each-token", "engine/sched/sched_settle.c",
       "atomic_fetch_add(&rq->meter->output_tokens, 1);", "",
@@ -1094,7 +1094,7 @@ _rule("rope.yarn-ramp", "engine/model/rope.c",
       "float keep = 1.0F - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);", "float keep = 1.0F;",
       "adapters.test_golden", "yarn stretches long waves")
 _rule("rope.attention-factor", "engine/model/rope.c",
-      "(float)fn((double)angle) * t->factor", "(float)fn((double)angle)",
+      "(float)fn(angle) * t->factor", "(float)fn(angle)",
       "adapters.test_golden", "yarn and longrope multiply cosines and sines")
 _rule("rope.long", "engine/model/rope.c",
       "max_pos > r->original_pos ? r->long_factor : r->short_factor", "max_pos < 0 ? r->long_factor : r->short_factor",

@@ -16,7 +16,7 @@
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/gemm_inside.h"
 
-/* ---- from codes to BF16 ------------------------------------------------------------------------ */
+/* ---- from codes to BF16 ---------------------------------------------------------------------- */
 
 template <int FORM>
 CU_INLINE constexpr bool of_8_bits()
@@ -106,7 +106,7 @@ CU_INLINE constexpr size_t block_bytes()
     return GEMM_PANEL * GEMM_CODES_K / (of_8_bits<FORM>() ? 1 : 2);
 }
 
-/* ---- few rows ---------------------------------------------------------------------------------- */
+/* ---- few rows -------------------------------------------------------------------------------- */
 
 /* A lane's part of a block: of rows g (0) and g + 8 (1). */
 template <int FORM>
@@ -248,7 +248,7 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
     put_sums<NT>(&a, nullptr, total, 0, col0 + g, q);
 }
 
-/* ---- many rows --------------------------------------------------------------------------------- */
+/* ---- many rows ------------------------------------------------------------------------------- */
 
 /* The weights of a stage: codes into registers before the mma of the stage that is there, values
  * into the stage after them.  Thread t has piece t % 8 of columns t / 8 + 32 i. */
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(LARGE_THREADS, 1) gemm_codes_many_kerne
     multiply_tiles<true, code_tile<FORM>>(&a);
 }
 
-/* ---- launches ---------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 template <int NT, int FORM>
 static void launch_few(cudaStream_t stream, const gemm_args *a)

@@ -1,6 +1,6 @@
-/* gemm_inside.h -- what the products of gemm.cu and gemm_codes.cu have in common, so that both sum by
- * the law of gemm.h: fragments, sums of split K, where results go, the loop over tiles.  For these
- * .cu files only.
+/* gemm_inside.h -- what the products of gemm.cu and gemm_codes.cu have in common, so that both sum
+ * by the law of gemm.h: fragments, sums of split K, where results go, the loop over tiles.  For
+ * these .cu files only.
  *
  * Names: g = lane / 4 and q = lane % 4 as in intrin.h.  A lane holds 8 consecutive k of row g; as
  * registers {x, y, z, w} they are k-pairs q and q + 4 of two mma: x and y of the first, z and w of
@@ -195,8 +195,8 @@ CU_INLINE void fetch_rows(uint16_t *to, const gemm_args *a, const row_copies *cp
     }
 }
 
-/* A block's tile of the product.  W (find, fetch, put) brings the weights of a stage: fetch() begins
- * to, put() stores what fetch() did not copy by itself. */
+/* A block's tile of the product.  W (find, fetch, put) brings the weights of a stage: fetch()
+ * begins to, put() stores what fetch() did not copy by itself. */
 template <bool BF16, class W>
 CU_INLINE void multiply_tiles(const gemm_args *a)
 {

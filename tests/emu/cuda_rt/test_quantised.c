@@ -1,6 +1,6 @@
 /* test_quantised.c -- quantised bases on the emulated device: matrices stay codes, and the answers
- * are those of an f32 oracle with their plain values, or, of what is quantised at load, the CPU's by
- * the same codes; the same bits whole, in pieces, beside others.
+ * are those of an f32 oracle with their plain values, or, of what is quantised at load, the CPU's
+ * by the same codes; the same bits whole, in pieces, beside others.
  *
  * Folders of tests/fixtures/quant in each form that has kernels, and in some that have none: these
  * become plain.  LoRA over codes: emu.test_conformance and emu.test_golden.
