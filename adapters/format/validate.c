@@ -56,38 +56,47 @@ static err_code read_config(int dir_fd, char **text, uint64_t *bytes, err *e)
 /* ---- values ------------------------------------------------------------------------------ */
 
 /* Is a value NaN, infinite, or 2^64 and above?  By its bits. */
-static inline bool is_bad(uint32_t v, dtype type)
+static bool is_bad(uint32_t v, dtype type)
 {
     return type == DT_F32   ? (v >> 23 & 0xff) >= 127 + 64
            : type == DT_F16 ? (v & 0x7c00) == 0x7c00
                             : (v >> 7 & 0xff) >= 127 + 64;
 }
 
-static inline uint32_t bits_at(const uint8_t *p, size_t i, dtype type)
+static uint32_t bits_at(const uint8_t *p, size_t i, dtype type)
 {
     uint32_t v = 0;
     memcpy(&v, p + i * (type == DT_F32 ? 4 : 2), type == DT_F32 ? 4 : 2);
     return v;
 }
 
-/* Are any of n values?  Looks at all of a block, which vector instructions do at once. */
-static inline bool any_bad(const uint8_t *p, size_t n, dtype type)
+/* Are any of n values?  Eight bytes at once: what `add` carries into a value's highest bit is bad. */
+static bool any_bad(const uint8_t *p, size_t n, dtype type)
 {
-    enum { BLOCK = 64 };
-    uint32_t any = 0;
-    size_t i = 0, size = type == DT_F32 ? 4 : 2;
-    for (; i + BLOCK <= n && !any; i += BLOCK)
-        for (size_t k = 0; k < BLOCK; k++) any |= is_bad(bits_at(p + i * size, k, type), type);
-    for (; i < n; i++) any |= is_bad(bits_at(p, i, type), type);
-    return any != 0;
+    const uint64_t halves = 0x0001000100010001ULL, words = 0x0000000100000001ULL;
+    uint64_t mask = 0x7FFF * halves, add = (0x8000 - ((127 + 64) << 7)) * halves, any = 0, v = 0;
+    if (type == DT_F16) {
+        mask = 0x7C00 * halves;
+        add = 0x0400 * halves;
+    } else if (type == DT_F32) {
+        mask = 0x7FFFFFFF * words;
+        add = (0x80000000 - ((127U + 64) << 23)) * words;
+    }
+    size_t bytes = n * (type == DT_F32 ? 4 : 2), i = 0;
+    for (; i + sizeof(v) <= bytes; i += sizeof(v)) {
+        memcpy(&v, p + i, sizeof(v));
+        any |= (v & mask) + add;
+    }
+    v = 0;
+    memcpy(&v, p + i, bytes - i);
+    any |= (v & mask) + add;
+    return any & (type == DT_F32 ? 0x80000000 * words : 0x8000 * halves);
 }
 
 /* Index of the first such value; or -1. */
 static int64_t first_bad(const uint8_t *p, size_t n, dtype type)
 {
-    bool any = type == DT_F32   ? any_bad(p, n, DT_F32)
-               : type == DT_F16 ? any_bad(p, n, DT_F16)
-                                : any_bad(p, n, DT_BF16);
+    bool any = any_bad(p, n, type);
     for (size_t i = 0; any && i < n; i++)
         if (is_bad(bits_at(p, i, type), type)) return (int64_t)i;
     return -1;

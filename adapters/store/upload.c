@@ -20,7 +20,11 @@
 #include "storage/digest.h"
 
 enum { ROOM_STEP = 4 << 20 /* taken at once for a file of unknown size */ };
-enum { COPY_PIECE = 256 << 10, WRITE_STEP = 1 << 20 /* that the disk is told to begin with */ };
+enum {
+    COPY_PIECE = 256 << 10,
+    GATHER = 256 << 10,  /* written at once: a TLS record for each call costs twice the time */
+    WRITE_STEP = 1 << 20 /* that the disk is told to begin with */
+};
 static const uint64_t UPLOAD_MAX = 2ull << 30;
 
 struct upload {
@@ -32,7 +36,9 @@ struct upload {
     int dir_fd;
     tar_reader *tar;
 
-    int fd; /* of the file being received; -1: it is skipped */
+    int fd;         /* of the file being received; -1: it is skipped */
+    char *gathered; /* [GATHER], the last of what was received of it; NULL: nothing yet */
+    size_t n_gathered;
     folder_part now;
     uint64_t received, room; /* of it; what was asked of the room for it */
     uint64_t writing;        /* of it, what the disk was told to write */
@@ -87,7 +93,7 @@ static err_code file_begin(upload *u, const char *name, int64_t bytes, err *e)
     u->fd = openat(u->dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (u->fd < 0) return folder_disk_error(e, "store");
     u->now = p;
-    u->received = u->room = u->writing = 0;
+    u->received = u->room = u->writing = u->n_gathered = 0;
     u->taken = true;
     digest_begin(&u->hash);
     if (bytes < 0) return ERR_NONE;
@@ -113,10 +119,30 @@ static err_code more_room(upload *u, size_t len, err *e)
 /* The disk writes while the rest comes, so that little is left for the sync. */
 static void begin_writing(upload *u)
 {
-    uint64_t n = u->received - u->writing;
+    uint64_t written = u->received - u->n_gathered, n = written - u->writing;
     if (n < WRITE_STEP) return;
     (void)sync_file_range(u->fd, (off_t)u->writing, (off_t)n, SYNC_FILE_RANGE_WRITE);
-    u->writing = u->received;
+    u->writing = written;
+}
+
+static err_code write_gathered(upload *u, err *e)
+{
+    size_t n = u->n_gathered;
+    u->n_gathered = 0;
+    return n ? folder_put(u->fd, u->gathered, n, e) : ERR_NONE;
+}
+
+/* To the file, or beside what is still to be written to it. */
+static err_code put(upload *u, const void *data, size_t len, err *e)
+{
+    err_code code = u->n_gathered + len > GATHER ? write_gathered(u, e) : ERR_NONE;
+    if (code != ERR_NONE) return code;
+    if (len >= GATHER) return folder_put(u->fd, data, len, e);
+    if (!u->gathered && (u->gathered = malloc(GATHER)) == NULL)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    memcpy(u->gathered + u->n_gathered, data, len);
+    u->n_gathered += len;
+    return ERR_NONE;
 }
 
 static err_code data_cb(void *self, const void *data, size_t len, err *e)
@@ -127,7 +153,7 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
     if (code == ERR_NONE && !u->taken) code = storeroom_check(u->env.room, len, e);
     if (code != ERR_NONE) return code;
     digest_add(&u->hash, data, len);
-    code = folder_put(u->fd, data, len, e);
+    code = put(u, data, len, e);
     if (code != ERR_NONE) return code;
     u->received += len;
     begin_writing(u);
@@ -137,8 +163,9 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
 static err_code end_cb(void *self, err *e)
 {
     upload *u = self;
-    (void)e; /* what fails, fails at the sync */
     if (u->fd < 0) return ERR_NONE;
+    err_code code = write_gathered(u, e);
+    if (code != ERR_NONE) return code;
     digest_end(&u->hash, u->digest[u->now]);
     u->have[u->now] = true;
     u->bytes[u->now] = u->received;
@@ -270,6 +297,7 @@ void upload_abort(upload *u)
     if (u->path[0] != 0) folder_remove(u->path);
     storeroom_unhold(u->env.room, u->o.tenant_id, u->held);
     tar_destroy(u->tar);
+    free(u->gathered);
     free(u);
 }
 
