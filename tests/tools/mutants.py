@@ -139,7 +139,7 @@ _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
 _rule("quant.native", "engine/model/model_weights.c",
-      "return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row &&", "return false &&",
+      "return asked && l->rules->takes && !l->none_by_codes && w->matrix && !w->exact &&", "return false && asked &&",
       "engine.test_quant", "quantised matrices are served by their codes")
 _rule("quant.dora", "engine/cpu/dora.c",
       "quant_panel_f32(g->panel, g->w, panel);", "memset(g->panel, 0, one.panel_bytes);",
