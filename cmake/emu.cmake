@@ -36,7 +36,7 @@ emu_target(emu_noise tests/gpu/noise.cu)
 
 # Plain C that the tests need: the sampler that kernels are compared with, the host's
 # parts of attention and LoRA.
-add_library(emu_host STATIC engine/sample/sampler.c engine/sample/cut.c engine/sample/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c engine/cuda/codes.c)
+add_library(emu_host STATIC engine/sample/sampler.c engine/sample/cut.c engine/sample/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c engine/cuda/products/codes.c)
 set_target_properties(emu_host PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra;-Wshadow;-O2;-g;-ffp-contract=off" LINK_OPTIONS "")
 
 function(add_emu_test name)

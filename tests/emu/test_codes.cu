@@ -1,7 +1,7 @@
 /* test_codes.cu -- products with weights by their codes (engine/cuda/products/gemm_codes.cu):
  * packed and read back, each value is what weight_source.h defines, rounded to BF16; and products
  * of any number of rows have the bits of those with the same values as a plain BF16 matrix. */
-#include "engine/cuda/codes.h"
+#include "engine/cuda/products/codes.h"
 #include "engine/cuda/products/gemm.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"

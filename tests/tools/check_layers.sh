@@ -87,7 +87,7 @@ engine: engine/sample/sampler.h engine/base
 engine/cpu: engine engine/base
 engine/cpu/experts: engine/cpu engine/base/round.h
 engine/cuda: engine engine/sample/sampler.h engine/base engine/cuda/products
-engine/cuda/products: engine
+engine/cuda/products: engine engine/base
 engine/model: engine engine/files engine/sample/bars.h engine/sample/pooling.h engine/base
 engine/memory: engine engine/base
 engine/watch: engine/base

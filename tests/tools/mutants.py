@@ -1075,7 +1075,7 @@ _rule("cuda.codes-low", "engine/cuda/products/gemm_codes.cu",
 _rule("cuda.codes-tail", "engine/cuda/products/gemm_codes.cu",
       "bool in = WHOLE || STEP * i + 8 * q < left;", "bool in = true;",
       "emu.test_codes", "what lies behind a row's last k is not multiplied")
-_rule("cuda.codes-of-doubles", "engine/cuda/codes.c",
+_rule("cuda.codes-of-doubles", "engine/cuda/products/codes.c",
       "if (!bf16) c->form = (gemm_form)(c->form + 1);", "",
       "emu.test_codes", "scales that BF16 has not are kept as they are")
 _rule("cuda.added-tokens", "engine/cuda/products/gemm_inside.h",

@@ -13,7 +13,7 @@
  *         4 bits  the lane's 8 k of 4 steps of 32 k
  *         8 bits  of 2 steps, and behind both rows' once more of the other 2
  *     records_at: a record of 4 bytes for each run of 1 << shift of k, [run][GEMM_PANEL]
- * engine/cuda/codes.h packs them, and says what 8 codes and a record are. */
+ * engine/cuda/products/codes.h packs them, and says what 8 codes and a record are. */
 typedef enum {
     GEMM_PLAIN,
     GEMM_E4M3,     /* scales that BF16 has */

@@ -1,5 +1,5 @@
 /* codes.c -- packs codes for gemm_codes.cu, and reads them back; the layout is codes.h's. */
-#include "engine/cuda/codes.h"
+#include "engine/cuda/products/codes.h"
 
 #include <math.h>
 #include <stdatomic.h>
