@@ -9,6 +9,9 @@
  * What could be contracted differently in two copies of the code is written with explicit
  * roundings, so that both kernels give the same bits.
  *
+ * Splits that stand alone leave their sums in memory and take a ticket; the block with the last
+ * one merges all of them, in ascending order.
+ *
  * K and V tiles are copied with cp.async, two of each: while tile t is computed, t + 1 arrives.
  * Rows of a tile in shared memory stand 16 bytes further apart than they are long, an odd number of
  * 16-byte units: ldmatrix hits all banks.  Positions that no row of the item may see are filled
@@ -29,11 +32,12 @@ enum {
     WARP = 32,
     LARGE_WARPS = CU_LARGE_ROWS / 16,
     PLAIN_WARPS = 4,
-    MERGE_WARPS = 4,
     TILE = CU_TILE_TOKENS,
     SPLIT_TILES = CU_SPLIT_TOKENS / CU_TILE_TOKENS,
     PAGE = CU_PAGE_TOKENS,
     LANE_DIMS = CU_HEAD_DIM_MAX / WARP,
+    MERGE_LANES = 8, /* of a row that is merged */
+    MERGE_ROWS = WARP / MERGE_LANES,
     N_KEY_BLOCKS = TILE / 8, /* columns of scores by 8 */
 };
 
@@ -116,6 +120,85 @@ __device__ static float *partial_row(const cu_attend_args *a, int partial, int k
 __device__ static float *partial_state(const cu_attend_args *a, int partial, int kv_head, int r)
 {
     return a->partial_state + partial_at(a, partial, kv_head, r) * 2;
+}
+
+/* --------------------------------------------------------------------------------- the merge -- */
+
+__device__ static void write_lane(const cu_attend_args *a, int row, int head, int i, float x)
+{
+    size_t at = (size_t)head * a->kv.head_dim + i;
+    if (a->out16) {
+        a->out16[(size_t)row * a->n_head * a->kv.head_dim + at] = cu_bf16_of(x);
+    } else {
+        a->out[(size_t)row * a->out_stride + at] = x;
+    }
+}
+
+/* The sums of an item's splits become the results of its rows [r0, r0 + MERGE_ROWS), in ascending
+ * order, as end_split() does it; by a warp, eight lanes to a row.  HD: the head's size, or 0 where
+ * it is known only here. */
+template <int HD>
+__device__ static __forceinline__ void merge_rows(const cu_attend_args *a, const work *w,
+                                                  int partial0, int units, int r0)
+{
+    const int PAIRS = (HD ? HD : (int)CU_HEAD_DIM_MAX) / (2 * MERGE_LANES);
+    int lane = cu_anew((int)threadIdx.x) % WARP, d = HD ? HD : a->kv.head_dim;
+    int r = r0 + lane / MERGE_LANES, nth = lane % MERGE_LANES, n = w->item.n_split;
+    bool live = w->item.first + r < w->n_packed;
+    float c = cu_mul(a->scale, LOG2_E), all[PAIRS][2], all_m = -INFINITY, all_l = 0;
+    CU_UNROLL
+    for (int j = 0; j < PAIRS; j++) all[j][0] = all[j][1] = 0;
+    for (int s0 = 0; s0 < n; s0 += MERGE_LANES) {
+        float state[2] = {-INFINITY, 0}; /* of the row in split s0 + nth */
+        if (live && s0 + nth < n) {
+            const float *from = partial_state(a, partial0 + (s0 + nth) * units, w->kv_head, r);
+            state[0] = cu_ld_fresh(from);
+            state[1] = cu_ld_fresh(from + 1);
+        }
+        CU_UNROLL_BY(2) /* whose sums are on their way together */
+        for (int s = 0; s < MERGE_LANES && s0 + s < n; s++) {
+            float m = cu_shfl_f32(state[0], lane - nth + s), f0, f1;
+            float l = cu_shfl_f32(state[1], lane - nth + s);
+            if (m == -INFINITY) continue; /* nobody wrote sums */
+            const float *from =
+                partial_row(a, partial0 + (s0 + s) * units, w->kv_head, r) + 2 * nth;
+            all_m = merge_weights(all_m, m, c, &f0, &f1);
+            all_l = cu_fma(l, f1, cu_mul(all_l, f0));
+            CU_UNROLL
+            for (int j = 0; j < PAIRS; j++) {
+                float o[2];
+                if (2 * (nth + j * MERGE_LANES) >= d) continue;
+                cu_load_fresh_f32x2(o, from + 2 * j * MERGE_LANES);
+                all[j][0] = cu_fma(o[0], f1, cu_mul(all[j][0], f0));
+                all[j][1] = cu_fma(o[1], f1, cu_mul(all[j][1], f0));
+            }
+        }
+    }
+    if (!live) return;
+    int p = w->item.first + r, row = w->seq.row0 + p / w->group;
+    int head = w->kv_head * w->group + p % w->group, col = head * d + 2 * nth;
+    float inv = inverse(a, head, all_m, all_l, c);
+    float *out = a->out + (size_t)row * a->out_stride + col;
+    uint16_t *out16 = a->out16 ? a->out16 + (size_t)row * a->n_head * d + col : nullptr;
+    CU_UNROLL
+    for (int j = 0; j < PAIRS; j++) {
+        if (2 * (nth + j * MERGE_LANES) >= d) continue;
+        float x[2] = {cu_mul(all[j][0], inv), cu_mul(all[j][1], inv)};
+        if (out16)
+            *(uint32_t *)(out16 + 2 * j * MERGE_LANES) = cu_bf16x2_of(x[0], x[1]);
+        else
+            cu_store_f32x2(out + 2 * j * MERGE_LANES, x);
+    }
+}
+
+/* The block's sums are there for all; whether it is the last of its item's splits.  One thread. */
+__device__ static bool arrive(const cu_attend_args *a, const work *w, int partial0)
+{
+    uint32_t *ticket = &a->ticket[partial0 * a->kv.n_kv_head + w->kv_head];
+    bool last = cu_atomic_add_u32(ticket, 1) + 1 == (uint32_t)w->item.n_split;
+    cu_threadfence();      /* the count, before the others' sums */
+    if (last) *ticket = 0; /* for the next layer */
+    return last;
 }
 
 /* ------------------------------------------------------------------ tensor cores: one tile -- */
@@ -331,7 +414,7 @@ __device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_
     }
 }
 
-/* A split of row r, for cu_attend()'s second launch to merge. */
+/* A split of row r, for whoever merges them. */
 template <int HD>
 __device__ static __forceinline__ void put_partial(const cu_attend_args *a, const work *w,
                                                    const lane_rows *lr, int r, float (*o)[4],
@@ -346,7 +429,7 @@ __device__ static __forceinline__ void put_partial(const cu_attend_args *a, cons
     }
 }
 
-/* A split that no row sees: its maximum tells merge_kernel() to read nothing else. */
+/* A split that no row sees: its maximum says that there is nothing else to read. */
 __device__ static void put_nothing(const cu_attend_args *a, const work *w, const lane_rows *lr)
 {
     const float none[2] = {-INFINITY, 0};
@@ -459,75 +542,104 @@ __device__ static __forceinline__ bool sees_whole(const lane_rows *lr, int pos)
            lr->hi[1] >= pos + TILE - 1;
 }
 
-/* WARPS * 16 packed rows of one kv head per item; the blocks of the grid take items in turn. */
+/* A split of a small item has been put: where it is the last of them, by time, all are merged.  The
+ * item is read again: kept, it would take registers that the sums need. */
+template <int HD>
+__device__ static __forceinline__ void merge_item(const cu_attend_args *a,
+                                                  const cu_attend_item *items, int i)
+{
+    if (items[i / a->kv.n_kv_head].partial < 0) return;
+    const work w = take_work(a, items, cu_anew(i), CU_SMALL_ROWS);
+    int units = cu_attend_units(w.n_packed - w.item.first, w.group);
+    int partial0 = w.item.partial - w.item.nth * units;
+    cu_threadfence(); /* each lane's sums, before the count */
+    cu_syncwarp();    /* of all lanes */
+    uint32_t last = threadIdx.x == 0 && arrive(a, &w, partial0);
+    if (!cu_shfl_u32(last, 0)) return;
+    cu_threadfence(); /* likewise, in each lane */
+    CU_UNROLL_BY(1)
+    for (int r = 0; r < CU_SMALL_ROWS && w.item.first + r < w.n_packed; r += MERGE_ROWS)
+        merge_rows<HD>(a, &w, partial0, units, r);
+}
+
+/* WARPS * 16 packed rows of one kv head. */
 template <int HD, bool BF16, int WARPS>
-__device__ static __forceinline__ void
-run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, char *smem)
+__device__ static __forceinline__ void run_item(const cu_attend_args &a,
+                                                const cu_attend_item *items, int i, char *smem)
 {
     const int TILE_BYTES = TILE * (HD * 2 + 16), THREADS = WARPS * WARP;
     const float c = cu_mul(a.scale, LOG2_E);
     const size_t part = (size_t)PAGE * HD * 2;
+    work w = take_work(&a, items, i, WARPS * 16);
+    lane_rows lr = rows_of(&a, &w);
+    const char *k_base = head_base(&a.kv, w.kv_head, part), *v_base = k_base + part;
+    const int32_t *page = a.page + w.seq.page0;
+
+    if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
+        put_nothing(&a, &w, &lr);
+        return;
+    }
+    sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
+    load_tile<HD, THREADS>(smem, &a.kv, k_base, page, w.tile0, w.lo, w.len);
+    cu_cp_async_commit();
+    load_tile<HD, THREADS>(smem + 2 * TILE_BYTES, &a.kv, v_base, page, w.tile0, w.lo, w.len);
+    cu_cp_async_commit();
+
+    uint32_t q[HD / 16][4];
+    load_q<HD, BF16>(q, &a, &lr);
+    float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
+    bool fresh = true, first = true;
+    for (int t = w.tile0; t < w.tile1; t++) {
+        int buf = (t - w.tile0) % 2;
+        if (fresh) begin_split<HD>(o, m, l);
+        fresh = false;
+        /* The other K tile was read before the last barrier; likewise V's below. */
+        if (t + 1 < w.tile1) {
+            load_tile<HD, THREADS>(smem + (1 - buf) * TILE_BYTES, &a.kv, k_base, page, t + 1, w.lo,
+                                   w.len);
+        }
+        cu_cp_async_commit();
+        /* This tile's K has come, for all threads; V and the next K may be on their way.  All
+         * have left the V tile that is filled next. */
+        CU_CP_ASYNC_WAIT(2);
+        sync_item<WARPS>();
+        int pos = t * TILE;
+        bool busy = !cu_all(sees_none(&lr, pos));
+        float s[N_KEY_BLOCKS][4];
+        if (busy) {
+            tile_scores<HD, BF16>(s, q, smem + buf * TILE_BYTES);
+            if (a.cap > 0) tile_cap(s, a.cap);
+            if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
+            tile_soften<HD>(s, o, m, l, c);
+        }
+        if (t + 1 < w.tile1) {
+            load_tile<HD, THREADS>(smem + (3 - buf) * TILE_BYTES, &a.kv, v_base, page, t + 1, w.lo,
+                                   w.len);
+        }
+        cu_cp_async_commit();
+        /* This tile's V has come, for all threads; all have left the K
+         * tile that is filled next. */
+        CU_CP_ASYNC_WAIT(2);
+        sync_item<WARPS>();
+        if (busy) tile_values<HD, BF16>(o, s, smem + (2 + buf) * TILE_BYTES);
+
+        bool last = t + 1 == w.tile1;
+        if (last || (t + 1) % SPLIT_TILES == 0) {
+            end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, last, c);
+            fresh = true;
+            first = false;
+        }
+    }
+}
+
+/* The blocks of the grid take items in turn. */
+template <int HD, bool BF16, int WARPS>
+__device__ static __forceinline__ void
+run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, char *smem)
+{
     for (int i = (int)blockIdx.x; i < n_items * a.kv.n_kv_head; i += (int)gridDim.x) {
-        work w = take_work(&a, items, i, WARPS * 16);
-        lane_rows lr = rows_of(&a, &w);
-        const char *k_base = head_base(&a.kv, w.kv_head, part), *v_base = k_base + part;
-        const int32_t *page = a.page + w.seq.page0;
-
-        if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
-            put_nothing(&a, &w, &lr);
-            continue;
-        }
-        sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
-        load_tile<HD, THREADS>(smem, &a.kv, k_base, page, w.tile0, w.lo, w.len);
-        cu_cp_async_commit();
-        load_tile<HD, THREADS>(smem + 2 * TILE_BYTES, &a.kv, v_base, page, w.tile0, w.lo, w.len);
-        cu_cp_async_commit();
-
-        uint32_t q[HD / 16][4];
-        load_q<HD, BF16>(q, &a, &lr);
-        float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
-        bool fresh = true, first = true;
-        for (int t = w.tile0; t < w.tile1; t++) {
-            int buf = (t - w.tile0) % 2;
-            if (fresh) begin_split<HD>(o, m, l);
-            fresh = false;
-            /* The other K tile was read before the last barrier; likewise V's below. */
-            if (t + 1 < w.tile1) {
-                load_tile<HD, THREADS>(smem + (1 - buf) * TILE_BYTES, &a.kv, k_base, page, t + 1,
-                                       w.lo, w.len);
-            }
-            cu_cp_async_commit();
-            /* This tile's K has come, for all threads; V and the next K may be on their way.  All
-             * have left the V tile that is filled next. */
-            CU_CP_ASYNC_WAIT(2);
-            sync_item<WARPS>();
-            int pos = t * TILE;
-            bool busy = !cu_all(sees_none(&lr, pos));
-            float s[N_KEY_BLOCKS][4];
-            if (busy) {
-                tile_scores<HD, BF16>(s, q, smem + buf * TILE_BYTES);
-                if (a.cap > 0) tile_cap(s, a.cap);
-                if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
-                tile_soften<HD>(s, o, m, l, c);
-            }
-            if (t + 1 < w.tile1) {
-                load_tile<HD, THREADS>(smem + (3 - buf) * TILE_BYTES, &a.kv, v_base, page, t + 1,
-                                       w.lo, w.len);
-            }
-            cu_cp_async_commit();
-            /* This tile's V has come, for all threads; all have left the K
-             * tile that is filled next. */
-            CU_CP_ASYNC_WAIT(2);
-            sync_item<WARPS>();
-            if (busy) tile_values<HD, BF16>(o, s, smem + (2 + buf) * TILE_BYTES);
-
-            bool last = t + 1 == w.tile1;
-            if (last || (t + 1) % SPLIT_TILES == 0) {
-                end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, last, c);
-                fresh = true;
-                first = false;
-            }
-        }
+        run_item<HD, BF16, WARPS>(a, items, i, smem);
+        if (WARPS == 1) merge_item<HD>(&a, items, i);
     }
 }
 
@@ -595,16 +707,6 @@ __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v,
     }
 }
 
-__device__ static void write_lane(const cu_attend_args *a, int row, int head, int i, float x)
-{
-    size_t at = (size_t)head * a->kv.head_dim + i;
-    if (a->out16) {
-        a->out16[(size_t)row * a->n_head * a->kv.head_dim + at] = cu_bf16_of(x);
-    } else {
-        a->out[(size_t)row * a->out_stride + at] = x;
-    }
-}
-
 /* One packed row of an item by one warp, its q in shared memory. */
 __device__ static void plain_row(const cu_attend_args *a, const work *w, int local, float *q)
 {
@@ -662,54 +764,23 @@ __global__ __launch_bounds__(PLAIN_WARPS *WARP, 2) void plain_kernel(cu_attend_a
     CU_STATIC_SHARED(float, q, (int)PLAIN_WARPS *(int)CU_HEAD_DIM_MAX);
     const cu_attend_item *items = rows == CU_SMALL_ROWS ? a.small : a.large;
     int n = rows == CU_SMALL_ROWS ? a.counts->n_small : a.counts->n_large;
+    CU_STATIC_SHARED(uint32_t, last, 1);
     int warp = (int)threadIdx.x / WARP;
     for (int i = (int)blockIdx.x; i < n * a.kv.n_kv_head; i += (int)gridDim.x) {
         work w = take_work(&a, items, i, rows);
         for (int r = warp; r < rows && w.item.first + r < w.n_packed; r += PLAIN_WARPS) {
             plain_row(&a, &w, r, q + warp * CU_HEAD_DIM_MAX);
         }
-    }
-}
-
-/* ------------------------------------------------------------------------------- the merge -- */
-
-/* A warp per packed row: splits in ascending order, as end_split() does it. */
-__global__ __launch_bounds__(MERGE_WARPS *WARP) void merge_kernel(cu_attend_args a)
-{
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, d = a.kv.head_dim;
-    int group = a.n_head / a.kv.n_kv_head, n = a.counts->n_merge * a.kv.n_kv_head;
-    float c = cu_mul(a.scale, LOG2_E);
-    for (int i = (int)blockIdx.x; i < n; i += (int)gridDim.x) {
-        cu_attend_merge mg = a.merge[i / a.kv.n_kv_head];
-        cu_attend_seq sq = a.seq[mg.seq];
-        int kv_head = i % a.kv.n_kv_head;
-        int units = cu_attend_units(sq.n_rows * group - mg.first, group); /* of a split */
-        for (int r = warp; r < CU_SMALL_ROWS && mg.first + r < sq.n_rows * group;
-             r += MERGE_WARPS) {
-            float all[LANE_DIMS], all_m = -INFINITY, all_l = 0;
-            for (int j = 0; j < LANE_DIMS; j++) all[j] = 0;
-            for (int s = 0; s < mg.n_split; s++) {
-                const int at = mg.partial0 + s * units;
-                const float *o = partial_row(&a, at, kv_head, r);
-                float state[2], f0, f1;
-                cu_load_f32x2(state, partial_state(&a, at, kv_head, r));
-                if (state[0] == -INFINITY && all_m == -INFINITY) continue; /* may be nothing */
-                all_m = merge_weights(all_m, state[0], c, &f0, &f1);
-                all_l = cu_fma(state[1], f1, cu_mul(all_l, f0));
-                CU_UNROLL
-                for (int j = 0; j < LANE_DIMS; j++) {
-                    if (lane + j * WARP < d)
-                        all[j] = cu_fma(o[lane + j * WARP], f1, cu_mul(all[j], f0));
-                }
-            }
-            int p = mg.first + r, row = sq.row0 + p / group, head = kv_head * group + p % group;
-            float inv = inverse(&a, head, all_m, all_l, c);
-            CU_UNROLL
-            for (int j = 0; j < LANE_DIMS; j++) {
-                if (lane + j * WARP < d)
-                    write_lane(&a, row, head, lane + j * WARP, cu_mul(all[j], inv));
-            }
-        }
+        if (w.item.partial < 0) continue; /* the whole block */
+        int units = cu_attend_units(w.n_packed - w.item.first, w.group);
+        int partial0 = w.item.partial - w.item.nth * units;
+        cu_threadfence(); /* each thread's sums, before the count */
+        __syncthreads();  /* of all warps; and all have read the `last` before */
+        if (threadIdx.x == 0) last[0] = arrive(&a, &w, partial0);
+        __syncthreads(); /* it is known */
+        if (!last[0]) continue;
+        cu_threadfence();                                          /* likewise, in each thread */
+        merge_rows<0>(&a, &w, partial0, units, warp * MERGE_ROWS); /* all of CU_SMALL_ROWS */
     }
 }
 
@@ -728,8 +799,8 @@ static size_t tile_bytes(int head_dim)
 
 extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim)
 {
-    size_t rows = (size_t)n_kv_head * (size_t)cu_attend_unit(n_head / n_kv_head);
-    return rows * ((size_t)head_dim + 2) * sizeof(float);
+    size_t heads = (size_t)n_kv_head, rows = heads * (size_t)cu_attend_unit(n_head / n_kv_head);
+    return rows * ((size_t)head_dim + 2) * sizeof(float) + heads * sizeof(uint32_t);
 }
 
 template <int HD, bool BF16>
@@ -763,7 +834,6 @@ extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per
     bool tensor = has_tensor_path(args);
     args->grid_small = n_sm * (!tensor ? 8 : fit > 8 ? 8 : fit < 1 ? 1 : fit);
     args->grid_large = n_sm * (tensor ? 1 : 8);
-    args->grid_merge = n_sm * 8;
 }
 
 template <int HD, bool BF16>
@@ -801,8 +871,8 @@ static void launch_plain(cudaStream_t stream, const cu_attend_args *a)
 extern "C" cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args)
 {
     const cu_kv *kv = &args->kv;
-    if (kv->head_dim < 1 || kv->head_dim > CU_HEAD_DIM_MAX || args->n_head % kv->n_kv_head ||
-        args->q_stride % 2 || args->out_stride % 2) {
+    if (kv->head_dim < 1 || kv->head_dim > CU_HEAD_DIM_MAX || kv->head_dim % 2 ||
+        args->n_head % kv->n_kv_head || args->q_stride % 2 || args->out_stride % 2) {
         return cudaErrorInvalidValue;
     }
     if (!has_tensor_path(args)) {
@@ -815,10 +885,6 @@ extern "C" cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args
         launch_size<96>(stream, args);
     } else {
         launch_size<128>(stream, args);
-    }
-    if (args->grid_merge > 0) {
-        CU_LAUNCH(merge_kernel, dim3((unsigned)args->grid_merge), dim3(MERGE_WARPS * WARP), 0,
-                  stream, *args);
     }
     return cudaGetLastError();
 }

@@ -3,8 +3,8 @@
  *
  * The keys of a row are cut at absolute positions: splits of CU_SPLIT_TOKENS, tiles of
  * CU_TILE_TOKENS inside them.  A split is summed alone, tile after tile; then splits are merged in
- * ascending order.  Small sequences (decode) do a split per block and merge in a second launch;
- * long chunks walk all their splits in one block and merge on the way, with the same operations in
+ * ascending order.  Small sequences (decode) do a split per block, and the last block to end merges
+ * them; long chunks walk all their splits in one block and merge on the way, with the same operations in
  * the same order.  So a row has the same bits in both, whatever its chunk, its neighbours, its
  * pages.  (Of the CUDA backend; not the CPU's bits.)
  *
@@ -46,25 +46,24 @@ typedef struct cu_attend_args {
     const cu_attend_counts *counts; /* device, like all below */
     const cu_attend_seq *seq;
     const cu_attend_item *small, *large;
-    const cu_attend_merge *merge;
     const int32_t *page;
-    float *partial_out;   /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
-    float *partial_state; /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
-    int grid_small, grid_large,
-        grid_merge; /* blocks; 0: that launch is left out; see cu_attend_grid() */
+    float *partial_out;         /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
+    float *partial_state;       /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
+    uint32_t *ticket;           /* [max_partial][n_kv_head], zero before a call and after it */
+    int grid_small, grid_large; /* blocks; 0: that launch is left out; see cu_attend_grid() */
 } cu_attend_args;
 
-/* Bytes of partial_out + partial_state for one partial. */
+/* Bytes of partial_out + partial_state + ticket for one partial. */
 size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim);
 
 /* Once after the device is chosen: allows the kernels their shared memory. */
 cudaError_t cu_attend_setup(void);
-/* Sets grid_small, grid_large and grid_merge so that a device of n_sm multiprocessors with
+/* Sets grid_small and grid_large so that a device of n_sm multiprocessors with
  * shared_per_sm bytes of shared memory each is full; kernels loop over their lists.  Needs args->kv
  * and n_head.  A step without large items may set grid_large to 0 afterwards, and so on. */
 void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm);
 
-/* Enqueues up to three launches: small, large, merge. */
+/* Enqueues up to two launches: small, large. */
 cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args);
 
 #ifdef __cplusplus

@@ -34,8 +34,7 @@ void cu_attend_plan_limits(cu_attend_plan *plan, int max_seq, int max_rows, int 
     plan->max_seq = max_seq;
     plan->max_page = max_page;
     plan->max_partial = max_partial;
-    plan->max_merge = each * max_seq;
-    plan->max_small = plan->max_merge + max_partial;
+    plan->max_small = each * max_seq + max_partial;
     plan->max_large = tiles_of(max_rows * group, CU_LARGE_ROWS) + max_seq;
 }
 
@@ -54,7 +53,7 @@ static bool add_small(planner *pl, cu_attend_item item)
     return true;
 }
 
-/* Splits of one tile of a small sequence; the merge where there are several. */
+/* Splits of one tile of a small sequence. */
 static bool plan_tile(planner *pl, const step_seq *sq, int seq, int first)
 {
     cu_attend_plan *p = pl->p;
@@ -64,12 +63,12 @@ static bool plan_tile(planner *pl, const step_seq *sq, int seq, int first)
     int split1 = (sq->pos0 + last / pl->group) / CU_SPLIT_TOKENS + 1, n = split1 - split0;
     int units = cu_attend_units(packed - first, pl->group);
     if (n == 1 || n > (p->max_partial - pl->n_partial) / units) {
-        return add_small(pl, (cu_attend_item){seq, first, split0, split1, -1});
+        return add_small(pl, (cu_attend_item){seq, first, split0, split1, -1, 0, 0});
     }
-    if (p->counts.n_merge == p->max_merge) return false;
-    p->merge[p->counts.n_merge++] = (cu_attend_merge){seq, first, pl->n_partial, n};
-    for (int s = split0; s < split1; s++, pl->n_partial += units) {
-        if (!add_small(pl, (cu_attend_item){seq, first, s, s + 1, pl->n_partial})) return false;
+    for (int i = 0; i < n; i++, pl->n_partial += units) {
+        int s = split0 + i;
+        if (!add_small(pl, (cu_attend_item){seq, first, s, s + 1, pl->n_partial, i, n}))
+            return false;
     }
     return true;
 }
@@ -92,8 +91,13 @@ static bool plan_large(planner *pl, const step_seq *sq, int seq)
         int last = first + CU_LARGE_ROWS < packed ? first + CU_LARGE_ROWS - 1 : packed - 1;
         if (p->counts.n_large == p->max_large) return false;
         p->large[p->counts.n_large++] =
-            (cu_attend_item){seq, first, first_split(sq->pos0 + first / pl->group, pl->window),
-                             (sq->pos0 + last / pl->group) / CU_SPLIT_TOKENS + 1, -1};
+            (cu_attend_item){seq,
+                             first,
+                             first_split(sq->pos0 + first / pl->group, pl->window),
+                             (sq->pos0 + last / pl->group) / CU_SPLIT_TOKENS + 1,
+                             -1,
+                             0,
+                             0};
     }
     return true;
 }

@@ -35,8 +35,9 @@ typedef struct cu_attend_item {
     int32_t seq;
     int32_t first;          /* packed row */
     int32_t split0, split1; /* [split0, split1) */
-    int32_t
-        partial; /* first of those that its sums go to; -1: it is alone, and writes the result */
+    /* First of those that its sums go to; -1: it is alone, and writes the result. */
+    int32_t partial;
+    int32_t nth, n_split; /* with a partial: of so many items, which merge when all are there */
 } cu_attend_item;
 
 /* A partial has the sums of so many packed rows: a decode row takes one for each split, and rows
@@ -58,28 +59,20 @@ CU_ATTEND_BOTH int cu_attend_units(int left, int group)
     return (rows + unit - 1) / unit;
 }
 
-/* The sums of an item's n_split splits, from partial0 on, cu_attend_units() of each, become its
- * result. */
-typedef struct cu_attend_merge {
-    int32_t seq, first;
-    int32_t partial0, n_split;
-} cu_attend_merge;
-
 /* Counts as the kernels read them. */
 typedef struct cu_attend_counts {
-    int32_t n_small, n_large, n_merge, n_seq;
+    int32_t n_small, n_large, n_seq;
 } cu_attend_counts;
 
 /* What cu_attend_plan_fill() fills; arrays are the caller's (pinned memory), of
  * cu_attend_plan_limits() elements. */
 typedef struct cu_attend_plan {
     cu_attend_counts counts;
-    cu_attend_seq *seq;     /* [max_seq] */
-    cu_attend_item *small;  /* [max_small] */
-    cu_attend_item *large;  /* [max_large] */
-    cu_attend_merge *merge; /* [max_merge] */
-    int32_t *page;          /* [max_page]: the block tables one after another */
-    int max_seq, max_small, max_large, max_merge, max_page;
+    cu_attend_seq *seq;    /* [max_seq] */
+    cu_attend_item *small; /* [max_small] */
+    cu_attend_item *large; /* [max_large] */
+    int32_t *page;         /* [max_page]: the block tables one after another */
+    int max_seq, max_small, max_large, max_page;
     /* that the device has room for; what goes beyond is walked by one block, same bits */
     int max_partial;
     int n_page; /* entries of `page` in use */

@@ -143,7 +143,6 @@ typedef struct cuda_step {
     const cu_attend_counts *counts;
     const cu_attend_seq *seq;
     const cu_attend_item *small, *large;
-    const cu_attend_merge *merge;
     const int32_t *page;
     cuda_lists rows, logits;
     bool embeds, heads;

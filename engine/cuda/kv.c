@@ -19,8 +19,9 @@ static err_code open_partials(cuda_state *cu, const attn_shape *shape, int n_pag
     size_t splits = (size_t)n_pages * CU_PAGE_TOKENS * 2 / CU_SPLIT_TOKENS + (size_t)cu->max_seqs;
     size_t most = (size_t)cuda_partials_most(cu);
     cu->max_partial = (int)(splits < most ? splits : most);
-    cu->partial = cuda_take(cu, (size_t)cu->max_partial * each, false);
-    return cu->partial ? ERR_NONE
+    size_t bytes = (size_t)cu->max_partial * each;
+    cu->partial = cuda_take(cu, bytes, false);
+    return cu->partial ? cuda_clear(cu, cu->partial, bytes, e) /* tickets */
                        : err_set(e, ERR_NOMEM, "the device has no room for attention's sums");
 }
 
@@ -179,8 +180,9 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
     int cols = shape->n_head * shape->head_dim;
     if (!cuda_step_enter(be, s)) return;
     cuda_alias aq = cuda_where(cu, q, cols);
-    size_t each = cu_attend_partial_bytes(shape->n_head, shape->n_kv_head, shape->head_dim);
-    size_t out_each = each / (size_t)(shape->head_dim + 2) * (size_t)shape->head_dim;
+    size_t rows = (size_t)cu->max_partial * (size_t)shape->n_kv_head *
+                  (size_t)cu_attend_unit(shape->n_head / shape->n_kv_head);
+    float *state = cu->partial + rows * (size_t)shape->head_dim;
     cu_attend_args a = {.out = out,
                         .out16 = cu->arith == DT_BF16 ? cu->x16 : NULL,
                         .q = aq.at,
@@ -197,17 +199,15 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
                         .seq = cu->step.seq,
                         .small = cu->step.small,
                         .large = cu->step.large,
-                        .merge = cu->step.merge,
                         .page = cu->step.page,
                         .partial_out = cu->partial,
-                        .partial_state =
-                            (float *)((char *)cu->partial + (size_t)cu->max_partial * out_each)};
+                        .partial_state = state,
+                        .ticket = (uint32_t *)(state + rows * 2)};
     cu_attend_grid(&a, cu->n_sm, cu->shared_per_sm);
     const cu_attend_counts *n = &cu->step.plan.counts;
     bool exact = cu->step.shape.kind == CUDA_EXACT;
     if (exact && n->n_small == 0) a.grid_small = 0;
     if (!exact || n->n_large == 0) a.grid_large = 0; /* rows of decode steps are small items */
-    if (exact && n->n_merge == 0) a.grid_merge = 0;
     cu->x16_of = cu->arith == DT_BF16 ? out : NULL;
     (void)CU(be, cu_attend(cu->stream, &a));
 }

@@ -62,7 +62,6 @@ static size_t bytes_most(const cuda_state *cu)
     n += rows * (5 * sizeof(int32_t) + sizeof(cu_embed_alt) + sizeof(cu_expert_row));
     n += (size_t)most.max_seq * sizeof(cu_attend_seq);
     n += (size_t)(most.max_small + most.max_large) * sizeof(cu_attend_item);
-    n += (size_t)most.max_merge * sizeof(cu_attend_merge);
     n += (size_t)most.max_page * sizeof(int32_t);
     n += 2 * (2 * rows + rows / 16 + 2) * sizeof(sgmv_chunk);
     n += 2 * sizeof(sgmv_counts) + sizeof(cu_attend_counts);
@@ -158,7 +157,6 @@ static bool lay_out(cuda_state *cu, inbox *in, parts *p, const step *s)
     PUT(in, plan->seq, st->seq, plan->max_seq);
     PUT(in, plan->small, st->small, plan->max_small);
     PUT(in, plan->large, st->large, plan->max_large);
-    PUT(in, plan->merge, st->merge, plan->max_merge);
     lay_lists(in, &p->rows, &st->rows, shape, s->n_seg, n);
     lay_lists(in, &p->logits, &st->logits, shape, s->n_seg, shape->n_logit);
     PUT(in, plan->page, st->page, plan->max_page);

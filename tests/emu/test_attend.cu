@@ -171,13 +171,11 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     p.seq = (cu_attend_seq *)emu_alloc((size_t)(p.max_seq + 1) * sizeof(*p.seq));
     p.small = (cu_attend_item *)emu_alloc((size_t)(p.max_small + 1) * sizeof(*p.small));
     p.large = (cu_attend_item *)emu_alloc((size_t)(p.max_large + 1) * sizeof(*p.large));
-    p.merge = (cu_attend_merge *)emu_alloc((size_t)(p.max_merge + 1) * sizeof(*p.merge));
     p.page = (int32_t *)emu_alloc((size_t)(p.max_page + 1) * 4);
     ck_assert(cu_attend_plan_fill(&p, &s, group, h->wide_plan ? 0 : h->window));
     emu_wrote(p.seq, (size_t)p.counts.n_seq * sizeof(*p.seq));
     emu_wrote(p.small, (size_t)p.counts.n_small * sizeof(*p.small));
     emu_wrote(p.large, (size_t)p.counts.n_large * sizeof(*p.large));
-    emu_wrote(p.merge, (size_t)p.counts.n_merge * sizeof(*p.merge));
     emu_wrote(p.page, (size_t)p.n_page * 4);
 
     /* q and out with gaps between the rows, as of a fused product. */
@@ -210,12 +208,15 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     a.seq = p.seq;
     a.small = p.small;
     a.large = p.large;
-    a.merge = p.merge;
     a.page = p.page;
     a.partial_out = device_empty(partials * h->d + 1);
     a.partial_state = device_empty(partials * 2 + 1);
+    size_t tickets = (size_t)max_partial * h->n_kv + 1;
+    a.ticket = (uint32_t *)emu_alloc(tickets * 4);
+    memset(a.ticket, 0, tickets * 4);
+    emu_wrote(a.ticket, tickets * 4);
     cu_attend_grid(&a, 2, 100 << 10);
-    a.grid_small = a.grid_large = a.grid_merge = 3; /* blocks take several items each */
+    a.grid_small = a.grid_large = 3; /* blocks take several items each */
     ck_assert_int_eq(cu_attend(NULL, &a), cudaSuccess);
 
     float *out = (float *)malloc(((size_t)rows * cols + 1) * sizeof(float));
@@ -225,8 +226,9 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
                 half ? bf16_to_f32(a.out16[(size_t)i * cols + j]) : a.out[(size_t)i * stride + j];
         }
     }
-    void *mine[] = {p.seq, p.small, p.large,          p.merge,       p.page,
-                    q,     a.out,   (void *)a.counts, a.partial_out, a.partial_state};
+    for (size_t i = 0; i < tickets; i++) ck_assert_uint_eq(a.ticket[i], 0);
+    void *mine[] = {p.seq, p.small,          p.large,       p.page,          q,
+                    a.out, (void *)a.counts, a.partial_out, a.partial_state, a.ticket};
     for (void *m : mine) emu_free(m);
     if (h->sinks) emu_free((void *)a.sinks);
     if (half) emu_free(a.out16);
@@ -430,7 +432,6 @@ START_TEST(plan_covers_every_row_once)
         p.seq = (cu_attend_seq *)calloc((size_t)p.max_seq + 1, sizeof(*p.seq));
         p.small = (cu_attend_item *)calloc((size_t)p.max_small + 1, sizeof(*p.small));
         p.large = (cu_attend_item *)calloc((size_t)p.max_large + 1, sizeof(*p.large));
-        p.merge = (cu_attend_merge *)calloc((size_t)p.max_merge + 1, sizeof(*p.merge));
         p.page = (int32_t *)calloc((size_t)p.max_page + 1, 4);
         ck_assert(cu_attend_plan_fill(&p, &s, group, window));
         ck_assert_int_eq(p.n_page, pages);
@@ -471,7 +472,6 @@ START_TEST(plan_covers_every_row_once)
         free(p.seq);
         free(p.small);
         free(p.large);
-        free(p.merge);
         free(p.page);
     }
     int32_t slot[8], table2[] = {5, 2};

@@ -138,7 +138,6 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
     p.seq = (cu_attend_seq *)calloc((size_t)p.max_seq, sizeof(*p.seq));
     p.small = (cu_attend_item *)calloc((size_t)p.max_small, sizeof(*p.small));
     p.large = (cu_attend_item *)calloc((size_t)p.max_large, sizeof(*p.large));
-    p.merge = (cu_attend_merge *)calloc((size_t)p.max_merge, sizeof(*p.merge));
     p.page = (int32_t *)calloc((size_t)p.max_page, 4);
     if (!cu_attend_plan_fill(&p, &s, GROUP, 0)) {
         fprintf(stderr, "the plan does not fit\n");
@@ -162,15 +161,15 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
     a.seq = (cu_attend_seq *)upload(p.seq, (size_t)p.max_seq * sizeof(*p.seq));
     a.small = (cu_attend_item *)upload(p.small, (size_t)p.max_small * sizeof(*p.small));
     a.large = (cu_attend_item *)upload(p.large, (size_t)p.max_large * sizeof(*p.large));
-    a.merge = (cu_attend_merge *)upload(p.merge, (size_t)p.max_merge * sizeof(*p.merge));
     a.page = (int32_t *)upload(p.page, (size_t)p.max_page * 4);
     size_t partials = (size_t)MAX_PARTIAL * N_KV * cu_attend_unit(N_HEAD / N_KV);
     a.partial_out = (float *)device(partials * HEAD * 4);
     a.partial_state = (float *)device(partials * 2 * 4);
+    a.ticket = (uint32_t *)device((size_t)MAX_PARTIAL * N_KV * 4);
+    CHECK(cudaMemset(a.ticket, 0, (size_t)MAX_PARTIAL * N_KV * 4));
     cu_attend_grid(&a, prop->multiProcessorCount, prop->sharedMemPerMultiprocessor);
     if (p.counts.n_small == 0) a.grid_small = 0;
     if (p.counts.n_large == 0) a.grid_large = 0;
-    if (p.counts.n_merge == 0) a.grid_merge = 0;
     CHECK(cudaDeviceSynchronize());
 
     float ms[REPEAT];
@@ -182,10 +181,10 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
         if (i >= 0) ms[i] = x;
     }
     qsort(ms, REPEAT, sizeof(ms[0]), by_value);
-    const void *mine[] = {a.kv.mem, q,       a.out,  a.counts,      a.seq,          a.small,
-                          a.large,  a.merge, a.page, a.partial_out, a.partial_state};
+    const void *mine[] = {a.kv.mem, q,      a.out,         a.counts,        a.seq,   a.small,
+                          a.large,  a.page, a.partial_out, a.partial_state, a.ticket};
     for (const void *m : mine) CHECK(cudaFree((void *)m));
-    void *host[] = {order, seq, p.seq, p.small, p.large, p.merge, p.page};
+    void *host[] = {order, seq, p.seq, p.small, p.large, p.page};
     for (void *h : host) free(h);
     return ms[REPEAT / 2];
 }

@@ -61,6 +61,14 @@ CU_INLINE void cu_load_f32x2(float *to, const float *from)
     to[1] = cu_f32_of_bits(v.y);
 }
 
+/* What another block wrote, behind a fence. */
+CU_INLINE void cu_load_fresh_f32x2(float *to, const float *from)
+{
+    uint2 v = cu_ld8_fresh(from);
+    to[0] = cu_f32_of_bits(v.x);
+    to[1] = cu_f32_of_bits(v.y);
+}
+
 CU_INLINE void cu_store_f32x2(float *to, const float *from)
 {
     cu_st8(to, make_uint2(cu_bits_of_f32(from[0]), cu_bits_of_f32(from[1])));

@@ -532,6 +532,13 @@ CU_INLINE void cu_syncwarp(void)
     emu_syncwarp(CU_FULL);
 }
 
+/* The same number, of which the compiler knows no more: what hangs on it is computed here, and not
+ * kept from before in registers. */
+CU_INLINE int cu_anew(int i)
+{
+    return i;
+}
+
 /* What this thread wrote before is seen by all threads that see what it writes after. */
 CU_INLINE void cu_threadfence(void)
 {
@@ -542,6 +549,13 @@ CU_INLINE void cu_threadfence(void)
 CU_INLINE float cu_ld_fresh(const float *p)
 {
     return *p;
+}
+
+CU_INLINE uint2 cu_ld8_fresh(const void *p)
+{
+    uint2 v;
+    emu_load(&v, p, 8);
+    return v;
 }
 
 CU_INLINE uint32_t cu_atomic_add_u32(uint32_t *p, uint32_t v)
@@ -606,6 +620,12 @@ CU_INLINE void cu_syncwarp(void)
     __syncwarp();
 }
 
+CU_INLINE int cu_anew(int i)
+{
+    asm volatile("" : "+r"(i));
+    return i;
+}
+
 CU_INLINE void cu_threadfence(void)
 {
     __threadfence();
@@ -614,6 +634,11 @@ CU_INLINE void cu_threadfence(void)
 CU_INLINE float cu_ld_fresh(const float *p)
 {
     return __ldcg(p);
+}
+
+CU_INLINE uint2 cu_ld8_fresh(const void *p)
+{
+    return __ldcg((const uint2 *)p);
 }
 
 CU_INLINE uint32_t cu_atomic_add_u32(uint32_t *p, uint32_t v)
