@@ -111,6 +111,7 @@ static be_remedy cuda_remedy(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     cu->step.of = NULL;
+    if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->side));
     if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->stream));
     (void)cudaGetLastError();
     return remedy_of((cudaError_t)atomic_load(&cu->lost));
@@ -134,6 +135,9 @@ static void cuda_close(backend *be)
     for (int i = 0; i < 2; i++) {
         if (cu->mark[i]) (void)cudaEventDestroy(cu->mark[i]);
     }
+    if (cu->forked) (void)cudaEventDestroy(cu->forked);
+    if (cu->joined) (void)cudaEventDestroy(cu->joined);
+    if (cu->side) (void)cudaStreamDestroy(cu->side);
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
     free(cu->mlp);
     if (cu->pool) pool_destroy(cu->pool);
@@ -216,6 +220,9 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     err_code rc = choose_device(cu, cfg->device, &p, e);
     if (!rc) rc = open_arena(cu, cfg->fraction > 0 ? cfg->fraction : 0.9, e);
     if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), e);
+    if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->side, cudaStreamNonBlocking), e);
+    if (!rc) rc = CU_TRY(cu, cudaEventCreateWithFlags(&cu->forked, cudaEventDisableTiming), e);
+    if (!rc) rc = CU_TRY(cu, cudaEventCreateWithFlags(&cu->joined, cudaEventDisableTiming), e);
     for (int i = 0; !rc && i < 2; i++) {
         rc = CU_TRY(cu, cudaEventCreateWithFlags(&cu->mark[i], cudaEventDisableTiming), e);
     }

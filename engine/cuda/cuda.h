@@ -226,7 +226,9 @@ typedef struct cuda_state {
     /* The cudaError_t of the first fault that a device does not recover from; 0: healthy. */
     atomic_int lost;
     cudaStream_t stream;
-    cudaEvent_t mark[2]; /* of be_mark() */
+    cudaStream_t side;          /* what runs beside a product: linear.c */
+    cudaEvent_t forked, joined; /* of it */
+    cudaEvent_t mark[2];        /* of be_mark() */
     unsigned n_mark;
     cuda_memory mem;
     blas blas;

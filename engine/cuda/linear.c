@@ -1,6 +1,9 @@
 /* linear.c -- matrices on the device and what is done with rows: products,
  * norms, the input table, logits.
  *
+ * The shrink of LoRA needs x alone, so it runs on a stream of its own beside the product; expand
+ * waits for both.  Recorded, these are two branches of the graph.
+ *
  * A product is cuBLAS's, in f32, into the result's own rows or into `t`; bias, LoRA, DoRA's gain
  * and the residual stream come after it, in one launch (sgmv.h): out = gain * (product + lora) +
  * bias + residual, in that order for every row, whoever stands beside it.  Matrices that lie side
@@ -353,14 +356,32 @@ static sgmv_args lora_args(const cuda_state *cu, const cuda_lists *l, dtype type
                        .rank_max = l->rank_max};
 }
 
+static bool shrinks(const sgmv_args *a, bool adapted)
+{
+    return adapted && a->max_lora > 0;
+}
+
+/* The shrink of all outputs, beside the product that is enqueued next; finish() waits for it. */
+static void begin_shrink(backend *be, const sgmv_args *a, bool adapted)
+{
+    cuda_state *cu = cuda_of(be);
+    if (!shrinks(a, adapted)) return;
+    if (!CU(be, cudaEventRecord(cu->forked, cu->stream)) ||
+        !CU(be, cudaStreamWaitEvent(cu->side, cu->forked, 0)))
+        return;
+    (void)CU(be, cu_sgmv_shrink(cu->side, a));
+    (void)CU(be, cudaEventRecord(cu->joined, cu->side)); /* also of a launch that failed */
+}
+
 /* What comes after the product: only the launches that have something to do. */
 static void finish(backend *be, sgmv_args *a, bool adapted, bool all_rows)
 {
     cuda_state *cu = cuda_of(be);
+    bool shrunk = shrinks(a, adapted);
     a->all_rows = all_rows;
-    if (adapted && a->max_lora > 0 && !CU(be, cu_sgmv_shrink(cu->stream, a))) return;
+    if (shrunk && !CU(be, cudaStreamWaitEvent(cu->stream, cu->joined, 0))) return;
     if (!adapted) a->max_small = a->max_tile = 0;
-    if (all_rows || (adapted && a->max_lora > 0)) (void)CU(be, cu_sgmv_expand(cu->stream, a));
+    if (all_rows || shrunk) (void)CU(be, cu_sgmv_expand(cu->stream, a));
 }
 
 static bool is_adapted(const linear_out *o, int layer)
@@ -419,13 +440,14 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
                          int fused, linear_rest rest)
 {
     cuda_state *cu = cuda_of(be);
-    if (!multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows, (blas_sum){0})) return;
     cu->n_alias = 0;
     for (int i = 0, at = 0; i < n_out; at += outs[i++].w->rows) {
         sgmv_out *out = &a->out[a->n_out++];
         *out = place_of(cu, &outs[i], layer, fused, at);
         cu->alias[cu->n_alias++] = (cuda_alias){outs[i].y, out->out, fused};
     }
+    begin_shrink(be, a, rest.adapted);
+    (void)multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows, (blas_sum){0});
     finish(be, a, rest.adapted, rest.all_rows);
 }
 
@@ -460,9 +482,9 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
             if (cu->x16_of == o->y) cu->x16_of = NULL;
             continue; /* nothing comes after it */
         }
-        if (!multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows, (blas_sum){0}))
-            return;
         a->out[a->n_out++] = out;
+        if (o->accumulate || i + 1 == n_out) begin_shrink(be, a, rest.adapted);
+        (void)multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows, (blas_sum){0});
         if (!o->accumulate) continue;
         /* `t` holds one product: what is added to the stream is added before the next one. */
         if (cu->x16_of == o->y) cu->x16_of = NULL;
@@ -724,17 +746,19 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     if (!ok) return;
     const void *in = half ? cu->x16 : rounded(be, cu->t, head->type, n, dim);
     float *y = cu->logits.device;
-    if (!in || !multiply_heads(be, head, in, n)) return;
-    if (cu->step.heads) {
-        sgmv_args g = lora_args(cu, &cu->step.logits, head->type, in, dim);
-        g.n_out = 1;
-        g.out[0] = (sgmv_out){.in = y,
-                              .out = y,
-                              .in_stride = cu->step.stride,
-                              .out_stride = cu->step.stride,
-                              .d_out = cu->step.head_cols,
-                              .mat = cuda_head_mat(cu)};
-        finish(be, &g, true, cu->step.logits.all_rows);
-    }
+    if (!in) return;
+    bool adapted = cu->step.heads;
+    sgmv_args g = lora_args(cu, &cu->step.logits, head->type, in, dim);
+    g.n_out = 1;
+    g.out[0] = (sgmv_out){.in = y,
+                          .out = y,
+                          .in_stride = cu->step.stride,
+                          .out_stride = cu->step.stride,
+                          .d_out = cu->step.head_cols,
+                          .mat = cuda_head_mat(cu)};
+    begin_shrink(be, &g, adapted);
+    bool made = multiply_heads(be, head, in, n);
+    if (adapted) finish(be, &g, true, cu->step.logits.all_rows);
+    if (!made) return;
     multiply_tokens(be, head, in, n);
 }

@@ -5,9 +5,10 @@
  * stream's queue, and waiting for it runs that stream up to there.  What real devices do at some
  * time, this one does as late as it may: a missing event or a staging buffer that is written too
  * early is then always wrong.  With $EMU_EAGER it does it as early as it may, or now so, now so.
- * A graph is the list of operations that were captured, each with the arguments
+ * A graph is the operations that were captured, each with the arguments
  * it had then (kernels': their bytes), and a launch performs them again: what hung on the
- * host at capture stays as it was.  While a thread captures, its calls that wait, allocate or free
+ * host at capture stays as it was.  Each stream that took part is a lane of it; what another lane
+ * does runs as late as it may, as early, or by the seed, as $EMU_EAGER has it.  While a thread captures, its calls that wait, allocate or free
  * spoil the capture, as CUDA has it for what it calls unsafe.
  *
  * A fault is sticky, as on a device: every call answers it until
@@ -39,11 +40,18 @@ typedef struct op {
     struct CUstream_st *on; /* OP_WAIT: run that stream up to `place` */
     uint64_t place;
     bool lent; /* belongs to a graph */
+    /* In a graph: */
+    int lane;
+    const struct op *need; /* OP_WAIT: the record that it waits for */
+    bool done;
 } op;
+
+enum { LANES_MAX = 4 };
 
 struct CUgraph_st {
     op *head, **tail;
-    int n, refs;
+    int n, refs, n_lane;
+    struct CUstream_st *lane[LANES_MAX]; /* while it is captured; the first is the origin */
 };
 
 struct CUgraphExec_st {
@@ -68,6 +76,8 @@ struct CUevent_st {
     struct CUevent_st *next;
     cudaStream_t on;
     uint64_t place;
+    cudaGraph_t in; /* recorded in this capture last, as `record`; NULL: in none */
+    const op *record;
 };
 
 typedef struct block {
@@ -91,6 +101,7 @@ static struct {
     cudaError_t fail_code;
     emu_rt_counts n;
     FILE *trace;
+    cudaStream_t traced; /* the first that it saw: launches on others are branches */
     bool no_cublas;
     uint64_t eager;
     bool eager_known;
@@ -234,6 +245,7 @@ void emu_rt_trace(FILE *to)
 {
     lock();
     rt.trace = to;
+    rt.traced = NULL;
     pthread_mutex_unlock(&rt.mu);
 }
 
@@ -255,6 +267,8 @@ static const struct {
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
      "operation failed due to a previous error during capture"},
 };
@@ -568,6 +582,7 @@ static cudaError_t enqueue(cudaStream_t s, op *o)
         *s->capture->tail = o;
         s->capture->tail = &o->next;
         s->capture->n++;
+        while (s->capture->lane[o->lane] != s) o->lane++;
         o->lent = true;
         return cudaSuccess;
     }
@@ -601,7 +616,8 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *ar
         o->drop = drop;
         o->arg = arg;
         count_launch(name);
-        if (rt.trace) (void)fprintf(rt.trace, "%s;", name);
+        if (!rt.traced) rt.traced = s;
+        if (rt.trace) (void)fprintf(rt.trace, "%s%s;", s == rt.traced ? "" : "~", name);
         if (!s->capture) *(strncmp(name, "cublas", 6) == 0 ? &rt.n.products : &rt.n.launches) += 1;
     }
     return leave(enqueue(s, o));
@@ -691,6 +707,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
     return leave(cudaSuccess);
 }
 
+/* No stream takes part any more. */
+static void end_capture(cudaGraph_t g, bool drop)
+{
+    for (cudaEvent_t ev = rt.events; ev; ev = ev->next) {
+        if (ev->in == g) ev->in = NULL;
+    }
+    for (int i = 0; i < g->n_lane; i++) g->lane[i]->capture = NULL;
+    if (drop) drop_graph(g);
+}
+
 static void free_stream(cudaStream_t s)
 {
     cudaStream_t *at = &rt.streams;
@@ -700,7 +726,7 @@ static void free_stream(cudaStream_t s)
         next = o->next;
         drop_op(o);
     }
-    if (s->capture) drop_graph(s->capture);
+    if (s->capture && s->capture->lane[0] == s) end_capture(s->capture, true);
     for (cudaEvent_t ev = rt.events; ev; ev = ev->next) {
         if (ev->on == s) ev->on = NULL;
     }
@@ -776,18 +802,41 @@ cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s)
 {
     ENTER("cudaEventRecord");
     if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
-    cudaError_t e = enqueue(s, make(OP_RECORD, "cudaEventRecord"));
-    if (!s->capture) {
+    op *o = make(OP_RECORD, "cudaEventRecord");
+    cudaError_t e = enqueue(s, o);
+    ev->in = s->capture;
+    if (s->capture) {
+        ev->record = o;
+    } else {
         ev->on = s;
         ev->place = s->enqueued;
     }
     return leave(e);
 }
 
+/* The stream takes part in the capture from here on, where it did not. */
+static cudaError_t wait_captured(cudaStream_t s, cudaEvent_t ev)
+{
+    cudaGraph_t g = ev->in;
+    if (s->capture && s->capture != g) return cudaErrorStreamCaptureUnsupported;
+    if (!s->capture) {
+        if (g->n_lane == LANES_MAX) abort(); /* more streams than this knows */
+        s->capture = g;
+        s->mode = g->lane[0]->mode;
+        s->thread = g->lane[0]->thread;
+        s->spoilt = false;
+        g->lane[g->n_lane++] = s;
+    }
+    op *o = make(OP_WAIT, "cudaStreamWaitEvent");
+    if (o) o->need = ev->record;
+    return enqueue(s, o);
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags)
 {
     (void)flags;
     ENTER("cudaStreamWaitEvent");
+    if (ev->in) return leave(wait_captured(s, ev));
     if (!ev->on) return leave(cudaSuccess);
     if (s->capture) { /* on work that is not of the graph */
         s->spoilt = true;
@@ -834,23 +883,40 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
     if (!s->capture) return leave(cudaErrorMemoryAllocation);
     s->capture->tail = &s->capture->head;
     s->capture->refs = 1;
+    s->capture->lane[s->capture->n_lane++] = s;
     s->mode = mode;
     s->thread = pthread_self();
     s->spoilt = false;
     return leave(cudaSuccess);
 }
 
+/* Whether some lane waits for the last operation of this one. */
+static bool is_joined(const struct CUgraph_st *g, int lane)
+{
+    const op *last = NULL;
+    for (const op *o = g->head; o; o = o->next) last = o->lane == lane ? o : last;
+    for (const op *o = g->head; o; o = o->next) {
+        if (o->lane != lane && o->need == last) return true;
+    }
+    return false;
+}
+
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
     cudaError_t e = enter("cudaStreamEndCapture");
-    *g = s->capture;
-    s->capture = NULL; /* whatever happens */
-    if (*g && (e || s->spoilt)) {
-        drop_graph(*g);
-        *g = NULL;
+    *g = NULL;
+    if (!s->capture || s->capture->lane[0] != s)
+        return leave(e ? e : cudaErrorStreamCaptureInvalidated);
+    for (int i = 0; i < s->capture->n_lane && !e; i++) {
+        if (s->capture->lane[i]->spoilt)
+            e = cudaErrorStreamCaptureInvalidated;
+        else if (i > 0 && !is_joined(s->capture, i))
+            e = cudaErrorStreamCaptureUnjoined;
     }
+    if (!e) *g = s->capture;
+    end_capture(s->capture, e != cudaSuccess); /* whatever happens */
     if (*g) rt.n.captures++;
-    return leave(e ? e : *g ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+    return leave(e);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags)
@@ -870,12 +936,26 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned 
     return leave(cudaSuccess);
 }
 
+/* The lane's next operation; NULL: there is none, or it waits for another lane's. */
+static op *next_of(cudaGraph_t g, int lane)
+{
+    op *o = g->head;
+    while (o && (o->done || o->lane != lane)) o = o->next;
+    return o && (!o->need || o->need->done) ? o : NULL;
+}
+
 static void run_graph(void *arg)
 {
     cudaGraph_t g = arg;
-    for (op *o = g->head; o && !rt.lost; o = o->next) {
+    for (op *o = g->head; o; o = o->next) o->done = false;
+    for (int left = g->n; left > 0 && !rt.lost; left--) {
+        op *o = NULL;
+        bool hurry = g->n_lane > 1 && hurries();
+        for (int i = 0; i < g->n_lane && !o; i++) o = next_of(g, hurry ? g->n_lane - 1 - i : i);
+        if (!o) abort(); /* a capture has no circles */
         if (o->poisoned) rt.lost = rt.fail_code;
         if (!rt.lost) perform(o);
+        o->done = true;
     }
 }
 

@@ -61,7 +61,7 @@ void emu_rt_no_cublas(bool none);
 bool emu_rt_has_cublas(void);
 
 /* Names of kernels and products, each before a semicolon, go there as they are enqueued one by
- * one; NULL: nowhere. */
+ * one; NULL: nowhere.  Behind a ~ those of other streams than the first. */
 void emu_rt_trace(FILE *to);
 
 #ifdef __cplusplus
