@@ -171,7 +171,9 @@ __device__ static __forceinline__ void store_4_bf16(uint16_t *row, const float *
     }
 }
 
-/* One row of four values at a time, `vec` where rows begin on 16 bytes; grid: rows. */
+/* One row of four values at a time; grid: rows.  WHOLE: rows begin on 16 bytes and a thread has one
+ * four, which it keeps; else it reads again what it read (or wrote) itself: no barrier is needed. */
+template <bool WHOLE>
 __global__ __launch_bounds__(NORM_THREADS) void rms_norm_kernel(cu_rms_norm_args a)
 {
     CU_STATIC_SHARED(float, sums, WARP);
@@ -179,28 +181,28 @@ __global__ __launch_bounds__(NORM_THREADS) void rms_norm_kernel(cu_rms_norm_args
     if (from < 0) return; /* the whole block */
     float *x = a.x + (size_t)from * a.dim;
     const float *add = a.add ? a.add + (size_t)from * a.dim : NULL;
-    float acc = 0;
-    bool vec = a.dim % 4 == 0;
-    for (int i = (int)threadIdx.x * 4; i < a.dim; i += (int)blockDim.x * 4) {
-        float v[4];
+    const int mine = (int)threadIdx.x * 4, each = (int)blockDim.x * 4;
+    float acc = 0, v[4] = {0, 0, 0, 0}, w[4];
+    bool vec = WHOLE || a.dim % 4 == 0;
+    for (int i = mine; i < a.dim; i += each) {
         load_4(v, x, i, a.dim, vec);
         if (add) {
             for (int k = 0; k < 4; k++) v[k] = i + k < a.dim ? cu_add(v[k], add[i + k]) : 0;
             store_4(x, v, i, a.dim, vec);
         }
         for (int k = 0; k < 4; k++) acc = cu_fma(v[k], v[k], acc);
+        if (WHOLE) break;
     }
     float inv = cu_div(1.0F, cu_sqrt(cu_add(cu_div(block_sum(acc, sums), (float)a.dim), a.eps)));
-    /* Each thread reads again what it read (or wrote) itself: no barrier is needed. */
     float *out = a.out ? a.out + (size_t)row * a.dim : NULL;
     uint16_t *out16 = a.out16 ? a.out16 + (size_t)row * a.dim : NULL;
-    for (int i = (int)threadIdx.x * 4; i < a.dim; i += (int)blockDim.x * 4) {
-        float v[4], w[4];
-        load_4(v, x, i, a.dim, vec);
+    for (int i = mine; i < a.dim; i += each) {
+        if (!WHOLE) load_4(v, x, i, a.dim, vec);
         load_4(w, a.weight, i, a.dim, vec);
         for (int k = 0; k < 4; k++) v[k] = cu_mul(cu_mul(v[k], inv), w[k]);
         if (out) store_4(out, v, i, a.dim, vec);
         if (out16) store_4_bf16(out16, v, i, a.dim, vec);
+        if (WHOLE) break;
     }
 }
 
@@ -208,8 +210,11 @@ extern "C" cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *
 {
     if (args->n_rows <= 0 || args->dim <= 0) return cudaSuccess;
     if (args->add && args->index) return cudaErrorInvalidValue;
-    CU_LAUNCH(rms_norm_kernel, dim3((unsigned)args->n_rows), dim3((unsigned)threads_for(args->dim)),
-              0, stream, *args);
+    dim3 grid((unsigned)args->n_rows), block((unsigned)threads_for(args->dim));
+    if (args->dim % 4 == 0 && args->dim <= 4 * NORM_THREADS)
+        CU_LAUNCH(rms_norm_kernel<true>, grid, block, 0, stream, *args);
+    else
+        CU_LAUNCH(rms_norm_kernel<false>, grid, block, 0, stream, *args);
     return cudaGetLastError();
 }
 
@@ -313,14 +318,6 @@ extern "C" cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *a
 
 /* -------------------------------------------------------------------- silu and conversions -- */
 
-/* GELU by tanh is g times the sigmoid of t. */
-__device__ static float gate_mul(float g, float u, bool gelu)
-{
-    float cube = cu_mul(cu_mul(cu_mul(0.044715F, g), g), g);
-    float t = gelu ? cu_mul(1.5957691216F, cu_add(g, cube)) : g;
-    return cu_mul(cu_div(g, cu_add(1.0F, expf(-t))), u);
-}
-
 /* A thread: every so many values. */
 __global__ void blend_kernel(cu_blend_args a)
 {
@@ -344,18 +341,17 @@ extern "C" cudaError_t cu_blend(cudaStream_t stream, const cu_blend_args *args)
     return cudaGetLastError();
 }
 
-/* Thread: four values of a row at a time; grid: rows * pieces of a row, in a loop. */
+/* Thread: four values of a row at a time; grid: pieces of a row, rows. */
 __global__ void silu_kernel(cu_silu_args a)
 {
-    size_t quads = (size_t)((a.cols + 3) / 4), n = quads * (size_t)a.n_rows;
     bool vec = a.cols % 4 == 0 && a.in_stride % 4 == 0;
-    for (size_t t = (size_t)blockIdx.x * blockDim.x + threadIdx.x; t < n;
-         t += (size_t)gridDim.x * blockDim.x) {
-        size_t row = t / quads;
-        int i = (int)(t % quads) * 4, left = a.cols - i < 4 ? a.cols - i : 4;
-        const float *gate = a.gate + row * (size_t)a.in_stride + i;
-        const float *up = a.up ? a.up + row * (size_t)a.in_stride + i : NULL;
-        size_t at = row * (size_t)a.cols + (size_t)i;
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4,
+        left = a.cols - i < 4 ? a.cols - i : 4;
+    if (left <= 0) return;
+    for (int row = (int)blockIdx.y; row < a.n_rows; row += (int)gridDim.y) {
+        const float *gate = a.gate + (size_t)row * (size_t)a.in_stride + i;
+        const float *up = a.up ? a.up + (size_t)row * (size_t)a.in_stride + i : nullptr;
+        size_t at = (size_t)row * (size_t)a.cols + (size_t)i;
         float g[4], u[4] = {1, 1, 1, 1};
         if (vec) {
             cu_load_f32x4(g, gate);
@@ -364,7 +360,7 @@ __global__ void silu_kernel(cu_silu_args a)
             for (int k = 0; k < 4; k++) g[k] = k < left ? gate[k] : 0;
             for (int k = 0; up && k < 4; k++) u[k] = k < left ? up[k] : 0;
         }
-        for (int k = 0; k < 4; k++) g[k] = gate_mul(g[k], u[k], a.gelu);
+        for (int k = 0; k < 4; k++) g[k] = cu_gate_mul(g[k], u[k], a.gelu);
         if (vec) {
             if (a.out) cu_store_f32x4(a.out + at, g);
             if (a.out16) {
@@ -384,8 +380,8 @@ extern "C" cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args
 {
     if (args->n_rows <= 0 || args->cols <= 0) return cudaSuccess;
     if (args->out == args->gate && args->in_stride != args->cols) return cudaErrorInvalidValue;
-    size_t quads = (size_t)((args->cols + 3) / 4) * (size_t)args->n_rows;
-    CU_LAUNCH(silu_kernel, dim3((unsigned)blocks_for(quads, ROW_THREADS)), dim3(ROW_THREADS), 0,
-              stream, *args);
+    dim3 grid((unsigned)blocks_for((size_t)args->cols, 4 * ROW_THREADS),
+              (unsigned)(args->n_rows < BLOCKS_MAX ? args->n_rows : BLOCKS_MAX));
+    CU_LAUNCH(silu_kernel, grid, dim3(ROW_THREADS), 0, stream, *args);
     return cudaGetLastError();
 }

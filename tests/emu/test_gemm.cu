@@ -16,9 +16,9 @@ typedef struct {
 
 /* Of one chunk and of several, the last one short or of few k; columns that fill no block. */
 static const shape shapes[] = {
-    {DT_BF16, 64, 64, false},   {DT_BF16, 100, 1032, true},  {DT_F16, 129, 2048, true},
-    {DT_F16, 7, 1096, true},    {DT_BF16, 600, 1160, false}, {DT_BF16, 72, 40, false},
-    {DT_F16, 300, 1024, false},
+    {DT_BF16, 64, 64, false},   {DT_BF16, 100, 2056, true},  {DT_F16, 129, 4096, true},
+    {DT_F16, 7, 2120, true},    {DT_BF16, 600, 2184, false}, {DT_BF16, 72, 40, false},
+    {DT_F16, 300, 2048, false},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 

@@ -40,6 +40,14 @@ CU_INLINE float cu_max(float a, float b)
     return fmaxf(a, b);
 }
 
+/* silu(g) * u, or gelu's by tanh, which is g times the sigmoid of t. */
+CU_INLINE float cu_gate_mul(float g, float u, bool gelu)
+{
+    float cube = cu_mul(cu_mul(cu_mul(0.044715F, g), g), g);
+    float t = gelu ? cu_mul(1.5957691216F, cu_add(g, cube)) : g;
+    return cu_mul(cu_div(g, cu_add(1.0F, expf(-t))), u);
+}
+
 CU_INLINE void cu_load_f32x4(float *to, const float *from)
 {
     float4 v = cu_ld_f32x4(from);

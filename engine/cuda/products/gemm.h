@@ -31,7 +31,7 @@
 extern "C" {
 #endif
 
-enum { GEMM_CHUNK = 1024, GEMM_SMALL_ROWS = 64 };
+enum { GEMM_CHUNK = 2048, GEMM_SMALL_ROWS = 64 };
 
 typedef struct gemm_args {
     dtype type;    /* of w and x; F32, which few ask for, by a kernel without tensor cores */
