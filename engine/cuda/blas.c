@@ -128,7 +128,9 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
                        .rows = rows,
                        .stride = stride,
                        .scratch = b->scratch,
-                       .n_sm = b->n_sm};
+                       .n_sm = b->n_sm,
+                       .gated = more.gated,
+                       .gelu = more.gelu};
         return cu_gemm(stream, &a) == cudaSuccess ? LT_SUCCESS : LT_FAILED;
     }
     lt_status s = set_rows(b, p, rows, stride);
@@ -446,7 +448,7 @@ err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x,
                       blas_sum more, cudaStream_t stream, err *e)
 {
     const lt_algo *algo = &p->algo[bucket_of(p, rows)];
-    assert((!more.bias && !more.res) || is_own(algo));
+    assert((!more.bias && !more.res && !more.gated) || is_own(algo));
     lt_status s = multiply(b, p, algo, w, x, y, rows, more, stream);
     return s ? lt_fail(s, is_own(algo) ? "cu_gemm" : "cublasLtMatmul", e) : ERR_NONE;
 }

@@ -128,9 +128,11 @@ const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k);
 typedef struct blas_sum {
     const float *bias, *res;
     int stride;
+    uint16_t *gated; /* in place of y: gemm.h */
+    bool gelu;
 } blas_sum;
 
-/* Whether products of so many rows can add it. */
+/* Whether products of so many rows can add it, or (up to GEMM_SMALL_ROWS) gate it. */
 bool blas_adds(const blas_plan *p, int rows);
 /* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
  * blas_adds(). */

@@ -247,6 +247,14 @@ typedef struct cuda_state {
     const float *x16_of;
     cuda_alias alias[CUDA_FUSED_MAX];
     int n_alias;
+    /* Gate and up whose expand, or whose product, is left to be_gate(); NULL, 0: none.  linear.c */
+    const weight *late;
+    int late_rows; /* of both: the product as well; 0: it has been made */
+    sgmv_args late_args;
+    bool late_shrunk;
+    void *gate16; /* what a product has gated, of up to GEMM_SMALL_ROWS rows, and whose that is */
+    const float *gate16_of;
+    int gate16_cols;
     float *t; /* [max_rows][t_cols]: fused products, and what is added to the residual stream */
     float *v; /* of the LoRA kernels */
     int t_cols, x_cols;

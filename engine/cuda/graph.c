@@ -195,7 +195,7 @@ bool cuda_step_end(backend *be, const step *s)
         (void)cudaGetLastError(); /* it is said here, not by the next launch */
         give_up(cu, "a decode step", gs->why.msg);
     }
-    cu->x16_of = NULL;
+    cu->x16_of = cu->gate16_of = NULL;
     cu->n_alias = 0;
     gs->again = true;
     return false;

@@ -288,6 +288,11 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
         if (!fused) rc = plan_for(be, (const cuda_weight *)w[i], w[i]->rows, e);
         if (w[i]->rows > widest && w[i]->rows != cu->n_vocab) widest = w[i]->rows;
     }
+    if (!rc && fused && n == 2 && first->type == DT_BF16 && first->rows > cu->gate16_cols) {
+        size_t bytes = (size_t)GEMM_SMALL_ROWS * (size_t)first->rows * sizeof(uint16_t);
+        rc = grow(cu, &cu->gate16, bytes, e);
+        cu->gate16_cols = first->rows;
+    }
     int t_cols = widest > first->cols ? widest : first->cols;
     return rc ? rc : grow_scratch(cu, t_cols, first->cols, first->type, e);
 }
@@ -307,6 +312,8 @@ static const void *rounded(backend *be, const float *x, dtype type, int n_rows, 
 {
     cuda_state *cu = cuda_of(be);
     if (type == DT_F32) return x;
+    if (type == DT_BF16 && cu->gate16_of == x) return cu->gate16;
+    cu->gate16_of = NULL; /* whoever reads another x has left it behind */
     if (type == DT_BF16 && cu->x16_of == x) return cu->x16;
     cu->x16_of = NULL;
     bool ok = CU(be, cu_round_rows(cu->stream, cu->x16, cols, type, x, cols, n_rows, cols));
@@ -435,6 +442,34 @@ static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, i
     return out;
 }
 
+/* Whether what comes after the product, or the product itself, is done in one launch with
+ * be_gate(): gate and up of an MLP, which nothing else reads, in decode steps of BF16 models. */
+static bool waits_for_gate(const cuda_state *cu, const sgmv_args *a, const linear_out *outs,
+                           int n_out)
+{
+    return n_out == 2 && outs[0].lora_proj == PROJ_GATE && outs[1].lora_proj == PROJ_UP &&
+           cu->step.shape.kind != CUDA_EXACT && a->type == DT_BF16 && cu->arith == DT_BF16 &&
+           outs[0].w->rows == outs[1].w->rows && outs[0].w->rows % 4 == 0;
+}
+
+/* Leaves gate and up to be_gate(); `rows` of both where the product is to be made, too. */
+static void leave_to_gate(cuda_state *cu, const sgmv_args *a, const weight *w, int rows,
+                          bool shrunk)
+{
+    cu->late = w;
+    cu->late_rows = rows;
+    cu->late_args = *a;
+    cu->late_shrunk = shrunk;
+}
+
+/* Whether the product itself can add bias and residual, or, of values, gate. */
+static bool adds(const cuda_state *cu, const weight *w, int rows_of_w)
+{
+    if (by_codes(w)) return true;
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
+    return p && blas_adds(p, cu->step.shape.n_rows);
+}
+
 /* Makes all outputs by one product, for weights that lie in one piece. */
 static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int n_out, int layer,
                          int fused, linear_rest rest)
@@ -446,17 +481,26 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
         *out = place_of(cu, &outs[i], layer, fused, at);
         cu->alias[cu->n_alias++] = (cuda_alias){outs[i].y, out->out, fused};
     }
+    bool shrunk = shrinks(a, rest.adapted), waits = waits_for_gate(cu, a, outs, n_out);
+    int n_rows = cu->step.shape.n_rows;
+    if (waits && !shrunk && !rest.all_rows && n_rows <= GEMM_SMALL_ROWS && !by_codes(outs[0].w) &&
+        adds(cu, outs[0].w, fused)) {
+        leave_to_gate(cu, a, outs[0].w, fused, false);
+        return;
+    }
     begin_shrink(be, a, rest.adapted);
-    (void)multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows, (blas_sum){0});
-    finish(be, a, rest.adapted, rest.all_rows);
+    (void)multiply(be, outs[0].w, fused, a->x, cu->t, n_rows, (blas_sum){0});
+    if (waits && (shrunk || rest.all_rows))
+        leave_to_gate(cu, a, outs[0].w, 0, shrunk);
+    else
+        finish(be, a, rest.adapted, rest.all_rows);
 }
 
-/* Whether the product itself can add bias and residual. */
-static bool adds(const cuda_state *cu, const weight *w)
+/* A result is where it was asked for. */
+static void forget_alias(cuda_state *cu, const float *y)
 {
-    if (by_codes(w)) return true;
-    const blas_plan *p = blas_plan_find(&cu->blas, w->type, w->rows, w->cols);
-    return p && blas_adds(p, cu->step.shape.n_rows);
+    for (int i = 0; i < cu->n_alias; i++)
+        if (cu->alias[i].asked == y) cu->alias[i] = cu->alias[--cu->n_alias];
 }
 
 /* A result is where it was asked for. */
@@ -476,7 +520,7 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
         sgmv_out out = place_of(cu, o, layer, 0, 0);
         forget_alias(cu, o->y);
         float *made = o->accumulate ? cu->t : o->y;
-        if (!rest.adapted && (o->accumulate || o->bias) && adds(cu, o->w)) {
+        if (!rest.adapted && (o->accumulate || o->bias) && adds(cu, o->w, o->w->rows)) {
             const blas_sum more = {.bias = o->bias, .res = o->accumulate ? o->y : NULL};
             if (!multiply(be, o->w, o->w->rows, a->x, o->y, cu->step.shape.n_rows, more)) return;
             if (cu->x16_of == o->y) cu->x16_of = NULL;
@@ -499,6 +543,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
 {
     cuda_state *cu = cuda_of(be);
     const weight *w[LINEAR_OUT_MAX] = {NULL};
+    cu->late = NULL; /* of a step that failed */
     if (!cuda_step_enter(be, s)) return;
     for (int i = 0; i < n_out; i++) w[i] = outs[i].w;
     const void *in = rounded(be, x, w[0]->type, cu->step.shape.n_rows, w[0]->cols);
@@ -590,6 +635,25 @@ void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain,
     (void)CU(be, cu_layer_norm(cu->stream, &a));
 }
 
+/* What be_linear() has left, and the gate. */
+static void finish_gated(backend *be, const float *gate, bool gelu)
+{
+    cuda_state *cu = cuda_of(be);
+    sgmv_args *a = &cu->late_args;
+    if (cu->late_rows > 0) { /* its x lies in x16 */
+        const blas_sum more = {.gated = cu->gate16, .gelu = gelu};
+        (void)multiply(be, cu->late, cu->late_rows, a->x, cu->t, cu->step.shape.n_rows, more);
+        cu->x16_of = NULL;
+        cu->gate16_of = gate;
+    } else {
+        a->all_rows = true;
+        if (!cu->late_shrunk || CU(be, cudaStreamWaitEvent(cu->stream, cu->joined, 0)))
+            (void)CU(be, cu_sgmv_expand_gated(cu->stream, a, cu->x16, gelu));
+        cu->x16_of = gate;
+    }
+    cu->late = NULL;
+}
+
 void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
     cuda_state *cu = cuda_of(be);
@@ -597,6 +661,13 @@ void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t
     bool half = cu->arith == DT_BF16;
     assert(act != ACT_SWIGLU_CLAMPED); /* of experts alone */
     cuda_alias ag = cuda_where(cu, gate, cols);
+    cu->gate16_of = NULL;
+    if (cu->late) {
+        assert(up && cu->late_args.out[0].in == ag.at &&
+               cu->late_args.out[1].in == cuda_where(cu, up, cols).at);
+        finish_gated(be, gate, act == ACT_GELU_TANH);
+        return;
+    }
     cu_silu_args a = {.gate = ag.at,
                       .up = up ? cuda_where(cu, up, cols).at : NULL,
                       .in_stride = ag.stride,

@@ -467,6 +467,115 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+/* ---- expand, gated ----------------------------------------------------------------------------
+ * A warp makes the same 64 columns of gate and of up for up to 8 rows, and from both what the next
+ * product reads.  Grid (chunk, blocks of columns / 8).  v of both lies in shared memory, one after
+ * the other.  Sums pass through shared memory, so that all lanes have a part of the gate, however
+ * few rows there are. */
+enum { GATED_ROWS = 4 }; /* that pass through shared memory at a time */
+
+/* acc = B v for 64 columns; b: B's first 16 ranks, where it has so many. */
+CU_INLINE void expand_block(float (*acc)[4][4], uint4 *b, const uint16_t *block, int rank8,
+                            const uint32_t *v, int row_words, int lane)
+{
+    int g = lane / 4, q = lane % 4, k = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) acc[0][i / 4][i % 4] = 0;
+#pragma unroll 1
+    for (; k + 16 <= rank8; k += 16) {
+        if (k > 0) b_fragments(b, block, k, lane);
+        add_16_ranks<1, true>(acc, b, v, row_words, k, g, q);
+    }
+    if (k < rank8) add_8_ranks<1, true>(acc, block, v, row_words, k, lane);
+}
+
+/* Two columns of a row. */
+CU_INLINE void put_gated(uint16_t *out16, const sgmv_out *out, const sgmv_mat *m, int row, int col,
+                         const float *gate, const float *up, bool gelu)
+{
+    float in[2], g[2], u[2];
+    cu_load_f32x2(in, out[0].in + (size_t)row * (size_t)out[0].in_stride + col);
+    g[0] = sgmv_value(&out[0], &m[0], col, in[0], 0, gate[0]);
+    g[1] = sgmv_value(&out[0], &m[0], col + 1, in[1], 0, gate[1]);
+    cu_load_f32x2(in, out[1].in + (size_t)row * (size_t)out[1].in_stride + col);
+    u[0] = sgmv_value(&out[1], &m[1], col, in[0], 0, up[0]);
+    u[1] = sgmv_value(&out[1], &m[1], col + 1, in[1], 0, up[1]);
+    *(uint32_t *)(out16 + (size_t)row * (size_t)out[0].d_out + col) =
+        cu_bf16x2_of(cu_gate_mul(g[0], u[0], gelu), cu_gate_mul(g[1], u[1], gelu));
+}
+
+static __global__ void __launch_bounds__(THREADS, 2)
+    expand_gated_kernel(sgmv_args p, uint16_t *out16, bool gelu, int n_plane, int rank16)
+{
+    CU_SHARED(uint32_t, vs);
+    CU_STATIC_SHARED(float, sums, WARPS * 2 * GATED_ROWS * SGMV_COLS);
+    if ((int)blockIdx.x >= p.counts->n_all) return;
+    const sgmv_chunk c = p.chunk[blockIdx.x];
+    int t = (int)threadIdx.x, warp = t / CU_WARP, lane = t % CU_WARP, q = lane % 4;
+    int row_words = rank16 / 2 + 4, rank8[2];
+    int col0 = ((int)blockIdx.y * ROW_BLOCKS + warp) * SGMV_COLS;
+    bool has = col0 < p.out[0].d_out;
+    float *mine = sums + warp * 2 * GATED_ROWS * SGMV_COLS;
+    sgmv_out out[2] = {p.out[0], p.out[1]};
+    sgmv_mat m[2];
+    const uint16_t *block[2];
+    uint4 b[2][4];
+#pragma unroll
+    for (int o = 0; o < 2; o++) {
+        (void)sgmv_needed(&m[o], &c, &out[o]); /* all rows are */
+        rank8[o] = (m[o].rank + 7) / 8 * 8;
+        block[o] = has && m[o].rank ? (const uint16_t *)sgmv_b_block(&m[o], col0, 2) : nullptr;
+        if (block[o] && rank8[o] >= 16) b_fragments(b[o], block[o], 0, lane);
+    }
+#pragma unroll
+    for (int o = 0; o < 2; o++)
+        load_shrunk<1, true>(vs + o * 16 * row_words, &p, &c, o, n_plane, rank8[o], row_words, t);
+    __syncthreads(); /* v is there */
+    if (!has) return;
+
+    float acc[2][1][4][4];
+#pragma unroll
+    for (int o = 0; o < 2; o++)
+        expand_block(acc[o], b[o], block[o], rank8[o], vs + o * 16 * row_words, row_words, lane);
+    for (int r0 = 0; r0 < c.n_rows; r0 += GATED_ROWS) {
+        cu_syncwarp(); /* the sums before have been read */
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* row 2q + i % 2, columns 4g.. and 32 + 4g.. */
+            int row = 2 * q + i % 2 - r0, col = i / 2 * 32 + lane / 4 * 4;
+            if (row < 0 || row >= GATED_ROWS || r0 + row >= c.n_rows) continue;
+#pragma unroll
+            for (int o = 0; o < 2; o++)
+                cu_st_f32x4(mine + (o * GATED_ROWS + row) * SGMV_COLS + col,
+                            make_float4(acc[o][0][0][i], acc[o][0][1][i], acc[o][0][2][i],
+                                        acc[o][0][3][i]));
+        }
+        cu_syncwarp(); /* all sums are there */
+        int col = col0 + 2 * lane;
+        for (int row = 0; row < GATED_ROWS && r0 + row < c.n_rows; row++) {
+            const float *gate = mine + row * SGMV_COLS + 2 * lane;
+            if (col < out[0].d_out)
+                put_gated(out16, out, m, c.row0 + r0 + row, col, gate,
+                          gate + GATED_ROWS * SGMV_COLS, gelu);
+        }
+    }
+}
+
+cudaError_t cu_sgmv_expand_gated(cudaStream_t stream, const sgmv_args *p, uint16_t *out16,
+                                 bool gelu)
+{
+    const sgmv_out *o = p->out;
+    if (p->type != DT_BF16 || p->chunk_rows > 8 || p->n_out != 2 || o[0].d_out != o[1].d_out ||
+        o[0].d_out % 4 || o[0].in_stride % 4 || o[1].in_stride % 4 || o[0].res || o[1].res)
+        return cudaErrorInvalidValue;
+    if (p->max_all <= 0 || o[0].d_out <= 0) return cudaSuccess;
+    int rank16 = (p->rank_max + 15) / 16 * 16;
+    size_t shared = (size_t)(2 * 2 * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t);
+    dim3 grid((unsigned)p->max_all, (unsigned)sgmv_groups(o[0].d_out, ROW_BLOCKS));
+    CU_LAUNCH(expand_gated_kernel, grid, dim3(THREADS), shared, stream, *p, out16, gelu,
+              sgmv_planes(p->d_in, p->type), rank16);
+    return cudaGetLastError();
+}
+
 /* ---- gather ------------------------------------------------------------------------------------
  * v[0][row][0][r] = A[token[row]][r].  Grid (chunk), threads over (row, r). */
 static __global__ void gather_kernel(sgmv_args p, const int32_t *token)

@@ -356,7 +356,7 @@ bool cuda_step_enter(backend *be, const step *s)
                 CU(be, cudaEventRecord(st->copied[turn], cu->stream)) && take_tokens(be, s)
             ? s
             : NULL;
-    cu->x16_of = NULL;
+    cu->x16_of = cu->gate16_of = NULL;
     cu->n_alias = 0;
     return st->of != NULL;
 }

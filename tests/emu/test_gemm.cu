@@ -3,6 +3,7 @@
  * and whole, few rows and many; and each row against itself in products of every size, bit for
  * bit. */
 #include "engine/cuda/products/gemm.h"
+#include "engine/cuda/rows.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 
@@ -184,7 +185,8 @@ START_TEST(columns_go_to_their_places)
         free(want);
         bed_close(&b);
         float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
-        a = {f32.type, w, w, y, NULL, NULL, NULL, f32.n, f32.k, 1 + 10 * i, f32.n, NULL, N_SM, {}};
+        a = {f32.type, w,          w,     y,    NULL, NULL, NULL, f32.n,
+             f32.k,    1 + 10 * i, f32.n, NULL, N_SM, {},   NULL, false};
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         for (int at = 0; at < a.rows * a.n; at++) {
             double sum = 0;
@@ -196,6 +198,56 @@ START_TEST(columns_go_to_their_places)
         emu_free(w);
         emu_free(y);
     }
+}
+END_TEST
+
+/* Gate and up in one launch: what the product and then the gate give, in every kernel of few rows,
+ * K split and not, and where gate and up end inside a block. */
+START_TEST(gates_are_those_of_its_sums)
+{
+    static const int counts[] = {1, 9, 17, 64};
+    bed b;
+    rng_state = 47 + (uint64_t)_i;
+    emu_seed((uint64_t)_i);
+    bed_open(&b, &shapes[_i]);
+    const shape *sh = b.sh;
+    for (int i = 0; i < 4 && sh->type == DT_BF16; i++) {
+        size_t n = (size_t)counts[i] * (size_t)(sh->n / 2);
+        gemm_args a = {};
+        a.type = sh->type;
+        a.w = b.w;
+        a.x = b.x;
+        a.n = sh->n;
+        a.k = sh->k;
+        a.rows = counts[i];
+        a.stride = sh->n;
+        a.scratch = b.scratch;
+        a.n_sm = N_SM;
+        a.gelu = i == 1;
+        a.y = device_empty((size_t)a.rows * (size_t)a.n);
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+        cu_silu_args g = {};
+        g.gate = a.y;
+        g.up = a.y + a.n / 2;
+        g.in_stride = a.n;
+        g.out16 = (uint16_t *)emu_alloc(n * 2);
+        g.n_rows = a.rows;
+        g.cols = a.n / 2;
+        g.gelu = a.gelu;
+        ck_assert_int_eq(cu_silu_mul(NULL, &g), cudaSuccess);
+        emu_free(a.y);
+        a.y = NULL;
+        a.gated = (uint16_t *)emu_alloc(n * 2);
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+        for (size_t at = 0; at < n; at++)
+            ck_assert_msg(a.gated[at] == g.out16[at], "%d x %d, %d rows [%zu]: %x, not %x", sh->n,
+                          sh->k, a.rows, at, a.gated[at], g.out16[at]);
+        emu_free(a.gated);
+        emu_free(g.out16);
+        a.rows = GEMM_SMALL_ROWS + 1;
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue);
+    }
+    bed_close(&b);
 }
 END_TEST
 
@@ -224,6 +276,7 @@ int main(void)
     tcase_add_test(t, what_cannot_be_is_refused);
     tcase_add_loop_test(t, sums_meet_the_oracle, 0, N_SHAPES);
     tcase_add_loop_test(t, a_row_has_one_law, 0, N_SHAPES + 1);
+    tcase_add_loop_test(t, gates_are_those_of_its_sums, 0, N_SHAPES);
     tcase_add_loop_test(t, columns_go_to_their_places, 1, 3); /* of both types */
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -12,6 +12,7 @@
 #include <check.h>
 
 #include "engine/base/halves.h"
+#include "engine/cuda/rows.h"
 #include "engine/cuda/sgmv.h"
 #include "tests/emu/emu.h"
 #include "tests/run_suite.h"
@@ -193,7 +194,8 @@ typedef struct {
     const int *adapter;
     const float *x; /* [n_rows][d_in], rounded */
     const float *in[SGMV_OUT_MAX], *res, *bias[SGMV_OUT_MAX];
-    bool spare; /* grids larger than needed, as in a captured graph */
+    bool spare;       /* grids larger than needed, as in a captured graph */
+    bool gated, gelu; /* the gate of the first two is made in one launch, too */
 } step_of;
 
 static int segments(sgmv_seg *seg, const world *w, const step_of *s)
@@ -212,6 +214,29 @@ static int segments(sgmv_seg *seg, const world *w, const step_of *s)
         seg[n - 1].n_rows++;
     }
     return n;
+}
+
+/* Expand and gate in one launch, beside the two: the same bits. */
+static void expand_gated(const sgmv_args *a, const step_of *s)
+{
+    size_t d = (size_t)a->out[0].d_out, bytes = (size_t)s->n_rows * d * 2;
+    uint16_t *one = (uint16_t *)emu_alloc(bytes), *two = (uint16_t *)emu_alloc(bytes);
+    ck_assert_int_eq(cu_sgmv_expand_gated(NULL, a, one, s->gelu), cudaSuccess);
+    ck_assert_int_eq(cu_sgmv_expand(NULL, a), cudaSuccess);
+    cu_silu_args g = {};
+    g.gate = a->out[0].out;
+    g.up = a->out[1].out;
+    g.in_stride = a->out[0].out_stride;
+    g.out16 = two;
+    g.n_rows = s->n_rows;
+    g.cols = (int)d;
+    g.gelu = s->gelu;
+    ck_assert_int_eq(cu_silu_mul(NULL, &g), cudaSuccess);
+    for (size_t i = 0; i < bytes / 2; i++)
+        ck_assert_msg(one[i] == two[i], "row %zu (adapter %d), column %zu: %x, not %x", i / d,
+                      s->adapter[i / d], i % d, one[i], two[i]);
+    emu_free(one);
+    emu_free(two);
 }
 
 /* Runs the step; y[o] gets host arrays [n_rows][d_out]. */
@@ -287,7 +312,10 @@ static void run(const world *w, const step_of *s, float **y)
         a.out[o] = so;
     }
     ck_assert_int_eq(cu_sgmv_shrink(NULL, &a), cudaSuccess);
-    ck_assert_int_eq(cu_sgmv_expand(NULL, &a), cudaSuccess);
+    if (s->gated)
+        expand_gated(&a, s);
+    else
+        ck_assert_int_eq(cu_sgmv_expand(NULL, &a), cudaSuccess);
     for (int o = 0; o < w->n_out; o++) {
         size_t d = (size_t)w->d_out[o], stride = d + (size_t)s->odd;
         y[o] = (float *)malloc(((size_t)n * d + 1) * 4);
@@ -680,6 +708,32 @@ START_TEST(test_rounding)
     emu_free(in);
 }
 END_TEST
+/* Gate and up: several blocks of columns, the last one short; chunks of 1 to 8 rows; ranks
+ * with and without halves; rows of the base; biases. */
+START_TEST(test_gated)
+{
+    static const int d_out[] = {584, 584}, ranks[] = {8, 20, 40, 0};
+    world *w = (world *)malloc(sizeof(*w));
+    rng = (uint64_t)_i + 17;
+    emu_seed((uint64_t)_i);
+    world_make(w, DT_BF16, 72, d_out, 2, 6, ranks, _i % 2);
+    rows_of r;
+    float *y[SGMV_OUT_MAX];
+    rows_make(&r, w, 21, _i == 2 ? IDENTICAL : UNIFORM);
+    r.own[6] = random_floats(584, 2, DT_F32);
+    for (int o = 0; o < 2 && _i != 1; o++) r.s.bias[o] = r.own[6];
+    r.s.spare = r.s.gated = true;
+    r.s.gelu = _i == 1;
+    run(w, &r.s, y);
+    for (int i = 0; i < 21; i += 5) {
+        for (int o = 0; o < 2; o++) check_row(w, &r.s, i, o, y[o] + (size_t)i * 584);
+    }
+    outputs_free(w, y);
+    rows_free(&r);
+    world_free(w);
+    free(w);
+}
+END_TEST
 
 int main(void)
 {
@@ -690,6 +744,7 @@ int main(void)
     tcase_add_test(tc, test_long_rows);
     tcase_add_loop_test(tc, test_invariance, 0, 3);
     tcase_add_loop_test(tc, test_finish, 0, 4);
+    tcase_add_loop_test(tc, test_gated, 0, 3);
     tcase_add_loop_test(tc, test_gather, 0, 3);
     tcase_add_test(tc, test_plan);
     tcase_add_test(tc, test_rounding);

@@ -32,6 +32,9 @@ BLOCK_SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10}  # of one block, ask
 ASSUMED = {
     "gap_us": 1.0,  # from the end of a launch of a graph to the begin of the next
     "chain_us": 1.2,  # a kernel's first useful byte, and its last write
+    "join_us": 0.5,  # more of the gap before a launch that waits for two branches of a graph: no source, half a gap
+    "trip_us": 0.25,  # to the second-level cache and back, for what other blocks wrote: up to 400 cycles on an H100
+    # (chipsandcheese.com, "Nvidia's H100: Funny L2"; arXiv 2402.13499)
     "lora_chain_us": 1.5,  # counts, chunk, table and address, one after another
     "warp_ipc": 0.6,  # instructions a cycle of one warp that is alone
     "sm_ipc": 2.0,  # of a multiprocessor that is full
@@ -72,16 +75,20 @@ for hd in (64, 128):
         work = {"HMMA>=16": tiles * products, "MUFU>=8": tiles * 34}  # a weight for each of a lane's 32 keys, two rows' factors
         WORK[f"small_kernel<{hd},1>", f"{tiles} tiles"] = {"LDGSTS>=16": tiles * copies, **work}
         WORK[f"large_kernel<{hd},1>", f"{tiles} tiles"] = {"LDGSTS>=2": tiles * copies // 8, **work}
+    WORK[f"small_kernel<{hd},1>", "1 tiles, 2 splits merged"] = {**WORK[f"small_kernel<{hd},1>", "1 tiles"], "ATOMG": 1, "STG": hd // 8 + hd // 16}
 for nt in (1, 4):
     WORK[f"shrink_kernel<{nt},1>", "128 k, 16 ranks"] = {"HMMA": 8 * nt}
     WORK[f"shrink_kernel<{nt},1>", "256 k, 16 ranks"] = {"HMMA": 16 * nt}
     WORK[f"expand_kernel<{nt},1>", "64 columns, 16 ranks"] = {"HMMA": 8 * nt, "STG": 2 * nt}
     WORK[f"expand_kernel<{nt},1>", "64 columns, bare"] = {"STG": 2 * nt}
+for rows in (1, 8):
+    WORK["expand_gated_kernel", f"64 columns, 16 ranks, {rows} rows"] = {"HMMA": 16, "STG": rows}
 for nt in (1, 2, 4, 8):
     for k in (128, 256):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
         if nt in (1, 4):
             WORK[f"grouped_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
+    WORK[f"gemm_small_kernel<{nt},1>", "128 k, gated"] = {"HMMA": 8 * nt, "MUFU": 4 * nt}
     for form in range(1, 7):  # two blocks of 128 k in a turn
         for k in (256, 768):
             WORK[f"gemm_codes_few_kernel<{nt},{form}>", f"{k} k"] = {"HMMA": k // 16 * nt}
@@ -92,10 +99,9 @@ for k in (64, 192):
     WORK["gemm_large_kernel<1>", f"{k} k"] = {"HMMA": k}
     WORK["grouped_large_kernel<1>", f"{k} k"] = {"HMMA": k}
 WORK["shrink_tile_kernel<1>", "64 k, 64 ranks"] = {"HMMA": 32}
-WORK["rms_norm_kernel", "4 values a thread"] = {"LDG": 3, "STG": 1}
+WORK["rms_norm_kernel<1>", "4 values a thread"] = {"LDG": 2, "STG": 1}
 WORK["rope_kernel", "a head of 128"] = {"STG": 4}
 WORK["silu_kernel", "4 values a thread"] = {"LDG": 2, "STG": 1}
-WORK["merge_kernel", "a row of 128"] = {"STG": 2}
 WORK["plain_kernel", "a row, any length"] = {"STG": 1}
 WORK["sample_kernel", "a row"] = {"STG": 1}
 WORK["embed_kernel", "8 values a thread"] = {"LDG": 1, "STG": 2}
@@ -149,6 +155,7 @@ class Step:
                          (m["dim"], m["heads"] * m["head"], [m["dim"]]),
                          (2 * m["ffn"], m["dim"], [m["ffn"], m["ffn"]]), (m["dim"], m["ffn"], [m["dim"]])]
         self.at = -1
+        self.last = (0, 0, 0)  # us of the last launch: fixed, of its instructions, of its bytes
 
     def work(self, label, what):
         return self.weights[label][f"sm_{self.arch}"]["work"][what]
@@ -165,10 +172,24 @@ class Step:
         issue = waves * instructions / ipc / self.cycles
         self.bytes += bytes_
         moved = bytes_ / (self.copy * ASSUMED["memory"]) * 1e6
-        return ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us + max(issue, moved)
+        return self.took(ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us, issue, moved)
+
+    def took(self, fixed, issue, moved):
+        self.last = (fixed, issue, moved)
+        return fixed + max(issue, moved)
+
+    def beside(self, branch, main):
+        """Two launches that nothing orders: each as long as alone, and both together no faster than the device issues their
+        instructions and moves their bytes."""
+        alone, parts = 0, []
+        for launch in (main, branch):  # the product says which one it is
+            alone = max(alone, launch())
+            parts.append(self.last)
+        fixed = min(p[0] for p in parts)
+        return max(alone, fixed + max(sum(p[1] for p in parts), sum(p[2] for p in parts))) + ASSUMED["join_us"]
 
     def our_product(self, n, k, bytes_):
-        chunks = -(-k // 1024)
+        chunks = -(-k // 2048)  # GEMM_CHUNK
         if self.rows > 64:
             label = f"gemm_codes_many_kernel<{self.form[0]}>" if self.form else "gemm_large_kernel<1>"
             one, three = (self.work(label, f"{i} k") for i in (64, 192))
@@ -177,16 +198,19 @@ class Step:
             issue = waves * (one + (k / 64 - 1) * (three - one) / 2) * 8 / ASSUMED["sm_ipc"] / self.cycles
             rate = self.matrix * ASSUMED["mma_sync"][self.arch]
             full = waves * self.n_sm / blocks  # the last wave may be a part
-            return ASSUMED["gap_us"] + ASSUMED["chain_us"] + max(issue, 2e6 * n * k * self.rows * full / rate)
+            return self.took(ASSUMED["gap_us"] + ASSUMED["chain_us"], max(issue, 2e6 * n * k * self.rows * full / rate), 0)
         nt = 1 if self.rows <= 8 else 2 if self.rows <= 16 else 4 if self.rows <= 32 else 8
         label = f"gemm_codes_few_kernel<{nt},{self.form[0]}>" if self.form else f"gemm_small_kernel<{nt},1>"
         least, most = (256, 768) if self.form else (128, 256)
         first, more = (self.work(label, f"{i} k") for i in (least, most))
         split = chunks > 1 and -(-n // 64) < 2 * self.n_sm
         each = (more - first) / (most - least)  # of one k
+        if n == 2 * MODEL["ffn"] and not self.adapters and not self.form:  # its epilogue is the gate, which leaves bf16 of half of it
+            bytes_ -= self.rows * n * 3
+            first = self.work(label, "128 k, gated")
         moved = bytes_ + (2 * chunks * self.rows * n * 4 if split else 0)
         return self.launch(label, -(-n // 64) * (chunks if split else 1), 128,
-                           first + ((1024 if split else k) - least) * each, moved)
+                           first + ((2048 if split else k) - least) * each, moved)
 
     def product(self):
         self.at += 1
@@ -206,11 +230,11 @@ class Step:
         fill = blocks / (-(-blocks // self.n_sm) * self.n_sm)
         rate = self.copy * min(ASSUMED["product_memory"], ASSUMED["product_fill"] * fill)
         flop = 2 * n * k * self.rows
-        return ASSUMED["gap_us"] + 1e6 * max(bytes_ / rate, flop / (self.matrix * ASSUMED["product_rate"]))
+        return self.took(ASSUMED["gap_us"], 1e6 * flop / (self.matrix * ASSUMED["product_rate"]), 1e6 * bytes_ / rate)
 
     def rms_norm_kernel(self):
         d = MODEL["dim"]
-        return self.launch("rms_norm_kernel", self.rows, d // 4, self.work("rms_norm_kernel", "4 values a thread"),
+        return self.launch("rms_norm_kernel<1>", self.rows, d // 4, self.work("rms_norm_kernel<1>", "4 values a thread"),
                            self.rows * d * 6)
 
     def rope_kernel(self):
@@ -246,16 +270,34 @@ class Step:
                            self.adapters * sum(outs) * MODEL["rank"] * 2 + self.rows * sum(outs) * added, shared,
                            ASSUMED["lora_chain_us"])
 
+    def expand_gated_kernel(self):
+        if self.ours and not self.adapters and not self.form:
+            raise SystemExit("the gate is a part of expand, which a product of ours leaves out")
+        _, _, outs = self.products[self.at]
+        label, rank = "expand_gated_kernel", MODEL["rank"] if self.adapters else 0
+        one, eight = (self.work(label, f"64 columns, 16 ranks, {n} rows") for n in (1, 8))
+        rows = min(8, -(-self.rows // self.chunks()))  # of a chunk
+        return self.launch(label, self.chunks() * -(-outs[0] // 512), 256, one + (rows - 1) * (eight - one) / 7,
+                           self.adapters * sum(outs) * rank * 2 + self.rows * (sum(outs) * 4 + outs[0] * 2),
+                           2 * 16 * (64 // 2 + 4) * 4, ASSUMED["lora_chain_us"])
+
     def small_kernel(self):
         if self.kind == "prompts":
             return 0  # left out
         label = f"small_kernel<{MODEL['head']},1>"
         shared = 4 * 64 * (2 * MODEL["head"] + 16)
         one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
-        items = self.rows * MODEL["kv"] * -(-self.len // 512)
+        splits = -(-self.len // 512)
+        items = self.rows * MODEL["kv"] * splits
         tiles = min(self.len, 512) // 64
-        return self.launch(label, items, 32, one + (tiles - 1) * (three - one) / 2,
-                           self.rows * self.len * MODEL["kv"] * MODEL["head"] * 4, shared)
+        work = one + (tiles - 1) * (three - one) / 2
+        bytes_ = self.rows * self.len * MODEL["kv"] * MODEL["head"] * 4
+        if splits == 1:
+            return self.launch(label, items, 32, work, bytes_, shared)
+        work += self.work(label, "1 tiles, 2 splits merged") - one  # the first two of a merge, in every item
+        sums = 2 * self.rows * MODEL["heads"] * splits * MODEL["head"] * 4  # written and read
+        trips = 3 + splits  # the ticket and its answer, the maxima, then split after split
+        return self.launch(label, items, 32, work, bytes_ + sums, shared, chain_us=trips * ASSUMED["trip_us"])
 
     def large_kernel(self):
         label = f"large_kernel<{MODEL['head']},1>"
@@ -267,19 +309,22 @@ class Step:
         issue = waves * (one + (mean - 1) * (three - one) / 2) * 8 / ASSUMED["sm_ipc"] / self.cycles
         return ASSUMED["gap_us"] + ASSUMED["chain_us"] + issue
 
-    def merge_kernel(self):
-        rows = self.rows * MODEL["heads"] if self.len > 512 and self.kind != "prompts" else 0
-        bytes_ = rows * -(-self.len // 512) * MODEL["head"] * 4
-        return self.launch("merge_kernel", max(rows // 16, 1), 128,
-                           self.work("merge_kernel", "a row of 128") * (4 if rows else 1), bytes_)
-
     def silu_kernel(self):
+        if self.ours and not self.adapters and not self.form and self.rows <= 64:
+            return 0  # the product itself gates
         n = self.rows * MODEL["ffn"]
         return self.launch("silu_kernel", n // 1024, 256, self.work("silu_kernel", "4 values a thread"), n * 10)
 
     def total(self, names):
         """Of the whole step, whose layers have the launches `names`: ms, and those of its bytes or products alone."""
-        us = MODEL["layers"] * sum(getattr(self, name)() for name in names)
+        us, names = 0, list(names)
+        while names:
+            main = names.pop(0)
+            if main.startswith("~"):  # a branch, and what it runs beside
+                us += self.beside(getattr(self, main[1:]), getattr(self, names.pop(0)))
+            else:
+                us += getattr(self, main)()
+        us *= MODEL["layers"]
         self.bytes, self.flop = self.bytes * MODEL["layers"], self.flop * MODEL["layers"]
         self.rows = self.rows // self.each  # logits of the last of each sequence
         self.form = None
@@ -308,8 +353,9 @@ def traced(program):
                           text=True, cwd=pathlib.Path(__file__).parent.parent).stdout
     out = {}
     for kind, names in re.findall(r"^LAUNCHES (\w+): (.*)$", said, re.M):
+        branch = ["~" * n.startswith("~") for n in names.split(";") if n]
         every = [re.search(r"[A-Za-z_]\w+", n).group(0) for n in names.split(";") if n]
-        every = ["product" if n == "cublasLtMatmul" or n.startswith("gemm_") else n for n in every]
+        every = [b + ("product" if n == "cublasLtMatmul" or n.startswith("gemm_") else n) for b, n in zip(branch, every)]
         for n in range(len(every) // 2, 0, -1):  # the longest run that stands there twice
             begin = [i for i in range(len(every) - 2 * n + 1) if every[i:i + n] == every[i + n:i + 2 * n]]
             if begin:

@@ -14,9 +14,10 @@ from predict import SM, resident
 
 # Kernels of which each instance must use tensor cores and keep everything in registers; by object.
 HOT = {
-    "sgmv": {"shrink_kernel": True, "shrink_tile_kernel": True, "expand_kernel": True},
+    "sgmv": {"shrink_kernel": True, "shrink_tile_kernel": True, "expand_kernel": True,
+             "expand_gated_kernel": True},
     "sgmv_f32": {"shrink_f32_kernel": False, "expand_f32_kernel": False},
-    "attend": {"small_kernel": True, "large_kernel": True, "merge_kernel": False, "plain_kernel": False},
+    "attend": {"small_kernel": True, "large_kernel": True, "plain_kernel": False},
     "gemm": {"gemm_small_kernel": True, "gemm_large_kernel": True},
     "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False},

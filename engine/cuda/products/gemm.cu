@@ -64,10 +64,13 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
 {
     CU_STATIC_SHARED(uint32_t, turn, 1);
     int t = (int)threadIdx.x, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
-    int col = (int)blockIdx.x * SMALL_COLS + t / CU_WARP * 16 + g, n_chunk = chunks_of(a.k);
+    int apart = columns_apart(&a), first = (int)blockIdx.x * SMALL_COLS, n_chunk = chunks_of(a.k);
+    int col = a.gated ? first / 2 + t / CU_WARP * 8 + g : first + t / CU_WARP * 16 + g;
+    bool has = !a.gated || col < apart; /* else it is one of up's, and somebody else's */
     const uint16_t *w = (const uint16_t *)a.w;
-    const uint16_t *lo = col < a.n ? w + (size_t)col * (size_t)a.k : nullptr;
-    const uint16_t *hi = col + 8 < a.n ? w + (size_t)(col + 8) * (size_t)a.k : nullptr;
+    const uint16_t *lo = has && col < a.n ? w + (size_t)col * (size_t)a.k : nullptr;
+    const uint16_t *hi =
+        has && col + apart < a.n ? w + (size_t)(col + apart) * (size_t)a.k : nullptr;
     float acc[NT][4];
     if (!partial) {
         float total[NT][4];
@@ -81,11 +84,14 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
                 *to = cu_add(*to, sum);
             }
         }
-        put_sums<NT>(&a, nullptr, total, 0, col, q);
+        if (a.gated)
+            put_gates<NT>(&a, total, col, q);
+        else
+            put_sums<NT>(&a, nullptr, total, 0, col, apart, q);
         return;
     }
     sum_chunk<NT, BF16>(acc, &a, lo, hi, (int)blockIdx.y, g, q);
-    add_split<NT>(&a, acc, partial, ticket, turn, col, q);
+    add_split<NT>(&a, acc, partial, ticket, turn, col, has, q);
 }
 
 /* Weights as they lie in memory: copied into the stages while tensor cores work.  Thread t has
@@ -190,7 +196,10 @@ extern "C" cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args)
 {
     if (args->rows <= 0 || args->n <= 0) return cudaSuccess;
     bool whole = args->type == DT_F32 || args->k % 8 == 0;
-    if (args->k <= 0 || !whole || (!args->place && args->stride < args->n))
+    if (args->k <= 0 || !whole || (!args->place && !args->gated && args->stride < args->n))
+        return cudaErrorInvalidValue;
+    if (args->gated && (args->type != DT_BF16 || args->n % 2 || args->rows > GEMM_SMALL_ROWS ||
+                        args->bias || args->res || args->place || args->codes.form))
         return cudaErrorInvalidValue;
     if (args->type == DT_F32)
         CU_LAUNCH(gemm_f32_kernel,

@@ -48,6 +48,11 @@ typedef struct gemm_args {
     void *scratch;
     int n_sm;         /* multiprocessors of the device */
     gemm_codes codes; /* form GEMM_PLAIN: w has values */
+    /* Of up to GEMM_SMALL_ROWS rows: w is gate [n / 2][k], then up, both values, and what is
+     * written is bf16 [rows][n / 2], silu(gate) * up of the same sums, or gelu's by tanh.  NULL: y
+     * is.  Not together with bias, res or place. */
+    uint16_t *gated;
+    bool gelu;
 } gemm_args;
 
 /* What a split of this shape needs; 0: it is not split. */

@@ -231,7 +231,7 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
     float acc[NT][4];
     if (partial) {
         sum_codes<NT, FORM>(acc, &a, panel, x, (int)blockIdx.y, lane);
-        add_split<NT>(&a, acc, partial, ticket, turn, col0 + g, q);
+        add_split<NT>(&a, acc, partial, ticket, turn, col0 + g, true, q);
         return;
     }
     float total[NT][4];
@@ -245,7 +245,7 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
             *to = cu_add(*to, sum);
         }
     }
-    put_sums<NT>(&a, nullptr, total, 0, col0 + g, q);
+    put_sums<NT>(&a, nullptr, total, 0, col0 + g, 8, q);
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */

@@ -65,17 +65,44 @@ CU_INLINE void put_value(const gemm_args *a, int row, int col, int place, float 
     a->y[at] = sum;
 }
 
-/* sum[nt][i] is of row row0 + 8 nt + 2q + i % 2 and column col + 8 (i / 2).  To `plane` as it is,
- * or, where that is NULL, to y. */
-template <int NT>
-CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int row0, int col, int q)
+/* From one of a lane's two columns to the other: gate and up are made by the same lane. */
+CU_INLINE int columns_apart(const gemm_args *a)
 {
-    const int place[2] = {place_of(a, col), place_of(a, col + 8)};
+    return a->gated ? a->n / 2 : 8;
+}
+
+CU_INLINE void put_gated(const gemm_args *a, int row, int col, float gate, float up)
+{
+    a->gated[(size_t)row * (size_t)(a->n / 2) + (size_t)col] =
+        cu_bf16_of(cu_gate_mul(gate, up, a->gelu));
+}
+
+/* The gate of all of the lane's sums. */
+template <int NT>
+CU_INLINE void put_gates(const gemm_args *a, float (*sum)[4], int col, int q)
+{
+    CU_UNROLL
+    for (int nt = 0; nt < NT; nt++) {
+        CU_UNROLL
+        for (int i = 0; i < 2; i++) {
+            int row = nt * 8 + 2 * q + i;
+            if (row < a->rows && col < a->n / 2) put_gated(a, row, col, sum[nt][i], sum[nt][2 + i]);
+        }
+    }
+}
+
+/* sum[nt][i] is of row row0 + 8 nt + 2q + i % 2 and column col + apart (i / 2).  To `plane` as it
+ * is, or, where that is NULL, to y. */
+template <int NT>
+CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int row0, int col,
+                        int apart, int q)
+{
+    const int place[2] = {place_of(a, col), place_of(a, col + apart)};
     CU_UNROLL
     for (int nt = 0; nt < NT; nt++) {
         CU_UNROLL
         for (int i = 0; i < 4; i++) {
-            int row = row0 + nt * 8 + 2 * q + i % 2, c = col + i / 2 * 8;
+            int row = row0 + nt * 8 + 2 * q + i % 2, c = col + i / 2 * apart;
             if (row >= a->rows || c >= a->n) continue;
             if (plane)
                 plane[(size_t)row * (size_t)a->n + (size_t)c] = sum[nt][i];
@@ -86,28 +113,35 @@ CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int r
 }
 
 /* The sums of one chunk, blockIdx.y, of a block's columns: the last block of a column group adds
- * all chunks in order.  `turn` is the block's. */
+ * all chunks in order.  `turn` is the block's; `has`: the lane's columns are its own. */
 template <int NT>
 CU_INLINE void add_split(const gemm_args *a, float (*acc)[4], float *partial, uint32_t *ticket,
-                         uint32_t *turn, int col, int q)
+                         uint32_t *turn, int col, bool has, int q)
 {
-    int t = (int)threadIdx.x, n_chunk = chunks_of(a->k);
+    int t = (int)threadIdx.x, n_chunk = chunks_of(a->k), apart = columns_apart(a);
     size_t plane = (size_t)a->rows * (size_t)a->n;
-    put_sums<NT>(a, partial + (size_t)blockIdx.y * plane, acc, 0, col, q);
+    if (has) put_sums<NT>(a, partial + (size_t)blockIdx.y * plane, acc, 0, col, apart, q);
     cu_threadfence(); /* these sums, before the count */
     __syncthreads();  /* of all warps */
     if (t == 0) turn[0] = cu_atomic_add_u32(&ticket[blockIdx.x], 1);
     __syncthreads(); /* the block's turn is known */
     if (turn[0] + 1 < (uint32_t)n_chunk) return;
     cu_threadfence(); /* the count, before the others' sums */
-    int first = (int)blockIdx.x * SMALL_COLS;
-    for (int i = t; i < a->rows * SMALL_COLS; i += SMALL_WARPS * CU_WARP) {
-        int row = i / SMALL_COLS, c = first + i % SMALL_COLS;
-        if (c >= a->n) continue;
+    int cols = a->gated ? SMALL_COLS / 2 : (int)SMALL_COLS, end = a->gated ? apart : a->n;
+    int first = (int)blockIdx.x * cols;
+    for (int i = t; i < a->rows * cols; i += SMALL_WARPS * CU_WARP) {
+        int row = i / cols, c = first + i % cols;
+        if (c >= end) continue;
         const float *from = partial + (size_t)row * (size_t)a->n + (size_t)c;
-        float sum = 0;
-        for (int k = 0; k < n_chunk; k++) sum = cu_add(sum, cu_ld_fresh(from + (size_t)k * plane));
-        put_value(a, row, c, place_of(a, c), sum);
+        float sum = 0, up = 0;
+        for (int k = 0; k < n_chunk; k++) {
+            sum = cu_add(sum, cu_ld_fresh(from + (size_t)k * plane));
+            if (a->gated) up = cu_add(up, cu_ld_fresh(from + (size_t)k * plane + apart));
+        }
+        if (a->gated)
+            put_gated(a, row, c, sum, up);
+        else
+            put_value(a, row, c, place_of(a, c), sum);
     }
     if (t == 0) ticket[blockIdx.x] = 0; /* for the next product */
 }
@@ -244,7 +278,7 @@ CU_INLINE void multiply_tiles(const gemm_args *a)
     CU_UNROLL
     for (int mt = 0; mt < 4; mt++) {
         int col = col0 + warp % 2 * 64 + mt * 16 + g;
-        put_sums<4>(a, nullptr, total[mt], row0 + warp / 2 * 32, col, q);
+        put_sums<4>(a, nullptr, total[mt], row0 + warp / 2 * 32, col, 8, q);
     }
 }
 
