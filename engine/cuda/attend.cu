@@ -27,6 +27,7 @@
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/turn.h"
 
 enum {
     WARP = 32,
@@ -392,15 +393,55 @@ __device__ static lane_rows rows_of(const cu_attend_args *a, const work *w)
     return lr;
 }
 
-/* Q of the warp's 16 rows as A fragments, rounded to the type of the pages. */
+/* K and V of the item's only row go into their page, where the item has its split; `k`: room for a
+ * head. */
+template <int HD, bool BF16>
+__device__ static void append_own(const cu_attend_args *a, const work *w, float *k)
+{
+    const cu_rope_args *t = &a->turn;
+    int pos = w->seq.pos0, lane = (int)threadIdx.x % WARP;
+    if (pos / TILE != w->tile1 - 1) return;
+    size_t at = (size_t)pos * (size_t)(t->rope_dim / 2), part = (size_t)PAGE * HD;
+    size_t row = (size_t)w->seq.row0, head = (size_t)w->kv_head * HD;
+    turn_head(t, k, t->k + row * t->k_stride + head, t->k_norm, t->cos + at, t->sin + at, lane);
+    const float *v = t->v + row * t->v_stride + head;
+    uint16_t *to = (uint16_t *)(const_cast<char *>(head_base(&a->kv, w->kv_head, part * 2)) +
+                                (size_t)a->page[w->seq.page0 + pos / PAGE] * a->kv.stride) +
+                   (size_t)(pos % PAGE) * HD;
+    cu_syncwarp(); /* lanes store what others turned */
+    for (int i = lane; i < HD; i += WARP) {
+        to[i] = BF16 ? cu_bf16_of(k[i]) : cu_f16_of(k[i]);
+        to[part + i] = BF16 ? cu_bf16_of(v[i]) : cu_f16_of(v[i]);
+    }
+    cu_threadfence(); /* before the copies of the tile */
+    cu_syncwarp();    /* of all lanes */
+}
+
+/* Q of the item's only row, turned, [group][HD] in shared memory. */
+template <int HD>
+__device__ static void turn_q(const cu_attend_args *a, const work *w, float *to)
+{
+    const cu_rope_args *t = &a->turn;
+    size_t at = (size_t)w->seq.pos0 * (size_t)(t->rope_dim / 2);
+    const float *q = a->q + (size_t)w->seq.row0 * a->q_stride + (size_t)w->kv_head * w->group * HD;
+    for (int h = 0; h < w->group; h++)
+        turn_head(t, to + h * HD, q + h * HD, t->q_norm, t->cos + at, t->sin + at,
+                  (int)threadIdx.x % WARP);
+    cu_syncwarp(); /* it is there for all lanes */
+}
+
+/* Q of the warp's 16 rows as A fragments, rounded to the type of the pages; `turned`: it lies
+ * there. */
 template <int HD, bool BF16>
 __device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_args *a,
-                                              const lane_rows *lr)
+                                              const lane_rows *lr, const float *turned)
 {
     int col = (int)threadIdx.x % 4 * 2;
     CU_UNROLL
     for (int r = 0; r < 2; r++) {
-        const float *src = a->q + (size_t)lr->row[r] * a->q_stride + (size_t)lr->head[r] * HD + col;
+        const float *src =
+            turned ? turned + lr->local[r] * HD + col
+                   : a->q + (size_t)lr->row[r] * a->q_stride + (size_t)lr->head[r] * HD + col;
         CU_UNROLL
         for (int kk = 0; kk < HD / 16; kk++) {
             float x[2] = {0, 0}, y[2] = {0, 0};
@@ -580,13 +621,18 @@ __device__ static __forceinline__ void run_item(const cu_attend_args &a,
         return;
     }
     sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
+    /* Rooms of tiles that come later. */
+    float *turned = WARPS == 1 && a.turn.k ? (float *)(smem + TILE_BYTES) : nullptr;
+    if (turned) append_own<HD, BF16>(&a, &w, (float *)(smem + 3 * TILE_BYTES));
     load_tile<HD, THREADS>(smem, &a.kv, k_base, page, w.tile0, w.lo, w.len);
     cu_cp_async_commit();
     load_tile<HD, THREADS>(smem + 2 * TILE_BYTES, &a.kv, v_base, page, w.tile0, w.lo, w.len);
     cu_cp_async_commit();
 
     uint32_t q[HD / 16][4];
-    load_q<HD, BF16>(q, &a, &lr);
+    if (turned) turn_q<HD>(&a, &w, turned);
+    load_q<HD, BF16>(q, &a, &lr, turned);
+    if (turned) cu_syncwarp(); /* it has been read: tiles may come there */
     float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
     bool fresh = true, first = true;
     for (int t = w.tile0; t < w.tile1; t++) {
@@ -797,6 +843,13 @@ static size_t tile_bytes(int head_dim)
     return (size_t)4 * TILE * ((size_t)head_dim * 2 + 16);
 }
 
+extern "C" bool cu_attend_turns(const cu_kv *kv, int n_head)
+{
+    cu_attend_args a = {};
+    a.kv = *kv;
+    return has_tensor_path(&a) && n_head / kv->n_kv_head <= CU_SMALL_ROWS;
+}
+
 extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim)
 {
     size_t heads = (size_t)n_kv_head, rows = heads * (size_t)cu_attend_unit(n_head / n_kv_head);
@@ -872,7 +925,8 @@ extern "C" cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args
 {
     const cu_kv *kv = &args->kv;
     if (kv->head_dim < 1 || kv->head_dim > CU_HEAD_DIM_MAX || kv->head_dim % 2 ||
-        args->n_head % kv->n_kv_head || args->q_stride % 2 || args->out_stride % 2) {
+        args->n_head % kv->n_kv_head || args->q_stride % 2 || args->out_stride % 2 ||
+        (args->turn.k && (!cu_attend_turns(kv, args->n_head) || args->grid_large > 0))) {
         return cudaErrorInvalidValue;
     }
     if (!has_tensor_path(args)) {

@@ -25,6 +25,7 @@
 
 #include "engine/cuda/attend_plan.h"
 #include "engine/cuda/kv.h"
+#include "engine/cuda/rows.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,9 +48,13 @@ typedef struct cu_attend_args {
     const cu_attend_seq *seq;
     const cu_attend_item *small, *large;
     const int32_t *page;
-    float *partial_out;         /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
-    float *partial_state;       /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
-    uint32_t *ticket;           /* [max_partial][n_kv_head], zero before a call and after it */
+    float *partial_out;   /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
+    float *partial_state; /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
+    uint32_t *ticket;     /* [max_partial][n_kv_head], zero before a call and after it */
+    /* With turn.k: what cu_rope_append() would do is done on the way.  q as it comes from the product
+     * (turn.q is not read), K and V of each row not yet in its pages.  Only where
+     * cu_attend_turns(), and every sequence has one row. */
+    cu_rope_args turn;
     int grid_small, grid_large; /* blocks; 0: that launch is left out; see cu_attend_grid() */
 } cu_attend_args;
 
@@ -62,6 +67,9 @@ cudaError_t cu_attend_setup(void);
  * shared_per_sm bytes of shared memory each is full; kernels loop over their lists.  Needs args->kv
  * and n_head.  A step without large items may set grid_large to 0 afterwards, and so on. */
 void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm);
+
+/* Whether kernels for such heads take `turn`. */
+bool cu_attend_turns(const cu_kv *kv, int n_head);
 
 /* Enqueues up to two launches: small, large. */
 cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args);

@@ -259,7 +259,8 @@ typedef struct cuda_state {
     float *v; /* of the LoRA kernels */
     int t_cols, x_cols;
     size_t v_floats;
-    float *partial; /* of attention */
+    cu_rope_args turn; /* of this layer, left to be_attend(); k NULL: it has been done */
+    float *partial;    /* of attention */
     int max_partial;
     cuda_step step;
     cuda_graphs graphs;

@@ -169,7 +169,13 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       .pos = cu->step.pos,
                       .slot = cu->step.slot,
                       .kv = layer_of(kv, layer)};
-    (void)CU(be, cu_rope_append(cu->stream, &a));
+    /* Attention is the next operation, and the only one that reads them. */
+    bool rows_alone = cu->step.shape.kind != CUDA_EXACT; /* of sequences: a decode step */
+    cu->turn = (cu_rope_args){0};
+    if (rows_alone && a.q_scale == 0 && cu_attend_turns(&a.kv, a.n_head))
+        cu->turn = a;
+    else
+        (void)CU(be, cu_rope_append(cu->stream, &a));
 }
 
 void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
@@ -200,6 +206,7 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
                         .small = cu->step.small,
                         .large = cu->step.large,
                         .page = cu->step.page,
+                        .turn = cu->turn,
                         .partial_out = cu->partial,
                         .partial_state = state,
                         .ticket = (uint32_t *)(state + rows * 2)};
@@ -208,6 +215,7 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
     bool exact = cu->step.shape.kind == CUDA_EXACT;
     if (exact && n->n_small == 0) a.grid_small = 0;
     if (!exact || n->n_large == 0) a.grid_large = 0; /* rows of decode steps are small items */
+    cu->turn.k = NULL;
     cu->x16_of = cu->arith == DT_BF16 ? out : NULL;
     (void)CU(be, cu_attend(cu->stream, &a));
 }

@@ -10,6 +10,7 @@
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/turn.h"
 
 enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535, NORM_THREADS = 1024 };
 
@@ -220,39 +221,6 @@ extern "C" cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *
 
 /* ------------------------------------------------------------------------- rope and append -- */
 
-__device__ static float warp_sum(float v)
-{
-    for (int d = WARP / 2; d > 0; d /= 2) v = cu_add(v, cu_shfl_xor_f32(v, d));
-    return v;
-}
-
-/* One head in place: norm, then the rotation of pairs, (i, i + half) or neighbours.  A lane holds
- * both values of its pairs. */
-__device__ static void turn_head(const cu_rope_args *a, float *x, const float *norm,
-                                 const float *cs, const float *sn, int lane)
-{
-    int d = a->kv.head_dim, half = a->rope_dim / 2;
-    float inv = 1;
-    if (norm) {
-        float acc = 0;
-        for (int i = lane; i < d; i += WARP) acc = cu_fma(x[i], x[i], acc);
-        inv = cu_div(1.0F, cu_sqrt(cu_add(cu_div(warp_sum(acc), (float)d), a->norm_eps)));
-        cu_syncwarp(); /* all lanes have read what is written below */
-    }
-    for (int i = lane; i < half; i += WARP) {
-        int at = a->pairs ? 2 * i : i, other = a->pairs ? at + 1 : at + half;
-        float lo = x[at], hi = x[other], c = cs[i], s = sn[i];
-        if (norm) {
-            lo = cu_mul(cu_mul(lo, inv), norm[at]);
-            hi = cu_mul(cu_mul(hi, inv), norm[other]);
-        }
-        x[at] = cu_add(cu_mul(lo, c), -cu_mul(hi, s));
-        x[other] = cu_add(cu_mul(hi, c), cu_mul(lo, s));
-    }
-    for (int i = 2 * half + lane; norm && i < d; i += WARP)
-        x[i] = cu_mul(cu_mul(x[i], inv), norm[i]);
-}
-
 /* Attention's temperature at a position, as rope_table has it. */
 __device__ static void grow_query(const cu_rope_args *a, float *q, int pos, int lane)
 {
@@ -281,7 +249,7 @@ __global__ void rope_kernel(cu_rope_args a)
     const float *cs = a.cos + at, *sn = a.sin + at;
     if (h < a.n_head) {
         float *q = a.q + (size_t)row * a.q_stride + (size_t)h * d;
-        turn_head(&a, q, a.q_norm, cs, sn, lane);
+        turn_head(&a, q, q, a.q_norm, cs, sn, lane);
         if (a.q_scale > 0) grow_query(&a, q, a.pos[row], lane);
         return;
     }
@@ -293,7 +261,7 @@ __global__ void rope_kernel(cu_rope_args a)
         src = a.v + (size_t)row * a.v_stride + (size_t)h * d;
     } else {
         float *k = a.k + (size_t)row * a.k_stride + (size_t)h * d;
-        turn_head(&a, k, a.k_norm, cs, sn, lane);
+        turn_head(&a, k, k, a.k_norm, cs, sn, lane);
         cu_syncwarp(); /* lanes store what others turned */
         src = k;
     }

@@ -19,6 +19,8 @@ typedef struct {
     int32_t *page[MAX_SEQS];
     cu_kv kv;
     int n_pages;
+    const cu_rope_args *turn; /* rows are turned and put into their pages first; NULL: they were */
+    bool on_the_way;          /* by attention itself */
 } history;
 
 static uint16_t half_of(float f, int type)
@@ -150,6 +152,40 @@ typedef struct {
     int seq, from, to;
 } chunk;
 
+/* The rows' own K and V, as they come from the product, and where they go. */
+static void turn_rows(const history *h, const chunk *c, const step *s, cu_attend_args *a, float *q,
+                      void **mine)
+{
+    int rows = s->n_rows, cols = h->n_kv * h->d;
+    int32_t slot[MAX_SEQS], pos[MAX_SEQS];
+    cu_rope_args r = *h->turn;
+    r.q = q;
+    r.q_stride = a->q_stride;
+    mine[0] = r.k = device_empty((size_t)rows * cols);
+    float *v = device_empty((size_t)rows * cols);
+    mine[1] = v;
+    for (int i = 0; i < rows; i++) {
+        pos[i] = c[i].from;
+        size_t from = (size_t)pos[i] * cols, bytes = (size_t)cols * 4;
+        memcpy(r.k + (size_t)i * cols, h->k[c[i].seq] + from, bytes);
+        memcpy(v + (size_t)i * cols, h->v[c[i].seq] + from, bytes);
+    }
+    emu_wrote(r.k, (size_t)rows * cols * 4);
+    emu_wrote(v, (size_t)rows * cols * 4);
+    cu_slots_fill(slot, rows, s);
+    r.v = v;
+    r.k_stride = r.v_stride = cols;
+    r.n_rows = rows;
+    mine[2] = (void *)(r.pos = (int32_t *)to_device(pos, (size_t)rows * 4));
+    mine[3] = (void *)(r.slot = (int32_t *)to_device(slot, (size_t)rows * 4));
+    r.kv = h->kv;
+    r.n_head = h->n_head;
+    if (h->on_the_way)
+        a->turn = r;
+    else
+        ck_assert_int_eq(cu_rope_append(NULL, &r), cudaSuccess);
+}
+
 /* Runs one step; result [rows][n_head][d] in the caller's memory.  The positions' K and V are in
  * the pages; later ones are not. */
 static float *run_step(const history *h, const chunk *c, int n_chunk, int max_partial, bool half)
@@ -215,8 +251,11 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     a.ticket = (uint32_t *)emu_alloc(tickets * 4);
     memset(a.ticket, 0, tickets * 4);
     emu_wrote(a.ticket, tickets * 4);
+    void *more[4] = {NULL};
+    if (h->turn) turn_rows(h, c, &s, &a, q, more);
     cu_attend_grid(&a, 2, 100 << 10);
     a.grid_small = a.grid_large = 3; /* blocks take several items each */
+    if (p.counts.n_large == 0) a.grid_large = 0;
     ck_assert_int_eq(cu_attend(NULL, &a), cudaSuccess);
 
     float *out = (float *)malloc(((size_t)rows * cols + 1) * sizeof(float));
@@ -231,6 +270,9 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
                     a.out, (void *)a.counts, a.partial_out, a.partial_state, a.ticket};
     for (void *m : mine) emu_free(m);
     if (h->sinks) emu_free((void *)a.sinks);
+    for (void *m : more) {
+        if (m) emu_free(m);
+    }
     if (half) emu_free(a.out16);
     return out;
 }
@@ -367,6 +409,55 @@ START_TEST(splits_merge_in_order)
 }
 END_TEST
 
+/* Positions turned and appended by attention itself: the bits, and the pages, of two launches. */
+START_TEST(rows_are_turned_on_the_way)
+{
+    static const shape sh[] = {{64, 4, 2, 0, DT_BF16},
+                               {128, 8, 2, 0, DT_BF16},
+                               {80, 3, 1, 45, DT_BF16},
+                               {128, 4, 1, 600, DT_F16}};
+    rng_state = 91 + (uint64_t)_i;
+    emu_seed((uint64_t)_i);
+    const int len[] = {130, 97, 64, 1, 1030, 513};
+    int d = sh[_i].d, dim = _i == 1 ? d / 2 : d;
+    history h;
+    make_history(&h, d, sh[_i].n_head, sh[_i].n_kv, sh[_i].window, sh[_i].type, 6, len);
+    chunk c[6];
+    for (int s = 0; s < 6; s++) {
+        c[s] = {s, len[s] - 1, len[s]};
+        write_upto(&h, s, 0, len[s] - 1);
+    }
+    float *norm = device_random((size_t)d, 1), *table = device_random((size_t)1030 * dim, 1);
+    cu_rope_args turn = {};
+    turn.cos = table;
+    turn.sin = table + 1030 * (dim / 2);
+    turn.rope_dim = dim;
+    turn.pairs = _i == 2;
+    turn.norm_eps = 1e-5F;
+    if (_i > 0) turn.q_norm = turn.k_norm = norm;
+    h.turn = &turn;
+    size_t bytes = h.kv.stride * (size_t)h.n_pages;
+    char *pages[2] = {(char *)malloc(bytes), (char *)malloc(bytes)};
+    memcpy(pages[0], h.kv.mem, bytes);
+    float *apart = run_step(&h, c, 6, 32, false);
+    memcpy(pages[1], h.kv.mem, bytes);
+    memcpy(h.kv.mem, pages[0], bytes);
+    h.on_the_way = true;
+    float *got = run_step(&h, c, 6, 32, false);
+    size_t n = (size_t)6 * h.n_head * d;
+    ck_assert_msg(memcmp(got, apart, n * 4) == 0, "head size %d: other bits on the way", d);
+    ck_assert_msg(memcmp(h.kv.mem, pages[1], bytes) == 0, "head size %d: other pages", d);
+    ck_assert_msg(memcmp(pages[0], pages[1], bytes) != 0, "nothing was appended");
+    free(got);
+    free(apart);
+    free(pages[0]);
+    free(pages[1]);
+    emu_free(norm);
+    emu_free(table);
+    drop_history(&h);
+}
+END_TEST
+
 /* ---- invariance ----------------------------------------------------------------------------- */
 
 /* A prompt in any chunks, beside anything: the same bits. */
@@ -496,6 +587,7 @@ int main(void)
     tcase_add_loop_test(t, mixed_steps_meet_the_oracle, 0, N_SHAPES);
     tcase_add_loop_test(t, splits_merge_in_order, 0, 7);
     tcase_add_loop_test(t, chunks_and_company_change_no_bit, 0, 5);
+    tcase_add_loop_test(t, rows_are_turned_on_the_way, 0, 4);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

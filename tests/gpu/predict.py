@@ -287,17 +287,22 @@ class Step:
         label = f"small_kernel<{MODEL['head']},1>"
         shared = 4 * 64 * (2 * MODEL["head"] + 16)
         one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
+        chain = 0
+        if self.turned:  # its row's heads of q, k and v, as rope_kernel has them; their read, and a write before the tile's
+            group = MODEL["heads"] // MODEL["kv"]
+            one, three = (n + (group + 2) * self.work("rope_kernel", "a head of 128") for n in (one, three))
+            chain = 3 * ASSUMED["trip_us"]
         splits = -(-self.len // 512)
         items = self.rows * MODEL["kv"] * splits
         tiles = min(self.len, 512) // 64
         work = one + (tiles - 1) * (three - one) / 2
         bytes_ = self.rows * self.len * MODEL["kv"] * MODEL["head"] * 4
         if splits == 1:
-            return self.launch(label, items, 32, work, bytes_, shared)
-        work += self.work(label, "1 tiles, 2 splits merged") - one  # the first two of a merge, in every item
+            return self.launch(label, items, 32, work, bytes_, shared, chain)
+        work += self.work(label, "1 tiles, 2 splits merged") - self.work(label, "1 tiles")  # the first two of a merge, in every item
         sums = 2 * self.rows * MODEL["heads"] * splits * MODEL["head"] * 4  # written and read
         trips = 3 + splits  # the ticket and its answer, the maxima, then split after split
-        return self.launch(label, items, 32, work, bytes_ + sums, shared, chain_us=trips * ASSUMED["trip_us"])
+        return self.launch(label, items, 32, work, bytes_ + sums, shared, chain + trips * ASSUMED["trip_us"])
 
     def large_kernel(self):
         label = f"large_kernel<{MODEL['head']},1>"
@@ -318,6 +323,7 @@ class Step:
     def total(self, names):
         """Of the whole step, whose layers have the launches `names`: ms, and those of its bytes or products alone."""
         us, names = 0, list(names)
+        self.turned = "rope_kernel" not in names  # attention does it on the way
         while names:
             main = names.pop(0)
             if main.startswith("~"):  # a branch, and what it runs beside

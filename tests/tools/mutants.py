@@ -1030,8 +1030,20 @@ _rule("experts.cost", "engine/sched/cost.c",
       "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 + 0 * top_k : 1;",
       "engine.test_cost", "a step costs the experts that its rows take together")
 _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
-      "if (state[0] == -INFINITY && all_m == -INFINITY) continue;", "",
+      "if (m == -INFINITY) continue; /* nobody wrote sums */", "",
       "emu.test_attend", "sums of a split that no row sees are not read")
+_rule("cuda.ticket-again", "engine/cuda/attend.cu",
+      "if (last) *ticket = 0; /* for the next layer */", "",
+      "emu.test_attend", "a merge leaves its ticket at zero for the next layer")
+_rule("cuda.turned-on-the-way", "engine/cuda/attend.cu",
+      "t->q_norm, t->cos + at, t->sin + at,", "NULL, t->cos + at, t->sin + at,",
+      "emu.test_attend", "attention turns a row as the launch for it does")
+_rule("cuda.shrink-joined", "engine/cuda/linear.c",
+      "    if (shrunk && !CU(be, cudaStreamWaitEvent(cu->stream, cu->joined, 0))) return;\n", "",
+      "emu.test_graphs", "expand waits for the shrink beside the product")
+_rule("cuda.gate-of-a-column", "engine/cuda/products/gemm.cu",
+      "put_gated(a, row, col, sum[nt][i], sum[nt][2 + i]);", "put_gated(a, row, col, sum[nt][2 + i], sum[nt][i]);",
+      "emu.test_gemm", "a product that gates gives what the product and the gate give")
 _rule("cuda.in-place", "engine/cuda/linear.c",
       "half && out != x && cu->experts.n == 0;", "half && cu->experts.n == 0;",
       "emu.test_golden", "a norm in place leaves f32 for the stream")
@@ -1087,7 +1099,7 @@ _rule("cuda.mask-of-own-vocabulary", "engine/cuda/draw.c",
 _rule("cuda.columns-of-the-matrix", "engine/cuda/sgmv_inside.h",
       "if (m->d_out > 0 && m->d_out < out->d_out) out->d_out = m->d_out;", "",
       "emu.test_sgmv", "LoRA on an output layer reads no more columns than it has")
-_rule("cuda.pairs", "engine/cuda/rows.cu",
+_rule("cuda.pairs", "engine/cuda/turn.h",
       "int at = a->pairs ? 2 * i : i", "int at = i",
       "emu.test_rows", "the device turns neighbours where the table says so")
 _rule("rope.yarn-ramp", "engine/model/rope.c",
