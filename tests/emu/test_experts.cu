@@ -2,7 +2,6 @@
  * routes of every kind, all tiles, types and widths; each row against itself in other company, bit
  * for bit; and the chunks of adapted slots. */
 #include "engine/cuda/experts.h"
-#include "engine/cuda/products/gemm.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 

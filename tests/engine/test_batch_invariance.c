@@ -398,7 +398,7 @@ static void together(const client *ref, const char *dir, const setting *st, sche
 
 static const char *const models[] = {"fixtures/models/llama-bf16", "fixtures/models/qwen3-f32",
                                      "fixtures/models/mistral-bf16",
-                                     "fixtures/families/models/mixtral"};
+                                     "fixtures/families/models/olmoe"};
 enum { N_MODELS = sizeof models / sizeof(*models) };
 #ifdef CONFORM_EMULATED
 enum { MODELS_FROM = 2 }; /* has a sliding window */

@@ -1065,6 +1065,9 @@ _rule("cuda.experts-chunks", "engine/cuda/experts.cu",
 _rule("cuda.experts-layer", "engine/cuda/experts.c",
       "    c.layer = layer;", "    c.layer = 0 * layer;",
       "emu.test_golden", "adapters on experts are those of the layer")
+_rule("cuda.experts-pieces", "engine/cuda/experts.c",
+      "        c.x = x + before;", "        c.x = x;",
+      "emu.test_batch_invariance", "rows that go through experts later are their own")
 _rule("cuda.mlp-of-a-layer", "engine/cuda/adapter.c",
       "[PROJ_UP] = cu->mlp[l],", "[PROJ_UP] = cu->mlp[0],",
       "emu.test_golden", "LoRA has as many columns as its layer's MLP is wide")
