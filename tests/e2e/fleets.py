@@ -13,7 +13,7 @@ import threading
 import time
 
 from harness import BUILD, DEMO, Server, until
-from postgres import Pooler, Postgres, Wire
+from postgres import CLOCK, Pooler, Postgres, Wire
 
 
 def lorad(*args):
@@ -147,6 +147,10 @@ class Fleet:
         time.sleep(rng.uniform(0.05, 0.6))
         wire.mend()
 
+    def step_clock(self, rng):
+        """PostgreSQL's, back and forth by up to a minute: buckets may be full too early, budgets of a day may not."""
+        self.postgres.step(rng.choice((-1, 1)) * rng.randrange(20, 60) if not self.postgres.ahead else -self.postgres.ahead)
+
     def nothing(self, _):
         time.sleep(0.1)
 
@@ -193,27 +197,36 @@ class Load:
         self.join()
 
 
-def budget_trial(fleet, name, happen, rng, limit=1500, workers=4, nodes=None):
-    """What of a day's budget was used by all nodes; never more than it."""
-    key = fleet.tenant(name, tokens_per_day=limit)
-    load = Load(fleet, key, workers, nodes)
-    until(lambda: len(load.answers) > 2 * workers)
+def budget_trials(fleet, names, happen, rng, limit=1500, workers=4, nodes=None):
+    """What of each day's budget was used by all nodes, with one event for all; never more than it."""
+    loads = [Load(fleet, fleet.tenant(name, tokens_per_day=limit), workers, nodes) for name in names]
+    for load in loads:
+        until(lambda: len(load.answers) > 2 * workers)
     happen(rng)
-    load.join()
+    for load in loads:
+        load.join()
     for node in fleet.nodes:
         until(lambda: node.metrics()["lorad_fleet_away_seconds"] == 0)
     fleet.books_agree()
-    for node in fleet.nodes:
-        requests, used = fleet.usage(node, name)
-        assert 0 < used <= fleet.granted(name) <= limit, (name, happen.__name__, used, limit)
-    return used / limit
+    shares = []
+    for name in names:
+        for node in fleet.nodes:
+            requests, used = fleet.usage(node, name)
+            assert 0 < used <= fleet.granted(name) <= limit, (name, happen.__name__, used, limit)
+        shares.append(used / limit)
+    return shares
 
 
-def trials(fleet, n, seed=1, limit=700):
-    """n of them, kinds in turns: which share of each budget was used."""
+def budget_trial(fleet, name, happen, rng, limit=1500, workers=4, nodes=None):
+    return budget_trials(fleet, [name], happen, rng, limit, workers, nodes)[0]
+
+
+def trials(fleet, n, seed=1, limit=700, together=1):
+    """n events of all kinds in turns, each in the middle of so many budgets: which share of each was used."""
     rng = random.Random(seed)
-    kinds = [fleet.kill_node, fleet.kill_database, fleet.cut_wire, fleet.hold_wire]
-    return [budget_trial(fleet, f"trial-{seed}-{i}", kinds[i % 4], rng, limit) for i in range(n)]
+    kinds = [fleet.kill_node, fleet.kill_database, fleet.cut_wire, fleet.hold_wire] + ([fleet.step_clock] if CLOCK else [])
+    return sum((budget_trials(fleet, [f"trial-{seed}-{i}-{k}" for k in range(together)], kinds[i % len(kinds)], rng, limit,
+                              workers=4 if together == 1 else 1) for i in range(n)), [])
 
 
 class Stream(threading.Thread):

@@ -12,6 +12,7 @@ import threading
 
 from harness import free_port, until
 
+CLOCK = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")  # Debian: faketime
 PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
 
 
@@ -30,6 +31,8 @@ class Postgres:
         self.port, self.process = free_port(), None
         self.log = open(self.dir.with_suffix(".log"), "ab")
         self.become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        self.clock, self.ahead = self.dir.with_suffix(".clock"), 0
+        self.clock.write_text("+0")
         if self.become:
             shutil.chown(self.dir, "postgres")
         self.program("initdb", "-D", self.dir, "-A", "trust", "-U", "lorad", "-N")
@@ -48,8 +51,10 @@ class Postgres:
 
     def answers(self):
         if not self.process or self.process.poll() is not None:
+            clock = ["env", f"LD_PRELOAD={CLOCK[0]}", f"FAKETIME_TIMESTAMP_FILE={self.clock}", "FAKETIME_NO_CACHE=1",
+                     "FAKETIME_DONT_FAKE_MONOTONIC=1"] if CLOCK else []
             self.process = subprocess.Popen(
-                [*self.become, f"{PROGRAMS[-1]}/postgres", "-D", self.dir, "-p", str(self.port), "-h", "127.0.0.1", "-k", "",
+                [*self.become, *clock, f"{PROGRAMS[-1]}/postgres", "-D", self.dir, "-p", str(self.port), "-h", "127.0.0.1", "-k", "",
                  "-F"], cwd="/", stdout=self.log, stderr=self.log)
         ready = [f"{PROGRAMS[-1]}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(ready).returncode == 0
@@ -60,6 +65,13 @@ class Postgres:
         os.kill(pid, sig)
         self.process.wait()
 
+    def step(self, seconds):
+        """Its clock, by so much, at once. Without Debian's faketime there is none to step."""
+        self.ahead += seconds
+        new = self.clock.with_suffix(".new")
+        new.write_text(f"{self.ahead:+d}")
+        new.replace(self.clock)  # whoever reads it reads all of it
+
     def sql(self, text, database="fleet"):
         return self.program("psql", "-h", "127.0.0.1", "-p", self.port, "-U", "lorad", "-d", database, "-Atqc", text)
 
@@ -69,6 +81,7 @@ class Postgres:
         self.log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
         self.dir.with_suffix(".log").unlink(missing_ok=True)
+        self.clock.unlink(missing_ok=True)
 
 
 POOLER = shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")

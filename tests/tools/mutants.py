@@ -45,7 +45,7 @@ _rule("first.template-host", "gateway/fetch/source.c",
       "e2e.test_first_request", "no name chooses a template's host")
 
 _rule("aliases.not-of-the-deleted", "storage/adapter_rows.c",
-      "if (goes && is_unnamed(db, c->id, e)) return e->code;", "if (goes && !is_unnamed) return e->code;",
+      "if (goes && is_unnamed(db, c->id, e)) return e->code;", "if (goes && is_unnamed(db, 0, e)) return e->code;",
       "adapters.test_registry", "no version goes that another node has just pointed an alias at")
 
 # ---- streams that are resumed ------------------------------------------------------------------

@@ -23,7 +23,7 @@ def a_budget_is_spent_and_not_more(fleet):
 
 
 def whatever_happens(fleet):
-    shares = fleets.trials(fleet, 12)
+    shares = fleets.trials(fleet, 10)
     print(f"    used: {min(shares):.3f} at least")
 
 
