@@ -37,7 +37,8 @@ if(LORAD_CUDA)
     endforeach()
     set(LORAD_NVCC_FLAGS -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR}
         -Xcompiler=-Wall,-Wextra,-fPIC -Werror=all-warnings -gencode "arch=compute_${least},code=[${code}]")
-    file(GLOB cuda_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu ${PROJECT_SOURCE_DIR}/engine/cuda/products/*.cu)
+    file(GLOB cuda_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu ${PROJECT_SOURCE_DIR}/engine/cuda/products/*.cu
+     ${PROJECT_SOURCE_DIR}/engine/cuda/rows/*.cu)
     set(cuda_obj)
     foreach(f IN LISTS cuda_src)
         get_filename_component(name ${f} NAME_WE)

@@ -22,7 +22,8 @@ function(emu_target name)
         CXX_STANDARD 20)
 endfunction()
 
-file(GLOB emu_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu ${PROJECT_SOURCE_DIR}/engine/cuda/products/*.cu)
+file(GLOB emu_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu ${PROJECT_SOURCE_DIR}/engine/cuda/products/*.cu
+     ${PROJECT_SOURCE_DIR}/engine/cuda/rows/*.cu)
 if(emu_src)
     add_library(emu_kernels STATIC ${emu_src})
     emu_target(emu_kernels ${emu_src})

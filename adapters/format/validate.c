@@ -70,7 +70,7 @@ static uint32_t bits_at(const uint8_t *p, size_t i, dtype type)
     return v;
 }
 
-/* Are any of n values?  Eight bytes at once: what `add` carries into a value's highest bit is bad. */
+/* Are any of n values?  Eight bytes at once: what `add` carries to a value's highest bit is bad. */
 static bool any_bad(const uint8_t *p, size_t n, dtype type)
 {
     const uint64_t halves = 0x0001000100010001ULL, words = 0x0000000100000001ULL;

@@ -27,7 +27,7 @@
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
-#include "engine/cuda/turn.h"
+#include "engine/cuda/rows/turn.h"
 
 enum {
     WARP = 32,

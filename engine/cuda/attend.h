@@ -4,9 +4,9 @@
  * The keys of a row are cut at absolute positions: splits of CU_SPLIT_TOKENS, tiles of
  * CU_TILE_TOKENS inside them.  A split is summed alone, tile after tile; then splits are merged in
  * ascending order.  Small sequences (decode) do a split per block, and the last block to end merges
- * them; long chunks walk all their splits in one block and merge on the way, with the same operations in
- * the same order.  So a row has the same bits in both, whatever its chunk, its neighbours, its
- * pages.  (Of the CUDA backend; not the CPU's bits.)
+ * them; long chunks walk all their splits in one block and merge on the way, with the same
+ * operations in the same order.  So a row has the same bits in both, whatever its chunk, its
+ * neighbours, its pages.  (Of the CUDA backend; not the CPU's bits.)
  *
  * "Packed rows" of a sequence and a kv head: the group = n_head / n_kv_head query heads of every
  * row, p = row_in_seq * group + head_in_group.  They share each read of K and V.
@@ -24,8 +24,8 @@
 #include <cuda_runtime.h>
 
 #include "engine/cuda/attend_plan.h"
-#include "engine/cuda/kv.h"
-#include "engine/cuda/rows.h"
+#include "engine/cuda/rows/kv.h"
+#include "engine/cuda/rows/rows.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,8 +51,8 @@ typedef struct cu_attend_args {
     float *partial_out;   /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
     float *partial_state; /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
     uint32_t *ticket;     /* [max_partial][n_kv_head], zero before a call and after it */
-    /* With turn.k: what cu_rope_append() would do is done on the way.  q as it comes from the product
-     * (turn.q is not read), K and V of each row not yet in its pages.  Only where
+    /* With turn.k: what cu_rope_append() would do is done on the way.  q as it comes from the
+     * product (turn.q is not read), K and V of each row not yet in its pages.  Only where
      * cu_attend_turns(), and every sequence has one row. */
     cu_rope_args turn;
     int grid_small, grid_large; /* blocks; 0: that launch is left out; see cu_attend_grid() */

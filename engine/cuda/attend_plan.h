@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/cuda/kv.h"
+#include "engine/cuda/rows/kv.h"
 #include "engine/step.h"
 
 #ifdef __cplusplus

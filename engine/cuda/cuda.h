@@ -33,11 +33,11 @@
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
 #include "engine/cuda/experts.h"
-#include "engine/cuda/kv.h"
 #include "engine/cuda/products/codes.h"
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/norms.h"
-#include "engine/cuda/rows.h"
+#include "engine/cuda/rows/kv.h"
+#include "engine/cuda/rows/rows.h"
 #include "engine/cuda/sample.h"
 #include "engine/cuda/sgmv.h"
 

@@ -77,9 +77,9 @@ cudaError_t cu_sgmv_shrink(cudaStream_t stream, const sgmv_args *args);
 cudaError_t cu_sgmv_expand(cudaStream_t stream, const sgmv_args *args);
 
 /* The same for chunks of 8 rows and two outputs of as many columns, all rows of the list, and then
- * out16[row][col] = silu(out[0]) * out[1], or gelu's by tanh, rounded to bf16; the outputs themselves
- * are not written.  out16 [n_rows][d_out], 8-byte aligned; BF16, d_out and the strides of `in`
- * multiples of 4, `in` 16-byte aligned. */
+ * out16[row][col] = silu(out[0]) * out[1], or gelu's by tanh, rounded to bf16; the outputs
+ * themselves are not written.  out16 [n_rows][d_out], 8-byte aligned; BF16, d_out and the strides
+ * of `in` multiples of 4, `in` 16-byte aligned. */
 cudaError_t cu_sgmv_expand_gated(cudaStream_t stream, const sgmv_args *args, uint16_t *out16,
                                  bool gelu);
 

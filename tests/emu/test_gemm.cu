@@ -3,7 +3,7 @@
  * and whole, few rows and many; and each row against itself in products of every size, bit for
  * bit. */
 #include "engine/cuda/products/gemm.h"
-#include "engine/cuda/rows.h"
+#include "engine/cuda/rows/rows.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 

@@ -1,5 +1,6 @@
-/* test_rows.cu -- engine/cuda/rows.cu against f64, and each row against itself in other company. */
-#include "engine/cuda/rows.h"
+/* test_rows.cu -- engine/cuda/rows/rows.cu against f64, and each row against itself in other
+ * company. */
+#include "engine/cuda/rows/rows.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 

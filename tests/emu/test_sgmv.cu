@@ -12,7 +12,7 @@
 #include <check.h>
 
 #include "engine/base/halves.h"
-#include "engine/cuda/rows.h"
+#include "engine/cuda/rows/rows.h"
 #include "engine/cuda/sgmv.h"
 #include "tests/emu/emu.h"
 #include "tests/run_suite.h"

@@ -86,8 +86,9 @@ engine/sample: engine/base/exp.h engine/base/heap.h
 engine: engine/sample/sampler.h engine/base
 engine/cpu: engine engine/base
 engine/cpu/experts: engine/cpu engine/base/round.h
-engine/cuda: engine engine/sample/sampler.h engine/base engine/cuda/products
+engine/cuda: engine engine/sample/sampler.h engine/base engine/cuda/products engine/cuda/rows
 engine/cuda/products: engine engine/base
+engine/cuda/rows: engine engine/cuda/products
 engine/model: engine engine/files engine/sample/bars.h engine/sample/pooling.h engine/base
 engine/memory: engine engine/base
 engine/watch: engine/base
@@ -137,7 +138,7 @@ tests/adapters/store: tests/storage/smalldisk.h
 tests/engine/cpu: engine/model/quantise.h
 tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
 tests/e2e: engine/backend.h engine/text tests/emu/cuda_rt/emu_rt.h
-tests/emu: engine/base engine/cuda engine/cuda/products
+tests/emu: engine/base engine/cuda engine/cuda/products engine/cuda/rows
 tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine
 tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h

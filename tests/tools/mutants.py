@@ -1041,7 +1041,7 @@ _rule("cuda.turned-on-the-way", "engine/cuda/attend.cu",
 _rule("cuda.shrink-joined", "engine/cuda/linear.c",
       "    if (shrunk && !CU(be, cudaStreamWaitEvent(cu->stream, cu->joined, 0))) return;\n", "",
       "emu.test_graphs", "expand waits for the shrink beside the product")
-_rule("cuda.gate-of-a-column", "engine/cuda/products/gemm.cu",
+_rule("cuda.gate-of-a-column", "engine/cuda/products/gemm_inside.h",
       "put_gated(a, row, col, sum[nt][i], sum[nt][2 + i]);", "put_gated(a, row, col, sum[nt][2 + i], sum[nt][i]);",
       "emu.test_gemm", "a product that gates gives what the product and the gate give")
 _rule("cuda.in-place", "engine/cuda/linear.c",
@@ -1081,7 +1081,7 @@ _rule("cuda.chunked-windows", "engine/cuda/attend.cu",
 _rule("cuda.part-norms", "engine/cuda/linear.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")
-_rule("cuda.own-rows", "engine/cuda/rows.cu",
+_rule("cuda.own-rows", "engine/cuda/rows/rows.cu",
       "        if (own >= 0) {", "        if (own > 0) {",
       "emu.test_rows", "a token's row of the adapter goes over the table's on a device")
 _rule("cuda.codes-low", "engine/cuda/products/gemm_codes.cu",
@@ -1102,7 +1102,7 @@ _rule("cuda.mask-of-own-vocabulary", "engine/cuda/draw.c",
 _rule("cuda.columns-of-the-matrix", "engine/cuda/sgmv_inside.h",
       "if (m->d_out > 0 && m->d_out < out->d_out) out->d_out = m->d_out;", "",
       "emu.test_sgmv", "LoRA on an output layer reads no more columns than it has")
-_rule("cuda.pairs", "engine/cuda/turn.h",
+_rule("cuda.pairs", "engine/cuda/rows/turn.h",
       "int at = a->pairs ? 2 * i : i", "int at = i",
       "emu.test_rows", "the device turns neighbours where the table says so")
 _rule("rope.yarn-ramp", "engine/model/rope.c",

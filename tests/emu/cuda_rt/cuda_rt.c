@@ -8,8 +8,9 @@
  * A graph is the operations that were captured, each with the arguments
  * it had then (kernels': their bytes), and a launch performs them again: what hung on the
  * host at capture stays as it was.  Each stream that took part is a lane of it; what another lane
- * does runs as late as it may, as early, or by the seed, as $EMU_EAGER has it.  While a thread captures, its calls that wait, allocate or free
- * spoil the capture, as CUDA has it for what it calls unsafe.
+ * does runs as late as it may, as early, or by the seed, as $EMU_EAGER has it.  While a thread
+ * captures, its calls that wait, allocate or free spoil the capture, as CUDA has it for what it
+ * calls unsafe.
  *
  * A fault is sticky, as on a device: every call answers it until
  * cudaDeviceReset(), which frees all memory.

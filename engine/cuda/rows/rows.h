@@ -19,7 +19,7 @@
 
 #include <cuda_runtime.h>
 
-#include "engine/cuda/kv.h"
+#include "engine/cuda/rows/kv.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,12 +5,12 @@
  *
  * Held to its oracle by tests/emu/test_rows.cu.
  */
-#include "engine/cuda/rows.h"
+#include "engine/cuda/rows/rows.h"
 
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
-#include "engine/cuda/turn.h"
+#include "engine/cuda/rows/turn.h"
 
 enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535, NORM_THREADS = 1024 };
 
@@ -173,7 +173,7 @@ __device__ static __forceinline__ void store_4_bf16(uint16_t *row, const float *
 }
 
 /* One row of four values at a time; grid: rows.  WHOLE: rows begin on 16 bytes and a thread has one
- * four, which it keeps; else it reads again what it read (or wrote) itself: no barrier is needed. */
+ * four, which it keeps; else it reads again what it read (or wrote) itself: no barrier needed. */
 template <bool WHOLE>
 __global__ __launch_bounds__(NORM_THREADS) void rms_norm_kernel(cu_rms_norm_args a)
 {
