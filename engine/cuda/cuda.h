@@ -5,13 +5,13 @@
  *     blas.c      the base's products (blas.h)
  *     linear.c    weights, fused groups, be_linear, be_logits
  *     experts.c   be_experts(): memory, launches, tables of adapters on experts
- *     codes.c     quantised matrices as their kernels read them
+ *     products/   matrix products; codes.c: quantised matrices as their kernels read them
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
  *     step.c      what a step tells the kernels: one pinned block, one copy
  *     graph.c     decode steps recorded and replayed
  *     draw.c      sampling: rules and lists up, a few bytes a row back
  *     kv.c        KV pages, rope_append, attend
- *     *.cu        kernels, behind C functions that launch them (rows.h, norms.h, ...)
+ *     rows/, *.cu kernels, behind C functions that launch them (rows.h, norms.h, ...)
  *
  * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
  *

@@ -15,8 +15,8 @@
  *
  * Threads: any; no state.
  */
-#ifndef ENGINE_CUDA_CODES_H
-#define ENGINE_CUDA_CODES_H
+#ifndef ENGINE_CUDA_PRODUCTS_CODES_H
+#define ENGINE_CUDA_PRODUCTS_CODES_H
 
 #include "engine/cuda/products/form.h"
 #include "engine/weight_source.h"

@@ -7,8 +7,8 @@
  * `stride` bytes apart, in any order; rows of two-byte values begin on 16 bytes where head_dim is a
  * multiple of 8 (asked by the tensor-core path).
  */
-#ifndef ENGINE_CUDA_KV_H
-#define ENGINE_CUDA_KV_H
+#ifndef ENGINE_CUDA_ROWS_KV_H
+#define ENGINE_CUDA_ROWS_KV_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -10,8 +10,8 @@
  * Alignment: rows of activations begin on 16 bytes (dim and strides multiples of 4; the scalar
  * paths take the rest).  Held to f64 oracles by tests/emu/test_rows.cu.
  */
-#ifndef ENGINE_CUDA_ROWS_H
-#define ENGINE_CUDA_ROWS_H
+#ifndef ENGINE_CUDA_ROWS_ROWS_H
+#define ENGINE_CUDA_ROWS_ROWS_H
 
 #include <stdbool.h>
 #include <stddef.h>

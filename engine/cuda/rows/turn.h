@@ -1,7 +1,7 @@
 /* turn.h -- rotary positions of one head, and its values as pages hold them, for the kernels that
  * do so (rows.cu, attend.cu).  For .cu files only. */
-#ifndef ENGINE_CUDA_TURN_H
-#define ENGINE_CUDA_TURN_H
+#ifndef ENGINE_CUDA_ROWS_TURN_H
+#define ENGINE_CUDA_ROWS_TURN_H
 
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
