@@ -103,17 +103,19 @@ bool completion_resume(completion *c)
     return strcmp(text, "new") == 0 ? give_ticket(c) : use_ticket(c, text);
 }
 
-int completion_tokens(const choice *ch)
+/* Tokens of the answer so far, the same whenever it is made. */
+static int tokens_of(const choice *ch)
 {
     return ch->n_taken - ch->n_beyond;
 }
 
 bool completion_at_seam(const completion *c, const choice *ch)
 {
-    return c->numbered && !c->past_seam && completion_tokens(ch) == c->resume_after;
+    return c->numbered && !c->past_seam && tokens_of(ch) == c->resume_after;
 }
 
-bool completion_number(completion *c, int n)
+/* Begins an event with its number, where events have some; false: the client has it. */
+static bool begin_event(completion *c, int n)
 {
     char line[32];
     if (!c->numbered) return true;
@@ -237,8 +239,8 @@ static void add_chunk(completion *c, choice *ch, const char *text, size_t len, b
         c->door->say(c->door_state, &c->out, &oc);
         return;
     }
-    int tokens = completion_tokens(ch);
-    if (!completion_number(c, first ? 0 : ch->finish ? tokens + 1 : tokens)) return;
+    int tokens = tokens_of(ch);
+    if (!begin_event(c, first ? 0 : ch->finish ? tokens + 1 : tokens)) return;
     if (c->rq.continuous_usage) completion_usage(c, &u);
     openai_write_chunk(&c->out, &h, &oc, c->rq.continuous_usage ? &u : NULL, c->rq.include_usage);
 }
@@ -320,7 +322,7 @@ static void compose_end(completion *c)
 {
     for (int i = 0; i < c->n_choices && completion_open_stream(c); i++)
         completion_add_news(c, &c->choices[i]);
-    if (c->rq.include_usage && completion_number(c, completion_tokens(&c->choices[0]) + 2)) {
+    if (c->rq.include_usage && begin_event(c, tokens_of(&c->choices[0]) + 2)) {
         openai_head h;
         openai_usage u;
         head_of(c, &h);

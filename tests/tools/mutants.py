@@ -51,7 +51,7 @@ _rule("aliases.not-of-the-deleted", "storage/adapter_rows.c",
 # ---- streams that are resumed ------------------------------------------------------------------
 
 _rule("resume.seam", "gateway/openai/completion_answer.c",
-      "return c->numbered && !c->past_seam && completion_tokens(ch) == c->resume_after;", "return c->numbered && c->past_seam && !ch;",
+      "return c->numbered && !c->past_seam && tokens_of(ch) == c->resume_after;", "return c->numbered && c->past_seam && !ch;",
       "e2e.test_resume", "a resumed stream begins behind the tokens that the client has")
 _rule("resume.own-tenant", "gateway/move/ticket.c",
       '(unsigned long long)tenant_id', '(unsigned long long)(tenant_id ? 1 : 0)',
