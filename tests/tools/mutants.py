@@ -1085,11 +1085,11 @@ _rule("cuda.own-rows", "engine/cuda/rows/rows.cu",
       "        if (own >= 0) {", "        if (own > 0) {",
       "emu.test_rows", "a token's row of the adapter goes over the table's on a device")
 _rule("cuda.codes-low", "engine/cuda/products/gemm_codes.cu",
-      "s.low = low | low >> 16;", "s.low = 0;",
+      "s.low = low | low >> 16;", "s.low = low & 1;",
       "emu.test_codes", "an F16 scale is not cut to a BF16")
-_rule("cuda.codes-tail", "engine/cuda/products/gemm_codes.cu",
-      "bool in = WHOLE || STEP * i + 8 * q < left;", "bool in = true;",
-      "emu.test_codes", "what lies behind a row's last k is not multiplied")
+_rule("cuda.codes-zero", "engine/cuda/products/gemm_codes.cu",
+      "record >> 16 & 0x1FU", "record >> 16 & 0xFU",
+      "emu.test_codes", "zero points go up to 16")
 _rule("cuda.codes-of-doubles", "engine/cuda/products/codes.c",
       "if (!bf16) c->form = (gemm_form)(c->form + 1);", "",
       "emu.test_codes", "scales that BF16 has not are kept as they are")
