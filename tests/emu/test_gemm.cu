@@ -179,8 +179,8 @@ START_TEST(columns_go_to_their_places)
         bed b;
         bed_open(&b, &shapes[_i]);
         float *want = run(&b, 0, counts[i], true);
-        gemm_args a = {b.sh->type, b.w,     b.x,       NULL,    NULL,      NULL, NULL,
-                       b.sh->n,    b.sh->k, counts[i], b.sh->n, b.scratch, N_SM, {}};
+        gemm_args a = {b.sh->type, b.w,       b.x,     NULL,      NULL, NULL, NULL, b.sh->n,
+                       b.sh->k,    counts[i], b.sh->n, b.scratch, N_SM, {},   NULL, false};
         check_places(&a, want);
         free(want);
         bed_close(&b);
