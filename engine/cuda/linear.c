@@ -503,13 +503,6 @@ static void forget_alias(cuda_state *cu, const float *y)
         if (cu->alias[i].asked == y) cu->alias[i] = cu->alias[--cu->n_alias];
 }
 
-/* A result is where it was asked for. */
-static void forget_alias(cuda_state *cu, const float *y)
-{
-    for (int i = 0; i < cu->n_alias; i++)
-        if (cu->alias[i].asked == y) cu->alias[i] = cu->alias[--cu->n_alias];
-}
-
 /* A product each. */
 static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int n_out, int layer,
                          linear_rest rest)
