@@ -17,13 +17,13 @@ typedef struct {
 /* Of one chunk and of several, the last block whole or not, scales for a row, for a block and for
  * less; columns that fill no panel. */
 static const shape shapes[] = {
-    {GEMM_E4M3, 64, 144, 144, false, false},    {GEMM_E4M3, 88, 1280, 128, false, true},
-    {GEMM_E4M3_F32, 40, 144, 16, false, false}, {GEMM_E4M3_F32, 72, 1160, 1160, false, true},
-    {GEMM_I8, 100, 2176, 2176, false, true},    {GEMM_I8, 24, 256, 32, false, false},
-    {GEMM_I8_F32, 130, 1056, 32, false, true},  {GEMM_I4, 64, 1152, 128, true, true},
+    {GEMM_E4M3, 64, 144, 144, false, false},    {GEMM_E4M3, 88, 2304, 128, false, true},
+    {GEMM_E4M3_F32, 40, 144, 16, false, false}, {GEMM_E4M3_F32, 72, 2184, 2184, false, true},
+    {GEMM_I8, 100, 4224, 4224, false, true},    {GEMM_I8, 24, 256, 32, false, false},
+    {GEMM_I8_F32, 130, 2080, 32, false, true},  {GEMM_I4, 64, 2176, 128, true, true},
     {GEMM_I4, 50, 144, 16, true, false},        {GEMM_I4, 600, 64, 32, false, false},
-    {GEMM_I4_F16, 96, 1024, 128, true, false},  {GEMM_I4_F16, 80, 1312, 32, false, true},
-    {GEMM_I4_F16, 33, 1032, 1032, true, true},
+    {GEMM_I4_F16, 96, 1024, 128, true, false},  {GEMM_I4_F16, 80, 2336, 32, false, true},
+    {GEMM_I4_F16, 33, 2056, 2056, true, true},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 

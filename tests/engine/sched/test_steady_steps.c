@@ -75,8 +75,9 @@ enum {
     RANK = 8,
     MAX_ROWS = 64,
     MAX_SEQS = 8,
-    CONTEXT = 128,
-    NEW = 100,
+    CONTEXT = 1024,
+    NEW =
+        1000, /* all are cancelled: nobody ends by itself where this thread gets no turn for a while */
     WARM = 30,
     MEASURED = 20
 };
@@ -215,7 +216,7 @@ static sched *open_engine(const lora_source *source)
                        .max_queued = 100,
                        .max_context = CONTEXT,
                        .max_logits = MAX_SEQS + SCHED_SCORE_ROWS,
-                       .kv_bytes = 128 * be_kv_page_bytes(be, &sh),
+                       .kv_bytes = MAX_SEQS * 72 * be_kv_page_bytes(be, &sh),
                        .prefix_cache = true,
                        .n_class = 1,
                        .classes = {{.name = "only"}}};
