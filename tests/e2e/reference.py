@@ -173,6 +173,14 @@ def metaspace(scheme, split, decoder=None):
     return how
 
 
+def looks_back(s):
+    s["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"(?<=[a-z])\d+|(?<!x) ?\w|\s+|[^\s\w]+|."
+
+
+def no_decoder(s):
+    s["decoder"] = None
+
+
 def no_strip(s):
     s["decoder"]["decoders"].pop()
 
@@ -199,9 +207,10 @@ def variants(r):
         out[f"{kind} + random tokens"] = (plain(kind, some), FRAGMENTS + [t["content"] for t in some])
     out["gpt2 add_prefix_space"] = (changed("gpt2", prefix_space), ["\na", "\tx"])
     out["qwen2 add_prefix_space behind its split"] = (changed("qwen2", prefix_pieces), [])
-    for name, how in (("the same split twice", two_splits), ("use_regex behind its split", split_twice), ("digits first", digits)):
+    for name, how in (("the same split twice", two_splits), ("use_regex behind its split", split_twice), ("digits first", digits), ("looks back", looks_back)):
         out[f"llama3 {name}"] = (changed("llama3", how), ["12345"])
     out["llama2 without Strip"] = (changed("llama2", no_strip), [])
+    out["llama2 without a decoder"] = (changed("llama2", no_decoder), [])
     out["llama2 NFC"] = (changed("llama2", nfc), [])
     for fuse in (True, False):
         out[f"llama2 without some bytes, fuse_unk {fuse}"] = (changed("llama2", unknown(fuse)), ["A", "AA", "é", "æ日"])
@@ -255,8 +264,8 @@ def last_split(s):
     s["pre_tokenizer"]["pretokenizers"].append(dict(s["pre_tokenizer"]["pretokenizers"][0]))
 
 
-def looks_back(s):
-    s["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?<=a)b"
+def looks_far_back(s):
+    s["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?<=a*)b"
 
 
 def other_id(s):
@@ -269,8 +278,8 @@ def same_normal(s):
 
 # What is refused: a kind, what is done to it, words of the sentence.
 REFUSED = [
-    ("llama3", last_split, "behind ByteLevel"), ("llama3", looks_back, "group of a kind"),
-    ("llama2", put(decoder=None), "decoder 'null'"), ("gpt2", put(decoder={"type": "Fuse"}), "ByteLevel"),
+    ("llama3", last_split, "behind ByteLevel"), ("llama3", looks_far_back, "look-behind at more"),
+    ("gpt2", put(decoder={"type": "Fuse"}), "ByteLevel"),
     ("llama3", put(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}), "ByteLevel"),
     ("llama2", put(decoder={"type": "Strip", "content": " ", "start": 1, "stop": 0}), "Strip"),
     ("llama2", put(decoder={"type": "Replace", "pattern": {"String": "_"}, "content": " "}), "Replace"),

@@ -265,7 +265,7 @@ ROUTES = [  # method and path as in gateway/route.c
     operation("GET", "/v1/stacks/{name}", "Stacks", errors=[404]),
     operation("DELETE", "/v1/stacks/{name}", "StackDeleted", errors=[404]),
     operation("GET", "/v1/source_credentials", "SourceCredentialsList"),
-    operation("PUT", "/v1/source_credentials/{host}", "SourceCredentials", CREDENTIALS, errors=[400, 422, 429]),
+    operation("PUT", "/v1/source_credentials/{host}", "SourceCredentials", CREDENTIALS, errors=[400, 404, 422, 429]),
     operation("DELETE", "/v1/source_credentials/{host}", "SourceCredentialsDeleted", errors=[404]),
     operation("POST", "/v1/load_lora_adapter", None, LOAD, errors=WAYS),
     operation("POST", "/v1/unload_lora_adapter", None, UNLOAD, errors=WAYS),
