@@ -16,7 +16,7 @@ enum {
 };
 
 /* A token's share in its text's rates, and in those with which others begin. */
-static const double own_share = 1.0 / 12, common_share = 1.0 / 256;
+static const double own_share = 1.0 / 12, common_share = 1.0 / 64;
 /* The same for a draft model's: it is one model for all texts, and what is to be learnt of it costs
  * time. */
 static const double draft_share = 1.0 / 16;
