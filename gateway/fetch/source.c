@@ -269,6 +269,7 @@ bool source_file_url(const source *s, const char *file, char out[SOURCE_URL_MAX]
 bool source_of_template(const char *text, const char *name, char out[SOURCE_URL_MAX])
 {
     size_t n = 0;
+    out[0] = 0;
     for (const char *hole; *text && n < SOURCE_URL_MAX; text = hole) {
         hole = strstr(text, HOLE);
         int plain = hole ? (int)(hole - text) : (int)strlen(text);
@@ -280,7 +281,7 @@ bool source_of_template(const char *text, const char *name, char out[SOURCE_URL_
 
 err_code source_check_template(const char *text, const source_rules *r, err *e)
 {
-    char filled[SOURCE_URL_MAX];
+    char filled[SOURCE_URL_MAX] = "";
     source s;
     const char *first = strstr(text, "://"), *hole = strstr(text, HOLE);
     const char *end = first ? strchr(first + 3, '/') : NULL;
