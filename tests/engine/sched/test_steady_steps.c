@@ -76,8 +76,7 @@ enum {
     MAX_ROWS = 64,
     MAX_SEQS = 8,
     CONTEXT = 1024,
-    NEW =
-        1000, /* all are cancelled: nobody ends by itself where this thread gets no turn for a while */
+    NEW = 1000, /* all are cancelled: none ends by itself where this thread waits for a core */
     WARM = 30,
     MEASURED = 20
 };
