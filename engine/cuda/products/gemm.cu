@@ -11,18 +11,6 @@ enum { F32_WARPS = 8 };
 /* ---- few rows ----------------------------------------------------------------------------------
  * A warp: 16 columns of y (rows of w), 8 NT rows. */
 
-/* The weights of AT_ONCE steps from k0 on; zeros from `end` on, and where there is no column. */
-CU_INLINE void load_weights(uint4 *lo, uint4 *hi, const uint16_t *row_lo, const uint16_t *row_hi,
-                            int k0, int end, int q)
-{
-    CU_UNROLL
-    for (int i = 0; i < AT_ONCE; i++) {
-        int k = k0 + STEP * i + 8 * q;
-        lo[i] = row_lo && k < end ? cu_ldg16_once(row_lo + k) : zero16();
-        hi[i] = row_hi && k < end ? cu_ldg16_once(row_hi + k) : zero16();
-    }
-}
-
 /* acc = the sums of one chunk. */
 template <int NT, bool BF16>
 CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *row_lo,

@@ -1,10 +1,7 @@
 /* gemm_inside.h -- what the products of gemm.cu and gemm_codes.cu have in common, so that both sum
  * by the law of gemm.h: fragments, sums of split K, where results go, the loop over tiles.  For
  * these .cu files only.
- *
- * Names: g = lane / 4 and q = lane % 4 as in intrin.h.  A lane holds 8 consecutive k of row g; as
- * registers {x, y, z, w} they are k-pairs q and q + 4 of two mma: x and y of the first, z and w of
- * the second.  Weights and rows are permuted alike, so sums are over the same 32 k.
+ * Names: steps.h.
  */
 #ifndef ENGINE_CUDA_PRODUCTS_GEMM_INSIDE_H
 #define ENGINE_CUDA_PRODUCTS_GEMM_INSIDE_H
@@ -13,12 +10,10 @@
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/products/steps.h"
 
 enum {
-    SMALL_WARPS = 4,
     SMALL_COLS = SMALL_WARPS * 16, /* of a block */
-    STEP = 32,                     /* k of two mma */
-    AT_ONCE = 4,                   /* steps whose weights are on their way together */
     LARGE_THREADS = 256,
     TILE = 128,  /* rows and columns of a block of the large kernel */
     TILE_K = 64, /* k of a stage */
@@ -26,25 +21,6 @@ enum {
     STAGE_HALF = TILE * TILE_K,
     GROUP = 8, /* tiles of columns that are walked together: their weights stay in the cache */
 };
-
-template <bool BF16>
-CU_INLINE void mma32(float *d, uint4 lo, uint4 hi, uint4 x)
-{
-    uint32_t a0[4] = {lo.x, hi.x, lo.y, hi.y}, b0[2] = {x.x, x.y};
-    uint32_t a1[4] = {lo.z, hi.z, lo.w, hi.w}, b1[2] = {x.z, x.w};
-    if (BF16) {
-        cu_mma_bf16_k16(d, a0, b0);
-        cu_mma_bf16_k16(d, a1, b1);
-    } else {
-        cu_mma_f16_k16(d, a0, b0);
-        cu_mma_f16_k16(d, a1, b1);
-    }
-}
-
-CU_INLINE uint4 zero16()
-{
-    return make_uint4(0, 0, 0, 0);
-}
 
 CU_INLINE int chunks_of(int k)
 {

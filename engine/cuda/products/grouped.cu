@@ -8,11 +8,9 @@
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/products/steps.h"
 
 enum {
-    SMALL_WARPS = 4,
-    STEP = 32,   /* k of two mma */
-    AT_ONCE = 4, /* steps whose weights are on their way together */
     LARGE_THREADS = 256,
     TILE = GROUPED_MANY,
     TILE_K = 64, /* k of a stage */
@@ -20,25 +18,6 @@ enum {
     STAGE_HALF = TILE * TILE_K,
     PLAIN_WARPS = 8,
 };
-
-template <bool BF16>
-CU_INLINE void mma32(float *d, uint4 lo, uint4 hi, uint4 x)
-{
-    uint32_t a0[4] = {lo.x, hi.x, lo.y, hi.y}, b0[2] = {x.x, x.y};
-    uint32_t a1[4] = {lo.z, hi.z, lo.w, hi.w}, b1[2] = {x.z, x.w};
-    if (BF16) {
-        cu_mma_bf16_k16(d, a0, b0);
-        cu_mma_bf16_k16(d, a1, b1);
-    } else {
-        cu_mma_f16_k16(d, a0, b0);
-        cu_mma_f16_k16(d, a1, b1);
-    }
-}
-
-CU_INLINE uint4 zero16()
-{
-    return make_uint4(0, 0, 0, 0);
-}
 
 /* The sums of a chunk join those before. */
 template <int N>
@@ -71,17 +50,6 @@ CU_INLINE void put_sums(const grouped_args *p, const grouped_item *it, float (*s
 }
 
 /* ---- few rows: a warp has 16 columns and 8 NT rows; grid (columns / 64, items) --------------- */
-
-CU_INLINE void load_weights(uint4 *lo, uint4 *hi, const uint16_t *row_lo, const uint16_t *row_hi,
-                            int k0, int end, int q)
-{
-    CU_UNROLL
-    for (int i = 0; i < AT_ONCE; i++) {
-        int k = k0 + STEP * i + 8 * q;
-        lo[i] = row_lo && k < end ? cu_ldg16_once(row_lo + k) : zero16();
-        hi[i] = row_hi && k < end ? cu_ldg16_once(row_hi + k) : zero16();
-    }
-}
 
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP) grouped_small_kernel(grouped_args p)
