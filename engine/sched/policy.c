@@ -32,7 +32,7 @@ static const double thrift = 0.9;
  * them would hold seats and pages, and each be slower. */
 static const double stride = 1.5;
 
-/* Of the tightest target for a first token, what a step of none but the background may take. */
+/* Of the tightest target for a first token, what a step with rows of the background may take. */
 static const double unnoticed = 0.02;
 
 /* So long the prompts' share of the time is remembered. */
@@ -125,18 +125,25 @@ static bool is_decode(const policy_request *r)
     return r->running && r->left == 1;
 }
 
-/* Does somebody wait for its first token, who is not in the background? */
-static bool is_awaited(const policy_request *r)
+static int by_due(const policy_request *x, const policy_request *y, int tie)
 {
-    return !r->background && r->due_us == 0 && r->left > 0;
+    return x->due_us != y->due_us ? x->due_us < y->due_us ? -1 : 1 : tie;
+}
+
+/* Decode rows by what is due first, then prompts, those that run before those that wait. */
+static int by_turn(const void *a, const void *b, void *arg)
+{
+    const policy_request *rq = arg;
+    const policy_entry *x = a, *y = b;
+    bool dx = is_decode(&rq[x->request]), dy = is_decode(&rq[y->request]);
+    if (dx != dy) return dx ? -1 : 1;
+    int tie = x->request - y->request;
+    return dx ? by_due(&rq[x->request], &rq[y->request], tie) : tie;
 }
 
 int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, policy_entry *held)
 {
     int kept = 0, n_held = 0;
-    bool awaited = false;
-    for (int i = 0; i < n_plan; i++) awaited |= is_awaited(&rq[plan[i].request]);
-    if (!awaited) return n_plan;
     for (int i = 0; i < n_plan; i++) {
         if (rq[plan[i].request].background)
             held[n_held++] = plan[i];
@@ -144,16 +151,13 @@ int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, p
             plan[kept++] = plan[i];
     }
     memcpy(plan + kept, held, (size_t)n_held * sizeof(*held));
+    qsort_r(plan + kept, (size_t)n_held, sizeof(*held), by_turn, (void *)rq);
     return kept;
 }
 
-double policy_background_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                            int64_t ttft_us)
+double policy_background_us(double others_us, double slack_us, int64_t ttft_us)
 {
-    for (int i = 0; i < n_plan; i++) {
-        if (!rq[plan[i].request].background) return INFINITY;
-    }
-    return unnoticed * (double)ttft_us;
+    return fmax(others_us, fmin(slack_us, unnoticed * (double)ttft_us));
 }
 
 /* What prompts must add to each step, over the decode rows' time, so that nobody's first
@@ -221,11 +225,6 @@ static int by_tpot(const void *a, const void *b, void *arg)
     const policy_request *rq = arg, *x = &rq[*(const int *)a], *y = &rq[*(const int *)b];
     if (x->tpot_us != y->tpot_us) return x->tpot_us < y->tpot_us ? -1 : 1;
     return *(const int *)a - *(const int *)b;
-}
-
-static int by_due(const policy_request *x, const policy_request *y, int tie)
-{
-    return x->due_us != y->due_us ? x->due_us < y->due_us ? -1 : 1 : tie;
 }
 
 static int by_class(const void *a, const void *b, void *arg)

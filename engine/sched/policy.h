@@ -63,15 +63,17 @@ extern const double policy_hurry;
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
 
-/* Puts what is in the background behind all others if one of these waits for its first token;
- * returns how many entries stand before it, n_plan where nothing is held back.  `held` is scratch
- * [n_plan].  Who finds that none of those has its rows after all takes the others, too. */
+/* Puts what is in the background behind all others, its decode rows by what is due first; returns
+ * how many entries stand before it.  `held` is scratch [n_plan].  Where one of those waits for its
+ * first token and has rows, the background has none; else it has what policy_background_us()
+ * leaves. */
 int policy_hold_back(const policy_request *rq, policy_entry *plan, int n_plan, policy_entry *held);
 
-/* What is all that is planned in the background may take of a step, so that whoever comes meanwhile
- * does not wait for long: a small part of the tightest target for a first token, `ttft_us`. */
-double policy_background_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                            int64_t ttft_us);
+/* How long a step may be with rows of the background: as long as what the others have in it takes,
+ * `others_us`, or else a small part of the tightest target for a first token, `ttft_us`, so that
+ * whoever comes meanwhile does not wait for long; and no others' token is late, with `slack_us` to
+ * go (INFINITY: none is waited for). */
+double policy_background_us(double others_us, double slack_us, int64_t ttft_us);
 
 /* When the next token of a stream is due that has made `made` of them, the first at first_us, the
  * latest at last_us: what it is ahead of its pace counts, for clients read from a buffer, but not

@@ -366,12 +366,19 @@ static bool admit(sched *sc, int i, int64_t now)
     return true;
 }
 
-/* How many of n rows fit into the step's time.  Decode rows always do, and so does the least chunk
- * of the first prompt.  Nobody is given a seat for less: it would be held, and hardly used. */
+/* How many of n rows fit into the step's time.  Decode rows always do, but in the background, and so
+ * does the least chunk of the first prompt.  Nobody is given a seat for less: it would be held, and
+ * hardly used. */
 static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
-    if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
+    if (isinf(sc->budget_us)) return n;
     double rank = rank_share(sc, rq, n);
+    if (n == 1 && left_of(rq) == 1) {
+        if (!rq->background || sc->step.n_seq == 0) return n;
+        cost_work w = sc->load;
+        count_work(sc, &w, rq, n, rank);
+        return cost_predict(&sc->cost, &w) <= sc->budget_us ? n : 0;
+    }
     int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, seen_of(sc, rq->n_computed), rank);
     int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < sc->least_chunk ? n : sc->least_chunk;
     if (sc->load.prefill <= 0) return fit > least ? fit : least;
@@ -530,14 +537,21 @@ static void prefetch_waiting(sched *sc, int64_t now)
     }
 }
 
+/* How long the step may take, for the rows that it has. */
+static double slack_us(const sched *sc, int64_t now)
+{
+    double slack = INFINITY;
+    for (int i = 0; i < sc->step.n_seq; i++) slack = fmin(slack, slack_of(sc->row_owner[i], now));
+    return slack;
+}
+
 /* How long the step will take, and how much longer it may: loaders keep their copies within
  * that. */
 static void tell_loaders(sched *sc, int64_t now)
 {
     if (!sc->source || !sc->source->step) return;
-    double step_us = cost_predict(&sc->cost, &sc->load), slack = INFINITY;
-    for (int i = 0; i < sc->step.n_seq; i++) slack = fmin(slack, slack_of(sc->row_owner[i], now));
-    sc->source->step(sc->source->self, step_us, slack - step_us);
+    double step_us = cost_predict(&sc->cost, &sc->load);
+    sc->source->step(sc->source->self, step_us, slack_us(sc, now) - step_us);
 }
 
 static void add_entries(sched *sc, int from, int to, int64_t now)
@@ -566,6 +580,15 @@ static int64_t tightest_ttft_us(const sched *sc)
     return us;
 }
 
+static void add_background(sched *sc, int from, int to, int64_t now)
+{
+    double others_us = sc->step.n_seq > 0 ? cost_predict(&sc->cost, &sc->load) : 0;
+    if (sc->cost.n >= COST_LEARNING)
+        sc->budget_us = policy_background_us(others_us, slack_us(sc, now), tightest_ttft_us(sc));
+    sc->least_chunk = 1;
+    add_entries(sc, from, to, now);
+}
+
 void sched_plan_step(sched *sc, int64_t now)
 {
     list_waiting(sc, now);
@@ -586,11 +609,8 @@ void sched_plan_step(sched *sc, int64_t now)
     sc->rows_left = sc->cfg.max_rows;
     sc->pages_short = sc->rows_short = sc->must_land = false;
     sc->pace_short = sc->crowded = false;
-    if (sc->cost.n >= COST_LEARNING)
-        sc->budget_us =
-            fmin(sc->budget_us, policy_background_us(sc->view, sc->plan, n, tightest_ttft_us(sc)));
     add_entries(sc, 0, n, now);
-    if (listed < all && !some_is_awaited(sc)) add_entries(sc, listed, all, now);
+    if (listed < all && !some_is_awaited(sc)) add_background(sc, listed, all, now);
     prefetch_waiting(sc, now);
     sched_sweep(sc);
     sort_by_adapter(sc);

@@ -2,7 +2,8 @@
 
 One server, a steady stream of interactive requests, and incidents one after the other, each begun when no class is broken.
 Of each: how long until `loractl why` and loratop's verdict both name its cause, and when it began by the history, read
-after it is over.  One line of JSON for each, then one of all.
+after it is over and, where LORAD_LATER says so many seconds (1800), once more that long after the last.  One line of JSON for
+each, then one of all.
 
 A cause is named where it is the first, the one of most misses.  Others may use the machine, too: `machine` is passed over,
 but in its own incident.  The class's own targets are far above what the machine takes undisturbed; the tenant whose
@@ -40,7 +41,7 @@ class Stage:
             "classes.batch": "ttft:1h tpot:1h weight:1"})
         self.fault, self.slow = self.server.dir.with_suffix(".fault"), self.server.dir.with_suffix(".slow")
         os.environ["LORAD_TEST_FAULT"], os.environ["LORAD_TEST_SLOW"] = str(self.fault), str(self.slow)
-        self.over, self.pool, self.keys = threading.Event(), concurrent.futures.ThreadPoolExecutor(48), {}
+        self.over, self.pool, self.keys, self.played = threading.Event(), concurrent.futures.ThreadPoolExecutor(48), {}, []
 
     def __enter__(self):
         self.server.__enter__()
@@ -206,6 +207,13 @@ def named(text):
     return set(causes[:1] + [c for c in causes if c != "machine"][:1])
 
 
+def began(stage, whose, right, wall):
+    """By how many seconds the history's first misses of these causes are off; None: it has none."""
+    rows = stage.server.admin("GET", f"/history?by=class&name={whose}&start={int(wall) - 20}&limit=1000")["data"]
+    with_cause = [r["start"] for r in rows if r["seconds"] == 10 and any(c in r["causes"] for c in right)]
+    return min((s + (0 if wall < s else min(wall - s, 10)) - wall for s in with_cause), key=abs, default=None)
+
+
 def play(stage, name):
     fault, right = INCIDENTS[name]
     whose = "standard" if name == "share" else "interactive"
@@ -227,9 +235,8 @@ def play(stage, name):
     running.result()
     # The steady stream is of this class; of another there may be no request any more.
     until(lambda: stage.server.admin("GET", f"/history?by=class&name=interactive&start={int(wall) + 10}")["data"], 30)
-    rows = stage.server.admin("GET", f"/history?by=class&name={whose}&start={int(wall) - 20}&limit=1000")["data"]
-    with_cause = [r["start"] for r in rows if r["seconds"] == 10 and any(c in r["causes"] for c in right)]
-    off = min((s + (0 if wall < s else min(wall - s, 10)) - wall for s in with_cause), key=abs, default=None)
+    stage.played.append((name, whose, right, wall))
+    off = began(stage, whose, right, wall)
     return {"incident": name, "named_s": {k: round(v, 1) for k, v in seen.items()}, "began_off_s": off and round(off, 1),
             "verdict": last, "ok": len(seen) == 2 and max(seen.values()) <= 15 and off is not None and abs(off) <= 10}
 
@@ -254,12 +261,16 @@ def certificate(stage):
 
 
 def main(model, *only):
-    done = []
+    done, later = [], int(os.environ.get("LORAD_LATER", 0))
     with Stage(model) as stage:
         for name in only or itertools.chain(INCIDENTS, ["certificate"]):
             begun = time.monotonic()
             done.append(certificate(stage) if name == "certificate" else play(stage, name))
             print(json.dumps({**done[-1], "took_s": round(time.monotonic() - begun)}), file=sys.stderr, flush=True)
+        time.sleep(later)
+        for name, *what in stage.played if later else ():
+            one, off = next(d for d in done if d["incident"] == name), began(stage, *what)
+            one |= {"later_off_s": off and round(off, 1), "ok": one["ok"] and off is not None and abs(off) <= 10}
     print(json.dumps({"incidents": done, "load": os.getloadavg()[0]}))
 
 

@@ -240,8 +240,20 @@ _rule("batches.urgent-first", "gateway/batches/pace.c",
       "v->crowded || is_harm(v)", "v->crowded || (!v && is_harm(v))",
       "gateway.test_pace", "lines give way to more urgent requests")
 _rule("batches.stand-back", "engine/sched/policy.c",
-      "if (!awaited) return n_plan;", "return n_plan;",
+      "if (rq[plan[i].request].background)", "if (!rq)",
       "engine.test_policy engine.test_sched", "lines of batches run in no step that a first token waits for")
+_rule("batches.no-long-step", "engine/sched/policy.c",
+      "return fmax(others_us, fmin(slack_us, unnoticed * (double)ttft_us));", "return fmax(others_us, slack_us);",
+      "engine.test_policy", "lines of batches make no step long")
+_rule("batches.turns", "engine/sched/policy.c",
+      "return dx ? by_due(&rq[x->request], &rq[y->request], tie) : tie;", "return tie;",
+      "engine.test_policy", "lines of batches have their rows by turns")
+_rule("batches.given-up", "engine/sched/sched.c",
+      "if (!rq->background) atomic_store(&sc->urgent, true);", "",
+      "engine.test_sched", "a step of batches ends early for a first token")
+_rule("batches.given-up-counts-for-nothing", "engine/sched/sched_settle.c",
+      "if (f->given_up) {", "if (f->given_up && f->n_seq < 0) {",
+      "engine.test_sched", "what was given up is computed again")
 _rule("multipart.across-pieces", "gateway/http/multipart.c",
       "rc = give(m, m->mark, was, e);", "(void)was;",
       "gateway.test_multipart", "what only looked like a boundary is data")

@@ -59,13 +59,22 @@ START_TEST(the_background_stands_back_for_first_tokens)
     expect(rq, 4, &lim, 10, (int[]){0, 1, 2, 3}, 4);
     ck_assert_int_eq(policy_hold_back(rq, out, 4, held), 2);
     for (int i = 0; i < 4; i++) ck_assert_int_eq(out[i].request, ((int[]){1, 2, 0, 3})[i]);
-    rq[2].due_us = 5; /* its first token is made: it was pre-empted */
+    rq[2] = rq[1];
+    rq[1].background = true;
+    rq[1].due_us = 4; /* what is due first has its turn, then prompts */
     expect(rq, 4, &lim, 10, (int[]){0, 1, 2, 3}, 4);
-    ck_assert_int_eq(policy_hold_back(rq, out, 4, held), 4);
-    ck_assert_int_eq(out[0].request, 0);
-    ck_assert(isinf(policy_background_us(rq, out, 4, SECOND)));
-    rq[1].background = rq[2].background = true; /* alone: whoever comes must not wait for long */
-    ck_assert_double_eq_tol(policy_background_us(rq, out, 4, SECOND), 0.02 * SECOND, 1e-6);
+    ck_assert_int_eq(policy_hold_back(rq, out, 4, held), 1);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(out[i].request, ((int[]){2, 1, 0, 3})[i]);
+}
+END_TEST
+
+START_TEST(the_background_makes_no_step_long)
+{
+    ck_assert_double_eq_tol(policy_background_us(0, INFINITY, SECOND), 0.02 * SECOND, 1e-6);
+    ck_assert_double_eq_tol(policy_background_us(0.05 * SECOND, INFINITY, SECOND), 0.05 * SECOND,
+                            1e-6);
+    ck_assert_double_eq_tol(policy_background_us(10, 0.01 * SECOND, SECOND), 0.01 * SECOND, 1e-6);
+    ck_assert_double_eq_tol(policy_background_us(10, -5, SECOND), 10, 1e-6);
 }
 END_TEST
 
@@ -524,6 +533,7 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, decode_rows_stand_before_any_prefill);
     tcase_add_test(tc, the_background_stands_back_for_first_tokens);
+    tcase_add_test(tc, the_background_makes_no_step_long);
     tcase_add_test(tc, chunks_are_bounded);
     tcase_add_test(tc, what_is_begun_goes_on_unless_a_more_urgent_class_waits);
     tcase_add_test(tc, without_a_seat_only_the_stronger_are_offered);
