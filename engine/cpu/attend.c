@@ -39,10 +39,10 @@ static int padded(int d)
 static void lay_out(cpu_kv *kv, const attn_shape *shape)
 {
     int k_pad = padded(shape->head_dim);
+    size_t each = dtype_bytes(shape->kv_type);
     kv->d_pad = padded(attn_v_dim(shape));
-    kv->elem_bytes = dtype_bytes(shape->kv_type);
-    kv->k_bytes = (size_t)k_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
-    kv->v_bytes = (size_t)kv->d_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
+    kv->k_bytes = (size_t)k_pad * CPU_PAGE_TOKENS * each;
+    kv->v_bytes = (size_t)kv->d_pad * CPU_PAGE_TOKENS * each;
     size_t scales = shape->kv_type == DT_I8 ? CPU_PAGE_TOKENS * sizeof(uint16_t) : 0;
     kv->v_at = kv->k_bytes + scales;
     kv->head_bytes = kv->v_at + kv->v_bytes + scales;
@@ -164,12 +164,13 @@ static uint16_t f16_within(float x)
     return f16_from_f32(x > most ? most : x < -most ? -most : x);
 }
 
-/* d values of one position, `apart` elements from one to the next. */
-static void store_values(char *to, uint16_t *scale, dtype type, int apart, const float *x, int d)
+/* d values of one position: a column of K (d_pad 0), a row of V. */
+static void store_values(char *to, uint16_t *scales, dtype type, int slot, int d_pad,
+                         const float *x, int d)
 {
-    float *f = (float *)(void *)to;
-    uint16_t *h = (uint16_t *)(void *)to;
-    int8_t *c = (int8_t *)to;
+    int first = d_pad ? slot * d_pad : slot, apart = d_pad ? 1 : CPU_PAGE_TOKENS;
+    float *f = (float *)(void *)to + first;
+    uint16_t *h = (uint16_t *)(void *)to + first;
     float by = 1;
     switch (type) {
     case DT_F32:
@@ -182,9 +183,13 @@ static void store_values(char *to, uint16_t *scale, dtype type, int apart, const
         for (int i = 0; i < d; i++) h[i * apart] = f16_within(x[i]);
         break;
     case DT_I8:
-        *scale = scale_of(x, d);
-        by = bf16_to_f32(*scale);
-        for (int i = 0; i < d; i++) c[i * apart] = code_of(x[i], by);
+        scales[slot] = scale_of(x, d);
+        by = bf16_to_f32(scales[slot]);
+        for (int i = 0; i < d; i++) {
+            size_t at = d_pad ? kv_code((size_t)slot, (size_t)i, (size_t)d_pad)
+                              : kv_code((size_t)i, (size_t)slot, CPU_PAGE_TOKENS);
+            to[at] = code_of(x[i], by);
+        }
         break;
     }
 }
@@ -193,10 +198,8 @@ static void store_kv(const cpu_kv *kv, char *k, char *v, int slot, const float *
 {
     const attn_shape *sh = &kv->head.shape;
     dtype type = sh->kv_type;
-    store_values(k + (size_t)slot * kv->elem_bytes, kv_scales(k, kv->k_bytes) + slot, type,
-                 CPU_PAGE_TOKENS, ks, sh->head_dim);
-    store_values(v + (size_t)slot * kv->d_pad * kv->elem_bytes, kv_scales(v, kv->v_bytes) + slot,
-                 type, 1, vs, attn_v_dim(sh));
+    store_values(k, kv_scales(k, kv->k_bytes), type, slot, 0, ks, sh->head_dim);
+    store_values(v, kv_scales(v, kv->v_bytes), type, slot, kv->d_pad, vs, attn_v_dim(sh));
 }
 
 static void append_row(const append_job *j, const step_seq *sq, int row)

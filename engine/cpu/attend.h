@@ -4,8 +4,13 @@
  *     K [k_pad][32]   transposed, so that a dot product with 32 keys is a sweep over d
  *     V [32][d_pad]
  * k_pad is head_dim rounded up to D_UNIT, d_pad the size of a value.  Elements are f32, bf16, f16
- * or int8.  Behind K and behind V in int8 stand the scales of the 32 positions, bf16: a position's
- * values are its codes times its scale, so that writing one position never touches another.
+ * or int8.
+ *
+ * Of int8 four rows of K and of V each, which are summed over, stand side by side in a word (K
+ * [k_pad / 4][32][4], V [8][d_pad][4]), the second and the third in each other's place: so the low
+ * bytes of its halves are neighbours, as the high ones are.  Behind K and behind V stand the scales
+ * of the 32 positions, bf16: a position's values are its codes times its scale, so that writing one
+ * position never touches another.
  *
  * Keys are cut at absolute positions into splits of SPLIT_PAGES pages.  A split is summed alone,
  * splits are merged in ascending order: so a row has the same bits whether one thread walks its
@@ -21,7 +26,6 @@ enum { ATTEND_ROWS = 8, HEAD_DIM_MAX = 256, D_UNIT = 16, SPLIT_PAGES = 16 };
 typedef struct cpu_kv {
     kv_pool head;
     int d_pad;
-    size_t elem_bytes;
     size_t k_bytes, v_bytes; /* of one kv head in one layer's page, without scales */
     size_t v_at;             /* V behind K and its scales */
     size_t head_bytes;       /* both, with scales */
@@ -45,6 +49,12 @@ typedef struct attend_part {
     float max[ATTEND_ROWS], sum[ATTEND_ROWS];
     float o[]; /* [ATTEND_ROWS][d_pad] */
 } attend_part;
+
+/* Where int8 number `row` of `column` lies, of as many columns. */
+static inline size_t kv_code(size_t row, size_t column, size_t columns)
+{
+    return (row / 4 * columns + column) * 4 + row % 2 * 2 + row / 2 % 2;
+}
 
 enum { PART_BYTES_MAX = sizeof(attend_part) + sizeof(float) * ATTEND_ROWS * HEAD_DIM_MAX };
 

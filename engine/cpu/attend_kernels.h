@@ -50,8 +50,11 @@ typedef struct {
     const float *q; /* [ATTEND_ROWS][HEAD_DIM_MAX] */
     int r0, n, lo, hi, d, d_pad;
     float cap;
-    const char *k, *v, *next;          /* the keys after these */
-    const uint16_t *k_scale, *v_scale; /* of int8 */
+    const char *k, *v, *next; /* the keys after these */
+    /* int8: q in whole numbers, as many at a time as they stand for, and the codes' scales. */
+    const int16_t *whole; /* [ATTEND_ROWS][HEAD_DIM_MAX] */
+    const float *by;
+    const uint16_t *k_scale, *v_scale;
 } page_work;
 
 /* What is fetched while n rows are multiplied with as many bytes of something else. */
@@ -116,32 +119,23 @@ static __attribute__((noinline)) void gather_end_f16(float (*s)[PAGE], const pag
     gather(s, p, c, (tile_fetch){0}, TILE_F16, D_UNIT);
 }
 
-static __attribute__((noinline)) void gather_end_i8(float (*s)[PAGE], const page_work *p, int c)
-{
-    gather(s, p, c, (tile_fetch){0}, TILE_I8, D_UNIT);
-}
-
-/* One row of a page times the scales of its positions. */
-static __attribute__((noinline)) void rescale(float *s, const uint16_t *scale)
-{
-    for (int i = 0; i < PAGE; i += VEC) vf_store(s + i, vf_load(s + i) * vf_from_bf16(scale + i));
-}
-
 static __attribute__((noinline)) void cap_scores(float *s, float cap)
 {
     for (int i = 0; i < PAGE; i += VEC) vf_store(s + i, vf_cap(vf_load(s + i), cap));
+}
+
+/* Scores of row r become weights. */
+static void weigh(const page_work *p, int r, float *s)
+{
+    if (p->cap > 0) cap_scores(s, p->cap);
+    soften(p->part, p->r0 + r, s, p->lo, p->hi, p->d_pad);
 }
 
 static inline __attribute__((always_inline)) void one_page(const page_work *p, const tile_type type)
 {
     alignas(64) float s[ATTEND_ROWS][PAGE];
     scores(s, p, type);
-    for (int r = 0; r < p->n; r++) {
-        if (type == TILE_I8) rescale(s[r], p->k_scale);
-        if (p->cap > 0) cap_scores(s[r], p->cap);
-        soften(p->part, p->r0 + r, s[r], p->lo, p->hi, p->d_pad);
-        if (type == TILE_I8) rescale(s[r], p->v_scale);
-    }
+    for (int r = 0; r < p->n; r++) weigh(p, r, s[r]);
     int c = 0;
     for (; c + TILE_COLS <= p->d_pad; c += TILE_COLS) {
         const char *next = p->next + (size_t)c * PAGE * (size_t)tile_bytes(type);
@@ -152,7 +146,6 @@ static inline __attribute__((always_inline)) void one_page(const page_work *p, c
     case TILE_F32: gather_end_f32(s, p, c); break;
     case TILE_BF16: gather_end_bf16(s, p, c); break;
     case TILE_F16: gather_end_f16(s, p, c); break;
-    case TILE_I8: gather_end_i8(s, p, c); break;
     }
 }
 
@@ -171,10 +164,166 @@ static __attribute__((noinline)) void page_f16(const page_work *p)
     one_page(p, TILE_F16);
 }
 
-static __attribute__((noinline)) void page_i8(const page_work *p)
+/* ----------------------------------------------------------------------------- int8 -- */
+
+/* Codes times whole numbers of 16 bits, in which a row's query and its weights of a page are
+ * written: sums of 32 bits, exact, so that nothing depends on their order. */
+enum { WHOLE_MAX = INT16_MAX, QUAD = 4, QUAD_ROWS = 4 };
+
+/* n values, a multiple of VEC, as multiples of what is returned. */
+static float whole_of(int16_t *to, const float *x, int n)
 {
-    one_page(p, TILE_I8);
+    typedef int16_t halves __attribute__((vector_size(2 * VEC)));
+    float odd, top = vf_largest(x, n, &odd);
+    const vf up = vf_set(top > 0 ? WHOLE_MAX / top : 0);
+    for (int i = 0; i < n; i += VEC) {
+        halves h = __builtin_convertvector(vi_nearest(vf_load(x + i) * up), halves);
+        memcpy(to + i, &h, sizeof(h));
+    }
+    return top / WHOLE_MAX + odd;
 }
+
+/* A row's weights of a page, times the scales of the values.  What it does not see weighs nothing,
+ * whatever scale stands there. */
+static __attribute__((noinline)) float whole_weights(int16_t *to, float *s, const uint16_t *scale)
+{
+    for (int i = 0; i < PAGE; i += VEC) {
+        vf e = vf_load(s + i);
+        vf_store(s + i, vf_select((vi)(e == vf_set(0)), e, e * vf_from_bf16(scale + i)));
+    }
+    return whole_of(to, s, PAGE);
+}
+
+/* Two neighbours everywhere. */
+static inline __attribute__((always_inline)) vs vs_two(const int16_t *x)
+{
+    int32_t two;
+    memcpy(&two, x, sizeof(two));
+    return (vs)(two - (vi){0});
+}
+
+/* n quads of rows, x_row apart, times `lanes` vectors of columns of codes.  What lies `ahead` of
+ * them is wanted soon: in the second-level cache, for more lines can be on their way there than to
+ * the first. */
+static inline __attribute__((always_inline)) void quad_sums(vi (*sum)[2], const char *w,
+                                                            size_t w_bytes, const int16_t *x,
+                                                            size_t x_row, int n, ptrdiff_t ahead,
+                                                            const int rows, const int lanes)
+{
+    for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = (vi){0};
+        /* Unrolled, values of x that several columns meet would take all registers. */
+#pragma GCC unroll 1
+    for (int q = 0; q < n; q++, w += w_bytes, x += QUAD) {
+        vs low[2], high[2];
+#pragma GCC unroll 2
+        for (int l = 0; l < lanes; l++) {
+            const char *at = w + (size_t)l * sizeof(*high);
+            if (l == 0 || sizeof(*high) == 64) __builtin_prefetch(at + ahead, 0, 2);
+            memcpy(&high[l], at, sizeof(*high));
+            low[l] = high[l] << 8 >> 8;
+            high[l] >>= 8;
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < rows * 2; i++) {
+            const vs two = vs_two(x + (size_t)(i / 2) * x_row + i % 2 * 2);
+#pragma GCC unroll 2
+            for (int l = 0; l < lanes; l++)
+                sum[i / 2][l] = vi_add_pairs(sum[i / 2][l], i % 2 ? high[l] : low[l], two);
+        }
+    }
+}
+
+/* Of rows from r on. */
+static inline __attribute__((always_inline)) void quad_scores(float (*s)[PAGE], const page_work *p,
+                                                              int r, const int rows)
+{
+    const float *by = p->by + p->r0 + r;
+    vi sum[QUAD_ROWS][2];
+    for (int c = 0; c < PAGE; c += 2 * VEC) {
+        quad_sums(sum, p->k + (size_t)c * QUAD, PAGE * QUAD,
+                  p->whole + (size_t)(p->r0 + r) * HEAD_DIM_MAX, HEAD_DIM_MAX,
+                  (p->d + QUAD - 1) / QUAD, p->v - p->k, rows, 2);
+        for (int i = 0; i < rows * 2; i++) {
+            const int at = c + i % 2 * VEC;
+            vf_store(s[r + i / 2] + at, __builtin_convertvector(sum[i / 2][i % 2], vf) *
+                                            vf_set(by[i / 2]) * vf_from_bf16(p->k_scale + at));
+        }
+    }
+}
+
+/* o += weights V of rows from r on, for columns [c, c + lanes * VEC). */
+static inline __attribute__((always_inline)) void quad_values(int16_t (*e)[PAGE], const float *by,
+                                                              const page_work *p, int r, int c,
+                                                              const int rows, const int lanes)
+{
+    vi sum[QUAD_ROWS][2];
+    quad_sums(sum, p->v + (size_t)c * QUAD, (size_t)p->d_pad * QUAD, e[r], PAGE, PAGE / QUAD,
+              p->next - p->v, rows, lanes);
+    for (int i = 0; i < rows * lanes; i++) {
+        float *o = p->part->o + (size_t)(p->r0 + r + i / lanes) * p->d_pad + c + i % lanes * VEC;
+        vf_store(o, vf_load(o) + __builtin_convertvector(sum[i / lanes][i % lanes], vf) *
+                                     vf_set(by[r + i / lanes]));
+    }
+}
+
+/* Rows that are taken together, of `left`: four, two or one. */
+static inline int quad_rows(int left)
+{
+    return left >= QUAD_ROWS ? QUAD_ROWS : left >= 2 ? 2 : 1;
+}
+
+static __attribute__((noinline)) void page_scores_i8(float (*s)[PAGE], const page_work *p)
+{
+    for (int r = 0, n; r < p->n; r += n) {
+        n = quad_rows(p->n - r);
+        if (n == QUAD_ROWS)
+            quad_scores(s, p, r, QUAD_ROWS);
+        else if (n == 2)
+            quad_scores(s, p, r, 2);
+        else
+            quad_scores(s, p, r, 1);
+    }
+}
+
+/* Columns from c on, `lanes` vectors. */
+static inline __attribute__((always_inline)) void
+values_of(int16_t (*e)[PAGE], const float *by, const page_work *p, int c, const int lanes)
+{
+    for (int r = 0, n; r < p->n; r += n) {
+        n = quad_rows(p->n - r);
+        if (n == QUAD_ROWS)
+            quad_values(e, by, p, r, c, QUAD_ROWS, lanes);
+        else if (n == 2)
+            quad_values(e, by, p, r, c, 2, lanes);
+        else
+            quad_values(e, by, p, r, c, 1, lanes);
+    }
+}
+
+static __attribute__((noinline)) void page_values_i8(int16_t (*e)[PAGE], const float *by,
+                                                     const page_work *p)
+{
+    int c = 0;
+    for (; c + 2 * VEC <= p->d_pad; c += 2 * VEC) values_of(e, by, p, c, 2);
+    if (c < p->d_pad) values_of(e, by, p, c, 1); /* of vectors of 16 */
+}
+
+static void page_i8(const page_work *p)
+{
+    alignas(64) float s[ATTEND_ROWS][PAGE];
+    alignas(64) int16_t e[ATTEND_ROWS][PAGE];
+    float by[ATTEND_ROWS];
+    __builtin_prefetch(p->v_scale);
+    page_scores_i8(s, p);
+    for (int r = 0; r < p->n; r++) {
+        weigh(p, r, s[r]);
+        by[r] = whole_weights(e[r], s[r], p->v_scale);
+    }
+    __builtin_prefetch(p->next + ((const char *)p->k_scale - p->k));
+    page_values_i8(e, by, p);
+}
+
+/* ---------------------------------------------------------------------------- pages -- */
 
 static void page_of(const page_work *p, dtype type)
 {
@@ -223,11 +372,17 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
     const attn_shape *sh = &kv->head.shape;
     const bool kept = at == SPLIT_KEPT;
     alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
+    alignas(64) int16_t whole[ATTEND_ROWS][HEAD_DIM_MAX];
+    float by[ATTEND_ROWS];
     for (int r = 0; r < n; r++) {
         const float *from = kept ? rows[r].q_kept : rows[r].q;
         part->max[r] = -INFINITY;
         part->sum[r] = 0;
         for (int i = 0; i < sh->head_dim; i++) q[r][i] = from[i] * sh->scale;
+        if (sh->kv_type != DT_I8) continue;
+        int end = sh->head_dim;
+        for (; end % D_UNIT; end++) q[r][end] = 0;
+        by[r] = whole_of(whole[r], q[r], end);
     }
     memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
     int first = attn_from(sh, layer, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
@@ -241,6 +396,8 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
         int soon = b < last ? b + 1 : b;
         page_work p = {.part = part,
                        .q = q[0],
+                       .whole = whole[0],
+                       .by = by,
                        .d = sh->head_dim,
                        .cap = sh->cap,
                        .d_pad = kv->d_pad,

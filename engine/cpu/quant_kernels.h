@@ -379,19 +379,6 @@ static void coded_alone(float *out, const cpu_weight *w, int p, const float *x)
 
 typedef int8_t quant_bytes __attribute__((vector_size(VEC)));
 
-/* Nearest, ties to even, of |v| < 2^22. */
-static inline __attribute__((always_inline)) vi quant_round(vf v)
-{
-#if VEC == 16
-    return (vi)_mm512_cvtps_epi32((__m512)v);
-#elif VEC == 8
-    return (vi)_mm256_cvtps_epi32((__m256)v);
-#else
-    const vf magic = vf_set(0x1.8p23F);
-    return (vi)(v + magic) - (vi)magic;
-#endif
-}
-
 static inline __attribute__((always_inline)) int32_t quant_sum(vi v)
 {
     int32_t a[VEC], sum = 0;
@@ -404,17 +391,11 @@ static inline __attribute__((always_inline)) int32_t quant_sum(vi v)
 static inline __attribute__((always_inline)) float quant_group(int8_t code[QUANT_K],
                                                                int32_t sums[2], const float *x)
 {
-    vf most = vf_set(0), odd = vf_set(0); /* odd: no number where a value is none */
-    for (int i = 0; i < QUANT_K; i += VEC) {
-        vf v = vf_load(x + i), a = (vf)((vi)v & 0x7FFFFFFF);
-        most = vf_select((vi)(a > most), a, most);
-        odd += v * vf_set(0);
-    }
-    float top = vf_max(most);
+    float odd, top = vf_largest(x, QUANT_K, &odd);
     const vf up = vf_set(top > 0 ? 127 / top : 0);
     vi half[2] = {{0}, {0}};
     for (int i = 0; i < QUANT_K; i += VEC) {
-        vi c = quant_round(vf_load(x + i) * up);
+        vi c = vi_nearest(vf_load(x + i) * up);
         quant_bytes b = __builtin_convertvector(c, quant_bytes);
         memcpy(code + i, &b, sizeof(b));
         /* The low byte is what is kept: what no number became may be anything. */
@@ -422,7 +403,7 @@ static inline __attribute__((always_inline)) float quant_group(int8_t code[QUANT
     }
     sums[0] = quant_sum(half[0]);
     sums[1] = quant_sum(half[1]);
-    return top / 127 + vf_sum(odd);
+    return top / 127 + odd;
 }
 
 static void quant_row(const quant_rows *to, int row, const float *x, int d)

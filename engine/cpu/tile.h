@@ -30,11 +30,11 @@ enum { TILE_ROWS = 4, TILE_WHOLE = 1 };
 #endif
 
 /* What a column's elements are.  Only bf16 is mixed (vec.h). */
-typedef enum { TILE_F32, TILE_BF16, TILE_F16, TILE_I8 } tile_type;
+typedef enum { TILE_F32, TILE_BF16, TILE_F16 } tile_type;
 
 static inline __attribute__((always_inline)) int tile_bytes(const tile_type type)
 {
-    return type == TILE_F32 ? 4 : type == TILE_I8 ? 1 : 2;
+    return type == TILE_F32 ? 4 : 2;
 }
 
 /* Lines of memory that are wanted soon: `lines` with every TILE_K of k of a
@@ -63,10 +63,7 @@ typedef struct {
 static inline __attribute__((always_inline)) vf tile_column(const char *w, const tile_type type)
 {
     const void *at = w;
-    return type == TILE_BF16  ? vf_from_bf16(at)
-           : type == TILE_F16 ? vf_from_f16(at)
-           : type == TILE_I8  ? vf_from_i8(at)
-                              : vf_load(at);
+    return type == TILE_BF16 ? vf_from_bf16(at) : type == TILE_F16 ? vf_from_f16(at) : vf_load(at);
 }
 
 /* Two of them, mixed where they are bf16. */

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #    include <immintrin.h>
 #endif
 
@@ -32,6 +32,7 @@ typedef float vf __attribute__((vector_size(4 * VEC)));
 typedef int32_t vi __attribute__((vector_size(4 * VEC)));
 typedef uint32_t vu __attribute__((vector_size(4 * VEC)));
 typedef uint16_t vh __attribute__((vector_size(4 * VEC))); /* 2 * VEC halves */
+typedef int16_t vs __attribute__((vector_size(4 * VEC)));
 
 /* 2 * VEC floats.  Mixed: of each eight the first four are in a, the others in b, as the unpack
  * instructions, which stay within 128 bits, leave them. */
@@ -160,6 +161,34 @@ static inline __attribute__((always_inline)) vf vf_from_i8(const int8_t *p)
 #endif
 }
 
+/* Nearest, ties to even, of |v| < 2^22. */
+static inline __attribute__((always_inline)) vi vi_nearest(vf v)
+{
+#if VEC == 16
+    return (vi)_mm512_cvtps_epi32((__m512)v);
+#elif VEC == 8
+    return (vi)_mm256_cvtps_epi32((__m256)v);
+#else
+    const vf magic = vf_set(0x1.8p23F);
+    return (vi)(v + magic) - (vi)magic;
+#endif
+}
+
+/* sum, and of each two neighbours the products. */
+static inline __attribute__((always_inline)) vi vi_add_pairs(vi sum, vs a, vs b)
+{
+#if VEC == 16
+    return sum + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif VEC == 8
+    return sum + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+    return sum + (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+    vi x = (vi)a, y = (vi)b;
+    return sum + (x >> 16) * (y >> 16) + (x << 16 >> 16) * (y << 16 >> 16);
+#endif
+}
+
 static inline __attribute__((always_inline)) vf2 vf2_mixed(vf2 v)
 {
     return (vf2){__builtin_shufflevector(v.a, v.b, MIX_A),
@@ -172,30 +201,55 @@ static inline __attribute__((always_inline)) vf2 vf2_sorted(vf2 v)
                  __builtin_shufflevector(v.a, v.b, SORT_B)};
 }
 
+static inline __attribute__((always_inline)) vf vf_select(vi mask, vf yes, vf no)
+{
+    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
+
+typedef float vq __attribute__((vector_size(16)));
+
+static inline __attribute__((always_inline)) vq vq_greater(vq a, vq b)
+{
+    typedef int32_t mask __attribute__((vector_size(16)));
+    mask m = (mask)(a > b);
+    return (vq)(((mask)a & m) | ((mask)b & ~m));
+}
+
 /* Fixed order: halves, quarters, ... */
 static inline __attribute__((always_inline)) float vf_sum(vf v)
 {
-    float a[VEC];
-    memcpy(a, &v, sizeof(a));
-    for (int w = VEC / 2; w; w /= 2) {
-        for (int i = 0; i < w; i++) a[i] += a[i + w];
+    vq q[VEC / 4];
+    memcpy(q, &v, sizeof(q));
+    for (int n = VEC / 8; n; n /= 2) {
+        for (int i = 0; i < n; i++) q[i] += q[i + n];
     }
-    return a[0];
+    q[0] += __builtin_shufflevector(q[0], q[0], 2, 3, 0, 1);
+    return q[0][0] + q[0][1];
 }
 
 static inline __attribute__((always_inline)) float vf_max(vf v)
 {
-    float a[VEC];
-    memcpy(a, &v, sizeof(a));
-    for (int w = VEC / 2; w; w /= 2) {
-        for (int i = 0; i < w; i++) a[i] = a[i] > a[i + w] ? a[i] : a[i + w];
+    vq q[VEC / 4];
+    memcpy(q, &v, sizeof(q));
+    for (int n = VEC / 8; n; n /= 2) {
+        for (int i = 0; i < n; i++) q[i] = vq_greater(q[i], q[i + n]);
     }
-    return a[0];
+    q[0] = vq_greater(q[0], __builtin_shufflevector(q[0], q[0], 2, 3, 0, 1));
+    return q[0][0] > q[0][1] ? q[0][0] : q[0][1];
 }
 
-static inline __attribute__((always_inline)) vf vf_select(vi mask, vf yes, vf no)
+/* The largest |x| of n values, a multiple of VEC.  *odd: 0, or no number where one of them is none
+ * or infinite. */
+static inline __attribute__((always_inline)) float vf_largest(const float *x, int n, float *odd)
 {
-    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+    vf most = vf_set(0), strange = vf_set(0);
+    for (int i = 0; i < n; i += VEC) {
+        vf v = vf_load(x + i), a = (vf)((vi)v & 0x7FFFFFFF);
+        most = vf_select((vi)(a > most), a, most);
+        strange += v * vf_set(0);
+    }
+    *odd = vf_sum(strange);
+    return vf_max(most);
 }
 
 #include "engine/base/exp.h"

@@ -897,14 +897,20 @@ _rule("attend.bf16-keys", "engine/cpu/attend.c",
 _rule("rows.silu", "engine/cpu/rows_kernels.h",
       "return x / (vf_set(1.0F) + vf_exp(-x));", "return x / (vf_set(1.0F) + vf_exp(x));",
       "cpu.test_kernels", "SiLU")
-_rule("quant.no-number", "engine/cpu/quant_kernels.h",
-      "odd += v * vf_set(0);", "",
-      "cpu.test_kernels", "what is no number shows behind a quantised matrix, too")
+_rule("quant.no-number", "engine/cpu/vec.h",
+      "strange += v * vf_set(0);", "",
+      "cpu.test_kernels", "what is no number shows behind a quantised matrix, and in attention over int8, too")
 _rule("attend.value-scales", "engine/cpu/attend_kernels.h",
-      "if (type == TILE_I8) rescale(s[r], p->v_scale);", "",
+      "vf_select((vi)(e == vf_set(0)), e, e * vf_from_bf16(scale + i))", "e",
       "cpu.test_kernels", "values in 8 bits are multiplied by their scales")
+_rule("attend.unseen-scales", "engine/cpu/attend_kernels.h",
+      "vf_select((vi)(e == vf_set(0)), e, e * vf_from_bf16(scale + i))", "e * vf_from_bf16(scale + i)",
+      "cpu.test_kernels", "what a recycled page holds behind a row's positions does not reach it")
+_rule("attend.int8-quads", "engine/cpu/attend.h",
+      "row % 2 * 2 + row / 2 % 2", "row % 4",
+      "cpu.test_kernels", "int8 rows stand in a word in the order that products read")
 _rule("attend.cap", "engine/cpu/attend_kernels.h",
-      "if (p->cap > 0) cap_scores(s[r], p->cap);", "",
+      "if (p->cap > 0) cap_scores(s, p->cap);", "",
       "cpu.test_kernels", "scores are capped where the family caps them")
 _rule("attend.pairs", "engine/cpu/attend_kernels.h",
       "turn(x, cos, sin, half, 2, 1);", "turn(x, cos, sin, half, 1, half);",

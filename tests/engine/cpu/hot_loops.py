@@ -16,10 +16,10 @@ import sys
 # Functions by object, and the products of one turn of the largest loop: TILE_ROWS x 2 vectors, as tile.h has it.
 TILES = {"portable": 4 * 2, "avx2": 6 * 2, "avx512": 8 * 2}
 HOT = {f"linear_{isa}": (("block_f32", "block_f16", "block_bf16", "shrink", "expand"), n) for isa, n in TILES.items()}
-HOT |= {f"attend_{isa}": (("page_f32", "page_bf16", "page_f16", "page_i8", "gather_end_f32", "gather_end_bf16", "gather_end_f16", "gather_end_i8"), n) for isa, n in TILES.items()}
+HOT |= {f"attend_{isa}": (("page_f32", "page_bf16", "page_f16", "page_scores_i8", "page_values_i8", "gather_end_f32", "gather_end_bf16", "gather_end_f16"), n) for isa, n in TILES.items()}
 HOT["linear_avx512bf16"] = (("rows_of",), 8 * 2)
 HOT["linear_amx"] = (("linear_block_tile", "linear_panel_tile"), 4)
-PRODUCT = re.compile(r"v?mulps$|vfn?madd\d+ps$|vdpbf16ps$|tdpbf16ps$")
+PRODUCT = re.compile(r"v?mulps$|vfn?madd\d+ps$|vdpbf16ps$|tdpbf16ps$|v?pmaddwd$")
 PIECES = re.compile(r"v?(?:pinsr|pextr)[bwdq]$")
 POINTERS_MOST = 4  # stack accesses of pointers and counters in one turn
 SMALLEST = 4  # products of a loop that counts as hot

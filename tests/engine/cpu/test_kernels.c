@@ -515,6 +515,16 @@ static double attend_oracle(const history *h, const float *q, int seq, int pos, 
     return out / sum;
 }
 
+/* Pages as who had them before may have left them: bytes of which no type makes a number. */
+static void soil(backend *be, kv_pool *kv, int n_pages)
+{
+    size_t bytes = be_kv_page_bytes(be, &kv->shape);
+    void *before = malloc(bytes);
+    memset(before, 0xFF, bytes);
+    for (int i = 0; i < n_pages; i++) be_kv_load(be, kv, i, before);
+    free(before);
+}
+
 /* Feeds all sequences in chunks of at most `chunk` rows; out[seq] [len][n_head][d]. */
 static void feed(backend *be, const history *h, int chunk, unsigned shuffle, float **out)
 {
@@ -531,6 +541,7 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
     int per = MAX_POS / CPU_PAGE_TOKENS + 1, n_pages = SEQS * per;
     kv_pool *kv;
     ck_assert_int_eq(be_kv_create(be, &kv, &sh, n_pages, NULL), ERR_NONE);
+    if (shuffle) soil(be, kv, n_pages);
     /* rope of angle zero: cos 1, sin 0 */
     float *cos = malloc(MAX_POS * (size_t)h->d * sizeof(float));
     float *sin = calloc(MAX_POS * (size_t)h->d, sizeof(float));
@@ -742,6 +753,32 @@ START_TEST(rotations_turn_what_they_should)
 }
 END_TEST
 
+/* Whatever keys and values are kept as, a query that is no number gives none. */
+START_TEST(a_query_that_is_no_number_shows)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    backend *be = open_cpu(_i, 1);
+    float one[16], q[2][16], k[2][16] = {{0}}, v[2][16] = {{0}}, out[2][16];
+    rope_table rope = {.cos = one, .sin = one, .max_pos = 2};
+    int32_t pos[2] = {0, 1}, page[1] = {0};
+    step_seq seq = {0, 2, 0, page, 1};
+    step st = {.n_rows = 2, .pos = pos, .n_seq = 1, .seq = &seq};
+    for (dtype type = DT_F32; type <= DT_I8; type++) {
+        attn_shape sh = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .head_dim = 16, .scale = 1};
+        kv_pool *kv;
+        sh.kv_type = type;
+        for (int i = 0; i < 16; i++) q[0][i] = q[1][i] = k[0][i] = k[1][i] = v[0][i] = v[1][i] = 1;
+        q[1][5] = NAN;
+        ck_assert_int_eq(be_kv_create(be, &kv, &sh, 1, NULL), ERR_NONE);
+        be_rope_append(be, kv, q[0], k[0], v[0], NULL, NULL, 1e-6F, &rope, &st, 0);
+        be_attend(be, kv, out[0], q[0], NULL, &st, 0);
+        for (int i = 0; i < 16; i++) ck_assert(!isnan(out[0][i]) && isnan(out[1][i]));
+        be_kv_destroy(be, kv);
+    }
+    be_close(be);
+}
+END_TEST
+
 /* A few long contexts: more threads than items, so that each item's keys are shared out. */
 START_TEST(long_contexts_are_split_and_keep_their_bits)
 {
@@ -922,6 +959,7 @@ int main(void)
     tcase_add_loop_test(tc, attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, long_contexts_are_split_and_keep_their_bits, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, rotations_turn_what_they_should, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_loop_test(tc, a_query_that_is_no_number_shows, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, more_rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_test(tc, embedding_rows_are_copied_exactly);
