@@ -664,7 +664,9 @@ static err_code seed_ids(store *st, err *e)
               " coalesce((SELECT max(id) FROM audit), 0),"
               " coalesce((SELECT max(last_id) FROM batches), 0),"
               " (SELECT id FROM high_water))");
-    if (sql_row(&q)) st->last_tick = tick_of((uint64_t)sql_col_int(&q, 0));
+    /* Another node's id of that millisecond may stand above our own with more in it. */
+    if (sql_row(&q) && sql_col_int(&q, 0) > 0)
+        st->last_tick = tick_of((uint64_t)sql_col_int(&q, 0)) | ((1u << SEQ_BITS) - 1);
     return sql_end(&q, "read the newest id", e);
 }
 
