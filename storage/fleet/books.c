@@ -37,9 +37,11 @@ static const char READ_HOURS[] =
     " 'prompt_tokens', prompt_tokens, 'cached_tokens', cached_tokens,"
     " 'output_tokens', output_tokens)), count(*) FROM usage_hours";
 
-/* Once more is the same: sums are of rows that this statement has put there, or replaced. */
+/* Once more is the same: sums are of rows that this statement has put there, or replaced.  Rows of
+ * lorad_budgets are locked in the order of lorad_lease(): tenants, of each the days, then months. */
 static const char SHIP[] =
-    "WITH fresh AS (SELECT * FROM jsonb_populate_recordset(NULL::lorad_usage, $1::jsonb)),"
+    "WITH fresh AS (SELECT * FROM jsonb_populate_recordset(NULL::lorad_usage, $1::jsonb)"
+    "  ORDER BY request_id),"
     " old AS (SELECT u.tenant_id, u.started_us, -u.prompt_tokens - u.output_tokens AS tokens"
     "  FROM lorad_usage AS u JOIN fresh USING(request_id) WHERE u.started_us < fresh.started_us),"
     " put AS (INSERT INTO lorad_usage AS u SELECT * FROM fresh ON CONFLICT(request_id) DO UPDATE"
@@ -57,6 +59,7 @@ static const char SHIP[] =
     "  ::bigint, tokens FROM at_)"
     " INSERT INTO lorad_budgets AS b(id, period, instance, shipped)"
     "  SELECT tenant_id, period, decode($2, 'hex'), sum(tokens)::bigint FROM sums GROUP BY 1, 2"
+    "  ORDER BY 1, 2 DESC"
     "  ON CONFLICT(id, period, instance) DO UPDATE SET shipped = b.shipped + excluded.shipped";
 
 /* What a SELECT of a JSON array and its length says; *out is malloced. */
