@@ -8,6 +8,9 @@
  * before it, so that the sums are those under the lock.  A question whose asker has given it up may
  * be read late, after the next one: it is too old by its turn then, and nothing of it is done.
  *
+ * What a node drew of a period is forgotten when both its clock and this one say that it is over:
+ * where one of them was ahead, another node could draw that again.
+ *
  * An ask is 34 numbers: kind, id, day, month, and for each of requests, tokens, seats, the day's
  * and the month's tokens: limit (0: none), drawn, keep, need, extra, least. */
 #define LEASE_FUNCTION                                                                             \
@@ -15,8 +18,8 @@
     " RETURNS TABLE(granted bigint[], remains bigint[], may_come bigint[]) LANGUAGE plpgsql AS "   \
     "$f$"                                                                                          \
     " DECLARE who bytea; a bigint[]; s lorad_limits; mine lorad_leases; at_ timestamptz;"          \
-    "  fresh boolean; lim bigint; low bigint; held bigint; used bigint; give bigint; p bigint;"    \
-    "  base double precision;"                                                                     \
+    "  utc timestamp; fresh boolean; lim bigint; low bigint; held bigint; used bigint;"            \
+    "  give bigint; p bigint; base double precision;"                                              \
     " BEGIN"                                                                                       \
     "  UPDATE lorad_nodes AS n SET heartbeat = clock_timestamp(), lease_turn = turn"               \
     "   WHERE n.node = me AND n.epoch = my_epoch AND n.lease_turn < turn"                          \
@@ -74,8 +77,12 @@
     "    ON CONFLICT(kind, id, instance) DO UPDATE SET epoch = excluded.epoch,"                    \
     "    granted = excluded.granted, drawn = excluded.drawn;"                                      \
     "   IF fresh THEN"                                                                             \
+    "    utc := clock_timestamp() AT TIME ZONE 'UTC';"                                             \
     "    DELETE FROM lorad_budgets AS x WHERE x.id = a[2] AND x.instance = who"                    \
-    "     AND (x.period BETWEEN 0 AND a[3] - 2 OR x.period BETWEEN 2 - a[4] AND -1);"              \
+    "     AND (x.period BETWEEN 0 AND"                                                             \
+    "      least(a[3], floor(extract(epoch FROM utc) / 86400)::bigint) - 2"                        \
+    "      OR x.period BETWEEN 2 - least(a[4],"                                                    \
+    "      (12 * (extract(year FROM utc) - 1900) + extract(month FROM utc) - 1)::bigint) AND -1);" \
     "   END IF;"                                                                                   \
     "   RETURN NEXT;"                                                                              \
     "  END LOOP;"                                                                                  \
