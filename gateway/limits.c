@@ -60,35 +60,47 @@ int64_t limits_month_of(int64_t day)
     return (int64_t)tm.tm_year * 12 + tm.tm_mon;
 }
 
-/* A new day begins with nothing used: all that belongs to it is reserved from now on, and what
- * still runs of the day before is settled there.  The ledger has the sums at first sight, and after
- * a clock that went back.  False: it cannot be read now. */
+static bool same_month(int64_t day, int64_t other)
+{
+    return limits_month_of(day) == limits_month_of(other);
+}
+
+/* Each day has what belongs to it: what still runs of the day before is settled there, also where
+ * the clock goes back to it.  Of other days the ledger has the sums, for a process or a clock
+ * before may have been there.  False: it cannot be read now. */
 static bool roll(limits *l, account *a, int64_t wall_us)
 {
-    int64_t day = wall_us / 1000000 / DAY_S;
-    if (a->kind != OF_TENANT || a->day == day) return true;
-    if (a->day == 0 || day < a->day) {
-        int64_t day_used = 0, month_used = 0;
-        if (l->st && ledger_spent(l->st, a->id, wall_us, &day_used, &month_used, NULL))
-            return false;
-        a->day_used = day_used;
-        a->month_used = month_used;
-    } else {
-        a->day_used = 0;
-        if (limits_month_of(day) != limits_month_of(a->day)) a->month_used = 0;
-    }
-    lease_roll(a, day < a->day || limits_month_of(day) != limits_month_of(a->day));
-    a->day = day;
+    spending next = {.day = wall_us / 1000000 / DAY_S};
+    if (a->kind != OF_TENANT || a->now.day == next.day) return true;
+    if (a->before.day == next.day)
+        next = a->before;
+    else if (l->st && ledger_spent(l->st, a->id, wall_us, &next.day_used, &next.month_used, NULL))
+        return false;
+    bool went = a->now.day != 0, stays = went && same_month(a->now.day, next.day);
+    if (stays) next.month_used = a->now.month_used;
+    lease_roll(a, !stays);
+    if (went) a->before = a->now;
+    a->now = next;
     return true;
 }
 
-/* Adds to the budgets of that day, and of its month, if they are the present ones. */
+static void add_to(int64_t *used, int64_t tokens)
+{
+    *used += tokens;
+    if (*used < 0) *used = 0; /* of a day that the ledger was read for while it ran */
+}
+
+/* Adds to the budgets of that day, and of its month, if they are known. */
 static void add_used(account *a, int64_t day, int64_t tokens)
 {
-    if (day == a->day) a->day_used += tokens;
-    if (day == a->day || limits_month_of(day) == limits_month_of(a->day)) a->month_used += tokens;
-    if (a->day_used < 0) a->day_used = 0; /* the clock went back */
-    if (a->month_used < 0) a->month_used = 0;
+    if (day == a->now.day)
+        add_to(&a->now.day_used, tokens);
+    else if (day == a->before.day)
+        add_to(&a->before.day_used, tokens);
+    if (same_month(day, a->now.day))
+        add_to(&a->now.month_used, tokens);
+    else if (same_month(day, a->before.day))
+        add_to(&a->before.month_used, tokens);
 }
 
 static account **bucket_of(limits *l, uint64_t id)
@@ -192,11 +204,11 @@ static bool check_budget(account *a, const tenant_limits *t, int64_t tokens, lim
 {
     a->limit[LEASE_DAY] = t->tokens_per_day;
     a->limit[LEASE_MONTH] = t->tokens_per_month;
-    if (t->tokens_per_day > 0 && a->day_used + tokens > t->tokens_per_day) {
+    if (t->tokens_per_day > 0 && a->now.day_used + tokens > t->tokens_per_day) {
         return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant", "tokens per day",
                       t->tokens_per_day);
     }
-    if (t->tokens_per_month > 0 && a->month_used + tokens > t->tokens_per_month) {
+    if (t->tokens_per_month > 0 && a->now.month_used + tokens > t->tokens_per_month) {
         return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant",
                       "tokens per month", t->tokens_per_month);
     }
@@ -227,7 +239,7 @@ static void take(limits *l, account *a, int64_t tokens)
     a->drawn[LEASE_TOKENS] += tokens;
     a->running++;
     lease_draw(l, a, tokens);
-    if (a->kind == OF_TENANT) add_used(a, a->day, tokens);
+    if (a->kind == OF_TENANT) add_used(a, a->now.day, tokens);
 }
 
 static void give(account *a, int64_t unused, int64_t day)
@@ -270,11 +282,11 @@ static bool unknown(limits_refusal *w)
 }
 
 static bool check(limits *l, const accounts *of, const key_info *key, const tenant *t,
-                  const limits_adapter *a, int64_t tokens, limits_refusal *why)
+                  const limits_adapter *a, int64_t tokens, int64_t wall_us, limits_refusal *why)
 {
     int64_t now = clock_now_us();
     const tenant_limits *tl = &t->limits;
-    bool known = roll(l, of->tenant, clock_wall_us());
+    bool known = roll(l, of->tenant, wall_us);
     bool ok = check_rates(of->tenant, tl->requests_per_minute, tl->tokens_per_minute,
                           tl->max_concurrent, tokens, now, why) &&
               check_rates(of->key, key->requests_per_minute, key->tokens_per_minute,
@@ -293,7 +305,8 @@ bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_ad
 {
     accounts of;
     lock_take(&l->mu);
-    bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, -1, why);
+    bool ok =
+        find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, -1, clock_wall_us(), why);
     lock_release(&l->mu);
     return ok;
 }
@@ -307,13 +320,17 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
     bool ok;
     lease_state lease = LEASE_COVERS;
     int round = 0;
+    int64_t wall_us;
     do {
-        ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, why);
+        wall_us = clock_wall_us();
+        ok =
+            find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, wall_us, why);
         if (ok) lease = lease_look(l, &of, tokens, &round, why);
     } while (ok && lease == LEASE_ASKED);
     ok = ok && lease == LEASE_COVERS;
     if (ok) {
-        ticket->day = of.tenant->day;
+        ticket->day = of.tenant->now.day;
+        ticket->wall_us = wall_us;
         take(l, of.tenant, tokens);
         take(l, of.key, tokens);
         if (of.adapter) take(l, of.adapter, tokens);
@@ -390,8 +407,8 @@ void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out)
             out[i] =
                 (limits_usage){.running = a->running,
                                .queued = atomic_load(&a->queued),
-                               .day_used = a->day == day ? a->day_used : 0,
-                               .month_used = a->month_used,
+                               .day_used = a->now.day == day ? a->now.day_used : 0,
+                               .month_used = a->now.month_used,
                                .minute_requests = taken(&a->requests, tl->requests_per_minute, now),
                                .minute_tokens = taken(&a->tokens, tl->tokens_per_minute, now)};
         }
@@ -478,8 +495,8 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
         out->queued = atomic_load(&ta->queued);
         out->day_limit = tl->tokens_per_day > 0 ? tl->tokens_per_day : -1;
         out->month_limit = tl->tokens_per_month > 0 ? tl->tokens_per_month : -1;
-        out->day_used = used_of(l, ta, LEASE_DAY, tl->tokens_per_day, ta->day_used);
-        out->month_used = used_of(l, ta, LEASE_MONTH, tl->tokens_per_month, ta->month_used);
+        out->day_used = used_of(l, ta, LEASE_DAY, tl->tokens_per_day, ta->now.day_used);
+        out->month_used = used_of(l, ta, LEASE_MONTH, tl->tokens_per_month, ta->now.month_used);
     }
     if (l->requests_only)
         out->tokens_limit = out->queued_limit = out->day_limit = out->month_limit = -1;

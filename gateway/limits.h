@@ -33,6 +33,7 @@ typedef struct limits_adapter {
 typedef struct limits_ticket {              /* what a request holds */
     uint64_t tenant_id, key_id, adapter_id; /* adapter_id 0: none that is counted */
     int64_t tokens, day;                    /* reserved, and in the budget of which UTC day */
+    int64_t wall_us;                        /* of that moment, whatever the clock says later */
     bool held;
     _Atomic int64_t *waiting; /* the tenant's that have not begun to run; NULL: not in them */
 } limits_ticket;

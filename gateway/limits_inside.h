@@ -21,24 +21,29 @@ typedef struct {
 
 typedef enum { OF_TENANT, OF_KEY, OF_ADAPTER } account_kind;
 
+typedef struct {
+    int64_t day, day_used, month_used; /* used includes reservations */
+} spending;
+
 typedef struct account {
     struct account *next;
     uint64_t id;
     account_kind kind;
     bucket requests, tokens;
     int64_t running;
-    _Atomic int64_t queued;            /* raised under the lock, lowered by the engine without */
-    int64_t day, day_used, month_used; /* tenants only; used includes reservations */
+    _Atomic int64_t queued; /* raised under the lock, lowered by the engine without */
+    spending now, before;   /* of tenants; before: the day until the clock went on, or was set */
 
     /* in a fleet: its lease (limits_lease.c) */
     int64_t limit[LEASE_THINGS];   /* as of the last request */
     int64_t granted[LEASE_THINGS]; /* sums, as in lease.h */
     int64_t drawn[LEASE_SEATS];    /* requests, tokens; the rest stands above */
     int64_t told[LEASE_THINGS];    /* drawn, as of the last question */
-    int64_t need[LEASE_THINGS];    /* of requests that wait */
-    int64_t least[LEASE_THINGS];   /* what the smallest of them takes; 0: none waits */
-    int64_t recent[LEASE_THINGS];  /* drawn since measured_us */
-    int64_t pace[LEASE_THINGS];    /* what LEASE_SPAN_US draws */
+    int64_t need[LEASE_THINGS];    /* of requests that wait, for the next question */
+    int64_t hope[LEASE_THINGS];  /* of all that wait, also of those that have not seen the answer */
+    int64_t least[LEASE_THINGS]; /* what the smallest of them takes; 0: none waits */
+    int64_t recent[LEASE_THINGS];                          /* drawn since measured_us */
+    int64_t pace[LEASE_THINGS];                            /* what LEASE_SPAN_US draws */
     int64_t remains[LEASE_THINGS], may_come[LEASE_THINGS]; /* of the last exchange */
     int64_t returned; /* tokens that came back since the last question */
     int64_t measured_us;

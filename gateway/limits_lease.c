@@ -41,8 +41,8 @@ struct lessor {
 static int64_t drawn_of(const account *a, lease_thing what)
 {
     return what == LEASE_SEATS   ? a->running
-           : what == LEASE_DAY   ? a->day_used
-           : what == LEASE_MONTH ? a->month_used
+           : what == LEASE_DAY   ? a->now.day_used
+           : what == LEASE_MONTH ? a->now.month_used
                                  : a->drawn[what];
 }
 
@@ -109,6 +109,15 @@ static lease_state without_database(const lessor *s, limits_refusal *w)
     return LEASE_REFUSES;
 }
 
+/* A request begins to wait, or has waited (-1). */
+static void hope(account *const all[3], int64_t tokens, int sign)
+{
+    for (int i = 0; i < 3; i++) {
+        for (lease_thing r = 0; all[i] && r < LEASE_THINGS; r++)
+            all[i]->hope[r] += sign * takes(r, tokens);
+    }
+}
+
 static void wait_for(account *a, lease_thing what, int64_t n)
 {
     if (a->need[what] == 0 || n < a->least[what]) a->least[what] = n;
@@ -142,8 +151,10 @@ lease_state lease_look(limits *l, const accounts *of, int64_t tokens, int *round
     int64_t end_us = clock_now_us() + PATIENCE_US;
     s->urgent = true;
     cond_signal(&s->wake);
+    hope(all, tokens, 1);
     while (s->ended < turn && !s->away && !s->stop)
         if (!cond_wait_until(&s->done, &l->mu, end_us)) s->away = true;
+    hope(all, tokens, -1);
     ++*round;
     return LEASE_ASKED;
 }
@@ -181,18 +192,19 @@ static bool ripe(const lessor *s, const account *a, bool *idle)
 
 /* The lease goes down to what is asked to be kept before the question leaves.  What is too small
  * for all that wait goes back: nodes that each hold a part of what one request takes would wait
- * for each other. */
+ * for each other.  But what came for those that have not woken since stays. */
 static void make_ask(const lessor *s, account *a, lease_ask *q)
 {
-    *q = (lease_ask){.kind = a->kind, .id = a->id, .day = a->day, .month = limits_month_of(a->day)};
+    *q = (lease_ask){
+        .kind = a->kind, .id = a->id, .day = a->now.day, .month = limits_month_of(a->now.day)};
     for (lease_thing r = 0; r < LEASE_THINGS; r++) {
         if (a->limit[r] <= 0) continue;
         int64_t drawn = drawn_of(a, r), need = a->need[r], pace = a->pace[r];
         int64_t keep = spare_of(s, a, r), most = pace + pace * 2 / 3;
         if (s->stop) need = most = 0;
-        if (most < need) most = need;
+        if (!s->stop && most < a->hope[r]) most = a->hope[r];
         if (keep > most) keep = most;
-        if (need > 0 && keep < a->least[r]) keep = 0;
+        if (need > 0 && keep < a->least[r] && a->hope[r] <= need) keep = 0;
         q->of[r].limit = a->limit[r];
         q->of[r].drawn = drawn;
         q->of[r].keep = keep;
@@ -240,8 +252,8 @@ static void apply(account *a, const lease_ask *q, const lease_grant *g)
 {
     a->asked = true;
     for (lease_thing r = 0; r < LEASE_THINGS; r++) {
-        bool old = (r == LEASE_DAY && q->day != a->day) ||
-                   (r == LEASE_MONTH && q->month != limits_month_of(a->day));
+        bool old = (r == LEASE_DAY && q->day != a->now.day) ||
+                   (r == LEASE_MONTH && q->month != limits_month_of(a->now.day));
         if (q->of[r].limit <= 0 || old) continue;
         a->granted[r] = g->granted[r] - (r == LEASE_TOKENS ? a->returned : 0);
         a->remains[r] = g->remains[r];

@@ -354,20 +354,24 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     return ERR_NONE;
 }
 
-/* The UTC day, and the first of its month. */
-static int64_t days_of(int64_t now_wall_us, int64_t *first)
+/* The UTC day, and the first and last of its month. */
+static int64_t days_of(int64_t now_wall_us, int64_t *first, int64_t *last)
 {
     time_t now = (time_t)floor_div(now_wall_us, 1000000);
     struct tm tm;
     gmtime_r(&now, &tm);
     int64_t today = floor_div(now_wall_us, DAY_US);
     *first = today - (tm.tm_mday - 1);
+    tm.tm_mon++;
+    tm.tm_mday = 1;
+    *last = floor_div((int64_t)timegm(&tm), 86400) - 1;
     return today;
 }
 
 err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id, err *e)
 {
-    int64_t first, today = days_of(now_wall_us, &first);
+    int64_t first, last;
+    (void)days_of(now_wall_us, &first, &last);
     sqlite3 *db = store_read_begin(st);
     sql q;
     sql_begin(&q, db,
@@ -375,7 +379,7 @@ err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id
               " ORDER BY tenant_id LIMIT 1");
     sql_int(&q, (int64_t)*tenant_id);
     sql_int(&q, first);
-    sql_int(&q, today);
+    sql_int(&q, last);
     *tenant_id = sql_row(&q) ? (uint64_t)sql_col_int(&q, 0) : 0;
     err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
@@ -385,17 +389,18 @@ err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id
 err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
                       int64_t *month_tokens, err *e)
 {
-    int64_t first, today = days_of(now_wall_us, &first);
+    int64_t first, last, today = days_of(now_wall_us, &first, &last);
     *day_tokens = *month_tokens = 0;
     sqlite3 *db = store_read_begin(st);
     sql q;
     sql_begin(&q, db,
               "SELECT coalesce(sum(prompt_tokens + output_tokens), 0),"
               " coalesce(sum(CASE WHEN day = ?2 THEN prompt_tokens + output_tokens END), 0)"
-              " FROM usage_days WHERE tenant_id = ?1 AND day BETWEEN ?3 AND ?2");
+              " FROM usage_days WHERE tenant_id = ?1 AND day BETWEEN ?3 AND ?4");
     sql_int(&q, (int64_t)tenant_id);
     sql_int(&q, today);
     sql_int(&q, first);
+    sql_int(&q, last);
     if (sql_row(&q)) {
         *month_tokens = sql_col_int(&q, 0);
         *day_tokens = sql_col_int(&q, 1);

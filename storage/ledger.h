@@ -73,7 +73,8 @@ err_code ledger_query(store *st, const usage_query *q, usage_sum **out, size_t *
  * how many did.  Sums of a query stay what they were for buckets of an hour or a day. */
 err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n, err *e);
 
-/* Prompt + output tokens of the UTC day and month that hold `now_wall_us`. */
+/* Prompt + output tokens of the UTC day and month that hold `now_wall_us`; those of the month also
+ * of later days, on which a clock that was ahead has been. */
 err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
                       int64_t *month_tokens, err *e);
 

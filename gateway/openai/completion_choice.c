@@ -216,7 +216,7 @@ static bool take_slot(completion *c, choice *ch)
                          .tenant_id = c->x->caller->tenant.id,
                          .key_id = c->x->caller->key.id,
                          .adapter_id = completion_adapter_id(c),
-                         .started_wall_us = c->started_wall_us,
+                         .started_wall_us = completion_booked_us(c),
                          .choice = ch->index % c->rq.n};
     err e;
     snprintf(owner.model, sizeof(owner.model), "%s", c->label);

@@ -109,6 +109,8 @@ typedef struct completion {
 /* What usage rows call the API, and whose they are: the adapter's that was asked for, invoked or
  * not; 0: the base's, or a stack's, whose parts the label names. */
 const char *completion_endpoint(const completion *c);
+/* When it began, for the books: on the day whose budget it was taken from. */
+int64_t completion_booked_us(const completion *c);
 uint64_t completion_adapter_id(const completion *c);
 
 /* c->problem from an error; param may be NULL.  Always false. */

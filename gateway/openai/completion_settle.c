@@ -21,6 +21,15 @@ const char *completion_endpoint(const completion *c)
     return c->door ? c->door->endpoint : c->rq.chat ? "chat" : "completions";
 }
 
+/* Midnight, or a clock that was set, may lie between a request's begin and its reservation, and a
+ * stream that is resumed has the begin of the first. */
+int64_t completion_booked_us(const completion *c)
+{
+    static const int64_t DAY_US = INT64_C(86400) * 1000000;
+    bool same = c->started_wall_us / DAY_US == c->ticket.wall_us / DAY_US;
+    return same || c->ticket.wall_us == 0 ? c->started_wall_us : c->ticket.wall_us;
+}
+
 static void fill_row(const completion *c, const choice *ch, usage_row *row)
 {
     const meter *m = ch->rq.meter;
@@ -33,7 +42,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
                        .queue_ms = -1,
                        .ttft_ms = -1,
                        .duration_ms = (clock_now_us() - c->started_us) / 1000,
-                       .started_wall_us = c->started_wall_us,
+                       .started_wall_us = completion_booked_us(c),
                        .ended_wall_us = clock_wall_us()};
     if (ch->index % c->rq.n == 0) { /* one prompt is paid once, however many choices it has */
         row->prompt_tokens = atomic_load(&m->prompt_tokens);

@@ -360,6 +360,30 @@ START_TEST(a_request_across_midnight)
 }
 END_TEST
 
+/* A clock that is set back while a request runs finds what it left, and not only what is in the ledger. */
+START_TEST(a_request_and_a_clock_that_is_set)
+{
+    limits_ticket first, other, none;
+    limits_refusal w;
+    who.limits.tokens_per_day = 100;
+    wall_us = NOV_30 - 1000000; /* the 29th */
+    ck_assert(take(90, &first, &w));
+    ck_assert_int_eq(first.wall_us, wall_us);
+    wall_us += DAY_US;
+    ck_assert(take(30, &other, &w));
+    wall_us -= DAY_US;
+    ck_assert_int_eq(look().day_used, 90);
+    ck_assert(!take(20, &none, &w));
+    limits_settle(all, &other, 25); /* of the 30th */
+    limits_settle(all, &first, 40);
+    ck_assert_int_eq(look().day_used, 40);
+    ck_assert_int_eq(look().month_used, 65);
+    wall_us += DAY_US;
+    ck_assert_int_eq(look().day_used, 25);
+    wall_us = 0;
+}
+END_TEST
+
 /* A start with rows that the database has not taken yet, beside those it has. */
 START_TEST(the_ledger_and_the_spool_count)
 {
@@ -403,6 +427,13 @@ START_TEST(the_ledger_and_the_spool_count)
     /* A clock that goes back finds the ledger's sums. */
     wall_us -= DAY_US;
     ck_assert_int_eq(look().day_used, 1000);
+    /* One that was ahead before a start has left rows there: the day has them when it comes. */
+    limits_destroy(all);
+    all = limits_create(st);
+    ck_assert_int_eq(look().day_used, 1000);
+    wall_us += DAY_US;
+    ck_assert_int_eq(look().day_used, 111);
+    ck_assert_int_eq(look().month_used, 1111);
     limits_destroy(all);
     all = limits_create(NULL);
     store_close(st);
@@ -469,6 +500,7 @@ int main(void)
     tcase_add_test(tc, threads_can_not_slip_through_an_adapter);
     tcase_add_test(tc, threads_can_not_slip_through_together);
     tcase_add_test(tc, a_request_across_midnight);
+    tcase_add_test(tc, a_request_and_a_clock_that_is_set);
     tcase_add_test(tc, the_ledger_and_the_spool_count);
     tcase_add_test(tc, a_budget_that_cannot_be_read_is_not_free);
     suite_add_tcase(s, tc);

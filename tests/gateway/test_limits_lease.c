@@ -1,6 +1,7 @@
 /* test_limits_lease.c -- nodes that draw from one pool: never more than the limit in all, and
  * nearly all of it. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +9,7 @@
 #include <check.h>
 
 #include "engine/base/clock.h"
-#include "gateway/limits.h"
+#include "gateway/limits_inside.h"
 #include "tests/run_suite.h"
 
 enum { NODES = 3, WORKERS = 4, PER_REQUEST = 10 };
@@ -195,6 +196,75 @@ START_TEST(what_idles_goes_back)
 }
 END_TEST
 
+static struct {
+    limits *l;
+    sem_t asked, go;
+    int n;        /* questions */
+    int64_t kept; /* by tenant 3, in the second */
+} slow;
+
+/* Gives what is needed; the first question is answered when it is told to. */
+static err_code slow_exchange(void *self, const lease_ask *asks, int n, lease_grant *out, err *e)
+{
+    (void)self, (void)e;
+    bool first = slow.n++ == 0;
+    for (int i = 0; i < n; i++) {
+        out[i] = (lease_grant){{0}, {0}, {0}};
+        for (lease_thing r = 0; r < LEASE_THINGS; r++)
+            out[i].granted[r] = asks[i].of[r].drawn + asks[i].of[r].keep + asks[i].of[r].need;
+        if (slow.n == 2 && asks[i].kind == OF_TENANT && asks[i].id == 3)
+            slow.kept = asks[i].of[LEASE_DAY].keep;
+    }
+    if (first) sem_post(&slow.asked);
+    while (first && sem_wait(&slow.go) != 0) {
+    }
+    return ERR_NONE;
+}
+
+static void *take_slowly(void *id)
+{
+    limits_ticket t;
+    limits_refusal w;
+    tenant whose = {.id = *(const uint64_t *)id, .limits.tokens_per_day = 100};
+    ck_assert(limits_reserve(slow.l, &key, &whose, NULL, 10, &t, &w));
+    return NULL;
+}
+
+static bool waits(uint64_t id)
+{
+    bool yes = false;
+    lock_take(&slow.l->mu);
+    for (int i = 0; i < BUCKETS; i++)
+        for (const account *a = slow.l->table[i]; a; a = a->next)
+            yes |= a->kind == OF_TENANT && a->id == id && a->need[LEASE_DAY] > 0;
+    lock_release(&slow.l->mu);
+    return yes;
+}
+
+/* Another's question follows at once: what the first has brought is not given back with it. */
+START_TEST(what_came_stays_for_who_has_not_woken)
+{
+    err e;
+    pthread_t th[2];
+    static const uint64_t id[] = {3, 4};
+    slow.n = 0;
+    slow.kept = -1;
+    sem_init(&slow.asked, 0, 0);
+    sem_init(&slow.go, 0, 0);
+    slow.l = limits_create(NULL);
+    ck_assert_int_eq(limits_lease(slow.l, slow_exchange, NULL, false, &e), ERR_NONE);
+    ck_assert_int_eq(pthread_create(&th[0], NULL, take_slowly, (void *)(uintptr_t)&id[0]), 0);
+    while (sem_wait(&slow.asked) != 0) {
+    }
+    ck_assert_int_eq(pthread_create(&th[1], NULL, take_slowly, (void *)(uintptr_t)&id[1]), 0);
+    while (!waits(4)) usleep(1000);
+    sem_post(&slow.go);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_join(th[i], NULL), 0);
+    limits_destroy(slow.l);
+    ck_assert_int_eq(slow.kept, 10);
+}
+END_TEST
+
 START_TEST(others_hold_what_is_left)
 {
     limits_ticket t[2], other;
@@ -265,6 +335,7 @@ int main(void)
     tcase_add_test(c, a_budget_is_spent_to_the_end_by_one);
     tcase_add_test(c, seats_are_the_fleet_s);
     tcase_add_test(c, what_idles_goes_back);
+    tcase_add_test(c, what_came_stays_for_who_has_not_woken);
     tcase_add_test(c, others_hold_what_is_left);
     tcase_add_test(c, the_database_goes_away);
     tcase_add_test(c, each_goes_on_by_itself);
