@@ -3,7 +3,9 @@
 
 The last line is "CASE <figure> <unit> (asked <bound>): ok|short". LORAD_TRIALS: how many, instead of each case's own number.
 """
+import collections
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -11,9 +13,11 @@ import random
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import asking  # noqa: E402
 import fleets  # noqa: E402
 from harness import DEMO, demo_adapters, until  # noqa: E402
 from postgres import CLOCK, PROGRAMS  # noqa: E402
@@ -21,10 +25,10 @@ from s3 import S3  # noqa: E402
 
 RNG = random.Random(11)
 RATE = 4 << 20
-TOGETHER = 8  # budgets that one kill, cut or step meets
-MORE = {"fleet-adapter": {"server.threads": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050",
-                          "engine.max_queued": "2000"},
-        "fleet-move": {"server.drain_timeout": "600s", "server.max_connections_per_ip": "200"}}
+EACH_FLEET, CROWD_EVERY = 1000, 10  # budgets; events
+MANY = {"server.threads": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050", "engine.max_queued": "2000"}
+MORE = {"fleet-limits": {"settings": MANY, "clocks": True}, "fleet-adapter": {"settings": MANY},
+        "fleet-move": {"settings": {"server.drain_timeout": "600s", "server.max_connections_per_ip": "200"}}}
 ASK = {"model": "base", "prompt": "1", "max_tokens": 2, "temperature": 0}
 
 
@@ -38,43 +42,68 @@ def verdict(case, figure, bound, good):
 
 
 def limits(fleet):
-    """Any token over a budget stops it; shares of budgets with even load, and with all load on one node."""
-    even = [fleets.budget_trial(fleet, f"even-{i}", fleet.nothing, RNG, limit=6000) for i in range(3)]
-    one = [fleets.budget_trial(fleet, f"one-{i}", fleet.nothing, RNG, limit=6000, workers=8, nodes=fleet.nodes[:1]) for i in range(3)]
-    n, over = trials(400), 0
-    shares, begin = [], time.monotonic()
-    for seed in range(max(1, n // (5 * TOGETHER))):  # each kind of event once, in the middle of so many budgets
-        try:
-            shares += fleets.trials(fleet, 5, seed + 100, together=TOGETHER)
-        except AssertionError as e:
-            over += 1
-            print(e)
-    print(f"{len(shares)} budgets under {len(shares) // TOGETHER} events took {time.monotonic() - begin:.0f} s"
-          f"{'' if CLOCK else '; no clock was stepped: Debian has faketime'}")
+    """Tokens over a budget; shares of budgets with even load, and with all load on one node.  Fleets of some thousand budgets each."""
+    even = [asking.spend(fleet, f"even-{i}", 6000, dict.fromkeys(fleet.nodes, 4)) for i in range(3)]
+    one = [asking.spend(fleet, f"one-{i}", 6000, {fleet.nodes[0]: 8}) for i in range(3)]
+    n, wrong, shares, came, crowds, begin = trials(10000), [], [], collections.Counter(), 0, time.monotonic()
+    for part in range(-(-n // EACH_FLEET)):
+        with contextlib.nullcontext(fleet) if part == 0 else fleets.Fleet(**MORE["fleet-limits"]) as one_fleet:
+            budgets, events, crowd = asking.trials(one_fleet, min(EACH_FLEET, n - len(shares)), part + 100, crowd=1000, every=CROWD_EVERY)
+            used, bad = one_fleet.held(budgets)
+        came, wrong, crowds = came + events, wrong + bad, crowds + crowd
+        shares += [used[b.name] / b.limit for b in budgets]
+        print(f"{len(shares)} budgets, {sum(came.values())} events, {crowds} budgets with 1,000 connections at once, "
+              f"{time.monotonic() - begin:.0f} s", flush=True)
+        for w in bad[:20]:
+            print("    ", *w)
+    print(", ".join(f"{name} {k}" for name, k in sorted(came.items())) + ("" if CLOCK else "; no clock was stepped: Debian has faketime"))
     print(f"of budgets were used: {min(even):.3f} by all nodes, {min(one):.3f} by one; under kills {min(shares):.3f} at least, "
           f"{statistics.median(shares):.3f} in the middle")
-    good = over == 0 and min(even) >= 0.98 and min(one) >= 0.90
-    return verdict("fleet-limits", f"{over} of {n} trials over a limit, {min(even):.3f} and {min(one):.3f} usable", "0, 0.98, 0.90", good)
+    good = not wrong and min(even) >= 0.98 and min(one) >= 0.90
+    return verdict("fleet-limits", f"{len(wrong)} of {len(shares)} trials over a limit, {min(even):.3f} and {min(one):.3f} usable", "0, 0.98, 0.90", good)
 
 
 def usage(fleet):
-    """Kills under load without limits: the rows of PostgreSQL are those of the nodes."""
-    key = fleet.tenant("many")
-    kinds = (fleet.kill_node, fleet.kill_database, fleet.cut_wire)
-    load = fleets.Load(fleet, key, 2)
-    n = trials(100)
-    for i in range(n):
-        seen = len(load.answers)
-        until(lambda: len(load.answers) > seen + 5)
-        kinds[i % 3](RNG)
-    load.stop()
-    for node in fleet.nodes:
-        until(lambda: node.metrics()["lorad_fleet_away_seconds"] == 0)
+    """Each node, and PostgreSQL, has somebody who kills it again and again, under load without limits: the rows of PostgreSQL are those of the nodes."""
+    n, kills, faults, begin = trials(1000), collections.Counter(), [], time.monotonic()
+    maker = asking.Maker(fleet)
+    budgets = [maker.make(f"many-{i}", None) for i in range(4)]
+    load = asking.Asking(fleet.nodes, random.Random(3))
+    load.start()
+    for budget in budgets:
+        load.add(budget, dict.fromkeys(fleet.nodes, 2))
+
+    def of_node(node, rng):
+        seen, more = load.answers[node], rng.randrange(1, 20)
+        load.until(lambda: load.answers[node] > seen + more)
+        fleet.kill_node(rng, node=node)
+
+    def of_database(_, rng):
+        rows = int(fleet.postgres.sql("SELECT count(*) FROM lorad_usage"))
+        load.until(lambda: int(fleet.postgres.sql("SELECT count(*) FROM lorad_usage")) > rows)
+        rng.choice((fleet.kill_database, fleet.kill_in_database))(rng)
+
+    def killer(kind, whom, seed):
+        rng = random.Random(seed)
+        try:
+            while sum(kills.values()) < n and not faults:
+                kind(whom, rng)
+                kills[kind.__name__] += 1
+        except BaseException as e:
+            faults.append(e)
+    killers = [threading.Thread(target=killer, args=a) for a in [(of_node, node, i) for i, node in enumerate(fleet.nodes)] + [(of_database, None, 9)]]
+    [t.start() for t in killers]
+    [t.join() for t in killers]
+    if faults:
+        raise faults[0]
+    load.end()
+    _, wrong = fleet.held(budgets)
     rows = fleet.books_agree()
-    sums = {fleet.usage(node, "many") for node in fleet.nodes}
-    answered = sum(s == 200 for _, s in load.answers)
-    good = len(sums) == 1 and sums.pop()[0] >= answered
-    return verdict("fleet-usage", f"0 of {rows} rows lost or doubled by {n} kills and cuts", "0", good)
+    print(f"{kills['of_node']} kills of nodes and {kills['of_database']} of PostgreSQL in {time.monotonic() - begin:.0f} s; {load.good} answers, "
+          f"{sum(b.broken for b in budgets)} requests without one", *wrong, sep="\n")
+    sums = {fleet.usage(node, b.name) for node in fleet.nodes for b in budgets}
+    good = not wrong and len(sums) == len(budgets)
+    return verdict("fleet-usage", f"{len(wrong)} of {rows} rows lost or doubled by {sum(kills.values())} kills", "0", good)
 
 
 def revoke(fleet):
@@ -204,7 +233,7 @@ if __name__ == "__main__":
         sys.exit(2)
     with tempfile.TemporaryDirectory() as keys:
         store = S3() if sys.argv[1] == "fleet-adapter" else None
-        with fleets.Fleet(settings=MORE.get(sys.argv[1]), shared=store and store.settings(pathlib.Path(keys) / "keys")) as made:
+        with fleets.Fleet(**MORE.get(sys.argv[1], {}), shared=store and store.settings(pathlib.Path(keys) / "keys")) as made:
             made.s3 = store
             status = CASES[sys.argv[1]](made)
     sys.exit(status)

@@ -1,9 +1,9 @@
 """fleets.py -- three lorads that share a PostgreSQL, each over a wire of its own; what is done to them, and what must hold then."""
+import collections
 import contextlib
 import http.client
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -12,8 +12,8 @@ import subprocess
 import threading
 import time
 
-from harness import BUILD, DEMO, Server, until
-from postgres import CLOCK, Pooler, Postgres, Wire
+from harness import BUILD, DEMO, Server, free_port, until
+from postgres import CLOCK, Clock, Pooler, Postgres, Wire, can_be_stepped
 
 
 def lorad(*args):
@@ -22,14 +22,19 @@ def lorad(*args):
 
 class Fleet:
     """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone.
-    `program`: what nodes[0] runs."""
+    `program`: what nodes[0] runs. `clocks`: those of the nodes can be stepped."""
 
-    def __init__(self, n=3, settings=None, shared=None, pooled=False, program="lorad"):
+    def __init__(self, n=3, settings=None, shared=None, pooled=False, program="lorad", clocks=False):
         self.shared = shared or {}
         self.postgres = Postgres()
         self.pooler = Pooler(self.postgres) if pooled else None
         self.wires = [Wire((self.pooler or self.postgres).port) for _ in range(n)]
         self.nodes = [Server(settings={**(settings or {}), "server.node": str(i)}, program="lorad" if i else program) for i in range(n)]
+        for node in self.nodes:
+            node.plain_port, node.steps = free_port(), 0  # steps: odd while its clock is wrong
+            node.settings["server.plain_listen"] = f"127.0.0.1:{node.plain_port}"
+            node.clock = Clock(node.dir.with_suffix(".clock"))
+            node.env = node.clock.env if clocks and can_be_stepped(BUILD / node.program) else {}
         self.pace = self.nodes[0].dir.with_suffix(".pace")
 
     def url(self, i):
@@ -66,6 +71,7 @@ class Fleet:
             finally:
                 shutil.rmtree(node.dir, ignore_errors=True)
                 node.log_path.unlink(missing_ok=True)
+                node.clock.path.unlink(missing_ok=True)
         if self.pooler:
             self.pooler.close()
         self.postgres.close()
@@ -117,42 +123,95 @@ class Fleet:
         assert there == mine, (len(there), len(mine), set(there.items()) ^ set(mine.items()))
         return len(mine)
 
-    def granted(self, tenant):
-        """Of the day's budget, to all nodes."""
-        id_ = int(self.nodes[0].admin("GET", f"/tenants/{tenant}")["id"])
-        return int(self.postgres.sql(f"SELECT max(s) FROM (SELECT sum(greatest(granted, shipped)) AS s FROM lorad_budgets"
-                                     f" WHERE id = {id_} AND period > 0 GROUP BY period) AS x"))
+    def held(self, budgets):
+        """({name: what was used of its budget today}, what does not hold). Of each day of each budget: what the ledgers have is what was
+        shipped, at most what was granted, and that at most the limit; each answer has its row, and no row is there without a request."""
+        for node in self.nodes:
+            until(lambda: node.metrics()["lorad_fleet_away_seconds"] == 0)
+        self.books_agree()
+        ids = {name: id_ for id_, name in rows_of(self.nodes[0], "SELECT id, name FROM tenants")}
+        used, rows, there, today = collections.Counter(), collections.Counter(), {}, int(time.time()) // 86400
+        for node in self.nodes:
+            for id_, day, tokens, n in rows_of(node, "SELECT tenant_id, started_us / 86400000000, sum(prompt_tokens + output_tokens), count(*)"
+                                                     " FROM usage GROUP BY 1, 2"):
+                used[id_, day] += tokens
+                rows[id_] += n
+        for line in self.postgres.sql("SELECT id, period, sum(greatest(granted, shipped)), sum(shipped) FROM lorad_budgets"
+                                      " WHERE period > 0 GROUP BY 1, 2").split():
+            id_, day, granted, shipped = map(int, line.split("|"))
+            there[id_, day] = granted, shipped
+        wrong = []
+        for b in budgets:
+            days = {day for id_, day in used.keys() | there.keys() if id_ == ids[b.name]}
+            for day in days:
+                tokens, (granted, shipped) = used[ids[b.name], day], there.get((ids[b.name], day), (0, 0))
+                if shipped != tokens or (b.limit and not tokens <= granted <= b.limit):
+                    wrong.append((b.name, f"day {day - today:+d}", f"used {tokens}, shipped {shipped}, granted {granted} of {b.limit}"))
+            n, tokens = rows[ids[b.name]], sum(used[ids[b.name], day] for day in days)
+            if not b.answers <= n <= b.answers + b.broken or b.tokens > tokens:
+                wrong.append((b.name, f"{b.answers} answers of {b.tokens} tokens, {b.broken} without one; {n} rows of {tokens}"))
+        return {b.name: used[ids[b.name], today] for b in budgets}, wrong
 
     # -- what happens ------------------------------------------------------------------
 
-    def kill_node(self, rng):
-        node = rng.choice(self.nodes)
+    @property
+    def events(self):
+        return ([self.kill_node, self.kill_database, self.kill_in_database, self.cut_wire, self.hold_wire, self.kill_behind_a_cut]
+                + [self.step_database] * bool(CLOCK) + [self.step_node] * bool(self.nodes[0].env))
+
+    def kill_node(self, rng, asking=None, node=None):
+        node = node or rng.choice(self.nodes)
         node.stop(signal.SIGKILL)
         node.start()
 
-    def kill_database(self, _):
+    def kill_database(self, *_):
         self.postgres.kill()
         self.postgres.start()
 
-    def cut_wire(self, rng):
+    def kill_in_database(self, rng, asking=None):
+        """One of the postmaster's children, upon which it ends all others."""
+        pid = (self.postgres.dir / "postmaster.pid").read_text().split()[0]
+        children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.kill(int(rng.choice(children)), signal.SIGKILL)
+        self.postgres.start()
+
+    def cut_wire(self, rng, asking=None):
         wire = rng.choice(self.wires)
         wire.cut()
-        time.sleep(rng.uniform(0.05, 0.6))
+        time.sleep(rng.uniform(0.05, 0.4))
         wire.mend()
 
-    def hold_wire(self, rng):
+    def hold_wire(self, rng, asking=None):
         """Bytes wait: what is asked is read late, what is answered comes late."""
         wire = rng.choice(self.wires)
         wire.hold()
-        time.sleep(rng.uniform(0.05, 0.6))
+        time.sleep(rng.uniform(0.05, 0.4))
         wire.mend()
 
-    def step_clock(self, rng):
-        """PostgreSQL's, back and forth by up to a minute: buckets may be full too early, budgets of a day may not."""
-        self.postgres.step(rng.choice((-1, 1)) * rng.randrange(20, 60) if not self.postgres.ahead else -self.postgres.ahead)
+    def kill_behind_a_cut(self, rng, asking=None):
+        """Two at once."""
+        alone, other = rng.sample(range(len(self.nodes)), 2)
+        self.wires[alone].cut()
+        self.kill_node(rng, node=self.nodes[other])
+        self.wires[alone].mend()
 
-    def nothing(self, _):
-        time.sleep(0.1)
+    def step_database(self, rng, asking=None):
+        """Back and forth by up to a minute: buckets may be full too early, budgets of a day may not."""
+        clock = self.postgres.clock
+        clock.step(rng.choice((-1, 1)) * rng.randrange(20, 60) if not clock.ahead else -clock.ahead)
+
+    def step_node(self, rng, asking):
+        """By seconds, or into another day, which has a budget of its own; and back, perhaps in another process."""
+        node = rng.choice(self.nodes)
+        seconds, seen = rng.choice((0, -1, 1, 3)) * 86400 + rng.randrange(-60, 60), asking.answers[node]
+        node.steps += 1
+        node.clock.step(seconds)
+        asking.until(lambda: asking.answers[node] > seen + 30)
+        if rng.random() < 0.3:
+            self.kill_node(rng, node=node)
+        node.clock.step(-seconds)
+        node.steps += 1
 
 
 def rows_of(node, text):
@@ -195,38 +254,6 @@ class Load:
     def stop(self):
         self.end.set()
         self.join()
-
-
-def budget_trials(fleet, names, happen, rng, limit=1500, workers=4, nodes=None):
-    """What of each day's budget was used by all nodes, with one event for all; never more than it."""
-    loads = [Load(fleet, fleet.tenant(name, tokens_per_day=limit), workers, nodes) for name in names]
-    for load in loads:
-        until(lambda: len(load.answers) > 2 * workers)
-    happen(rng)
-    for load in loads:
-        load.join()
-    for node in fleet.nodes:
-        until(lambda: node.metrics()["lorad_fleet_away_seconds"] == 0)
-    fleet.books_agree()
-    shares = []
-    for name in names:
-        for node in fleet.nodes:
-            requests, used = fleet.usage(node, name)
-            assert 0 < used <= fleet.granted(name) <= limit, (name, happen.__name__, used, limit)
-        shares.append(used / limit)
-    return shares
-
-
-def budget_trial(fleet, name, happen, rng, limit=1500, workers=4, nodes=None):
-    return budget_trials(fleet, [name], happen, rng, limit, workers, nodes)[0]
-
-
-def trials(fleet, n, seed=1, limit=700, together=1):
-    """n events of all kinds in turns, each in the middle of so many budgets: which share of each was used."""
-    rng = random.Random(seed)
-    kinds = [fleet.kill_node, fleet.kill_database, fleet.cut_wire, fleet.hold_wire] + ([fleet.step_clock] if CLOCK else [])
-    return sum((budget_trials(fleet, [f"trial-{seed}-{i}-{k}" for k in range(together)], kinds[i % len(kinds)], rng, limit,
-                              workers=4 if together == 1 else 1) for i in range(n)), [])
 
 
 class Stream(threading.Thread):

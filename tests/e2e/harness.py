@@ -66,7 +66,7 @@ class Server:
         # How full the disk of whoever runs these tests is must not matter (data.min_free).
         # Nothing runs but what a test asks for (adapters.probe).
         self.model, self.settings = model, {"data.min_free": "1MiB", "adapters.probe": "no", **({"engine.backend": backend} if backend else {}), **(settings or {})}
-        self.process, self.program = None, program
+        self.process, self.program, self.env = None, program, {}
         self.log_path = self.dir.with_suffix(".log")
         self.admin_key = None
 
@@ -101,7 +101,7 @@ class Server:
             argv += ["--set", f"{name}={value}"]
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=self.log,
-                                        stderr=self.log)
+                                        stderr=self.log, env={**os.environ, **self.env})
         self.wait_ready()
 
     def wait_ready(self, seconds=120):
@@ -115,7 +115,7 @@ class Server:
                     return
             except OSError:
                 pass
-            time.sleep(0.05)
+            time.sleep(0.02)
         raise RuntimeError("lorad did not become ready")
 
     def stop(self, sig=signal.SIGTERM, seconds=60):

@@ -2,6 +2,7 @@
 import glob
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,29 @@ def skip_unless_there():
         sys.exit(77)
 
 
+def can_be_stepped(program):
+    """A sanitizer wants to be the first that is loaded."""
+    return CLOCK and not {b"libasan.so", b"libtsan.so"} & set(re.findall(rb"lib[at]san\.so", program.read_bytes()))
+
+
+class Clock:
+    """Of one program that is started with `env`; without Debian's faketime there is none to step. The monotonic one stays."""
+
+    def __init__(self, path):
+        self.path, self.ahead = path, 0
+        self.path.write_text("+0")
+        self.env = {"LD_PRELOAD": CLOCK[0], "FAKETIME_TIMESTAMP_FILE": str(path), "FAKETIME_NO_CACHE": "1",
+                    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                    "FAKETIME_FORCE_MONOTONIC_FIX": "0"} if CLOCK else {}  # else waits on the monotonic clock end at once
+
+    def step(self, seconds):
+        """At once."""
+        self.ahead += seconds
+        new = self.path.with_suffix(".new")
+        new.write_text(f"{self.ahead:+d}")
+        new.replace(self.path)  # whoever reads it reads all of it
+
+
 class Postgres:
     """It does not run as root; whoever is root runs it as the user postgres, whom the package makes."""
 
@@ -31,8 +55,7 @@ class Postgres:
         self.port, self.process = free_port(), None
         self.log = open(self.dir.with_suffix(".log"), "ab")
         self.become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-        self.clock, self.ahead = self.dir.with_suffix(".clock"), 0
-        self.clock.write_text("+0")
+        self.clock = Clock(self.dir.with_suffix(".clock"))
         if self.become:
             shutil.chown(self.dir, "postgres")
         self.program("initdb", "-D", self.dir, "-A", "trust", "-U", "lorad", "-N")
@@ -51,8 +74,7 @@ class Postgres:
 
     def answers(self):
         if not self.process or self.process.poll() is not None:
-            clock = ["env", f"LD_PRELOAD={CLOCK[0]}", f"FAKETIME_TIMESTAMP_FILE={self.clock}", "FAKETIME_NO_CACHE=1",
-                     "FAKETIME_DONT_FAKE_MONOTONIC=1"] if CLOCK else []
+            clock = ["env", *(f"{name}={value}" for name, value in self.clock.env.items())]
             self.process = subprocess.Popen(
                 [*self.become, *clock, f"{PROGRAMS[-1]}/postgres", "-D", self.dir, "-p", str(self.port), "-h", "127.0.0.1", "-k", "",
                  "-F"], cwd="/", stdout=self.log, stderr=self.log)
@@ -65,13 +87,6 @@ class Postgres:
         os.kill(pid, sig)
         self.process.wait()
 
-    def step(self, seconds):
-        """Its clock, by so much, at once. Without Debian's faketime there is none to step."""
-        self.ahead += seconds
-        new = self.clock.with_suffix(".new")
-        new.write_text(f"{self.ahead:+d}")
-        new.replace(self.clock)  # whoever reads it reads all of it
-
     def sql(self, text, database="fleet"):
         return self.program("psql", "-h", "127.0.0.1", "-p", self.port, "-U", "lorad", "-d", database, "-Atqc", text)
 
@@ -81,7 +96,7 @@ class Postgres:
         self.log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
         self.dir.with_suffix(".log").unlink(missing_ok=True)
-        self.clock.unlink(missing_ok=True)
+        self.clock.path.unlink(missing_ok=True)
 
 
 POOLER = shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")
