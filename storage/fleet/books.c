@@ -38,7 +38,7 @@ static const char READ_HOURS[] =
     " 'output_tokens', output_tokens)), count(*) FROM usage_hours";
 
 /* Once more is the same: sums are of rows that this statement has put there, or replaced.  Rows of
- * lorad_budgets are locked in the order of lorad_lease(): tenants, of each the days, then months. */
+ * lorad_budgets are locked in the order of leases: by tenant, of each the days, then months. */
 static const char SHIP[] =
     "WITH fresh AS (SELECT * FROM jsonb_populate_recordset(NULL::lorad_usage, $1::jsonb)"
     "  ORDER BY request_id),"

@@ -360,7 +360,8 @@ START_TEST(a_request_across_midnight)
 }
 END_TEST
 
-/* A clock that is set back while a request runs finds what it left, and not only what is in the ledger. */
+/* A clock that is set back while a request runs finds what it left, not only what is in the ledger.
+ */
 START_TEST(a_request_and_a_clock_that_is_set)
 {
     limits_ticket first, other, none;

@@ -281,6 +281,15 @@ _rule("fleet.own-rows-do-not-join", "storage/fleet/fleet.c",
 _rule("fleet.catch-up-first", "storage/fleet/fleet.c",
       "if (!rc) rc = catch_up(f, j, db, &s, e);", "",
       "storage.test_fleet", "a change is made on top of all that the journal has")
+_rule("fleet.ids-above-the-millisecond", "storage/store.c",
+      "tick_of((uint64_t)sql_col_int(&q, 0)) | ((1u << SEQ_BITS) - 1);", "tick_of((uint64_t)sql_col_int(&q, 0));",
+      "storage.test_store", "no id is given twice where another node's is the largest")
+_rule("leases.what-came-stays", "gateway/limits_lease.c",
+      "if (!s->stop && most < a->hope[r]) most = a->hope[r];", "if (!s->stop && most < need) most = need;",
+      "gateway.test_limits_lease", "what a lease was given for requests that wait is not given back before they woke")
+_rule("limits.the-day-that-was-left", "gateway/limits.c",
+      "if (a->before.day == next.day)", "if (false)",
+      "gateway.test_limits", "a clock that is set back finds what still runs of that day")
 _rule("fleet.away-is-healthy", "storage/store.c",
       "if (end != BATCH_AWAY) st->healthy = end == BATCH_DONE;", "st->healthy = end == BATCH_DONE;",
       "storage.test_fleet", "a fleet's database that is away takes no server out of service")
@@ -815,10 +824,10 @@ _rule("limits.of-the-key", "gateway/limits.c",
       "check_rates(of->key, 0 * key->requests_per_minute, 0 * key->tokens_per_minute,",
       "gateway.test_limits", "a key's own limits count")
 _rule("limits.of-that-day", "gateway/limits.c",
-      "if (day == a->day) a->day_used += tokens;", "a->day_used += tokens;",
+      "if (day == a->now.day)", "if (day == a->now.day || day == a->before.day)",
       "gateway.test_limits", "what ran before midnight is settled there")
 _rule("limits.new-month", "gateway/limits.c",
-      "if (limits_month_of(day) != limits_month_of(a->day)) a->month_used = 0;", "a->month_used = 0;",
+      "if (stays) next.month_used = a->now.month_used;", "",
       "gateway.test_limits", "the month's budget outlives the day")
 _rule("limits.unknown-is-not-free", "gateway/limits.c",
       "if (!known && (tl->tokens_per_day > 0 || tl->tokens_per_month > 0)) return unknown(why);", "(void)known;",
