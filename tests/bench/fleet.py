@@ -78,9 +78,16 @@ def usage(fleet):
         load.until(lambda: load.answers[node] > seen + more)
         fleet.kill_node(rng, node=node)
 
+    def shipped():
+        """0 while it recovers, which begins a moment after the kill."""
+        try:
+            return int(fleet.postgres.sql("SELECT count(*) FROM lorad_usage"))
+        except AssertionError:
+            return 0
+
     def of_database(_, rng):
-        rows = int(fleet.postgres.sql("SELECT count(*) FROM lorad_usage"))
-        load.until(lambda: int(fleet.postgres.sql("SELECT count(*) FROM lorad_usage")) > rows)
+        before = load.until(shipped)
+        load.until(lambda: shipped() > before)
         rng.choice((fleet.kill_database, fleet.kill_in_database))(rng)
 
     def killer(kind, whom, seed):
