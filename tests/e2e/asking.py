@@ -1,7 +1,7 @@
 """asking.py -- budgets of a fleet that are used up over many connections that one thread keeps, while things happen to the fleet.
 
-A trial is one tenant's budget of a day, asked for at all nodes at once, of which a part was used when an event began: a kill, a cut, a step of a
-clock.  Events come one after another; a budget that is used up is followed by a fresh one.  Whatever happens, what the nodes' ledgers
+A trial is one tenant's budget of a day, asked for at all nodes at once, of which a part was used when an event began, or was over: a kill
+(until the node or the database is back), a cut, a step of a clock.  Events come one after another; a budget that is used up is followed by a fresh one.  Whatever happens, what the nodes' ledgers
 have of a budget is at most what PostgreSQL granted, and that at most the limit.
 """
 import collections
@@ -32,7 +32,7 @@ class Budget:
     def __init__(self, name, key, limit=None):
         self.name, self.key, self.limit = name, key, limit
         self.answers = self.tokens = self.broken = self.open = 0  # 200s, what they said was used; no answer; connections that still ask
-        self.met, self.known = set(), set()  # events that began in its middle; nodes that have had its key
+        self.met, self.known = set(), set()  # events that began or ended in its middle; nodes that have had its key
 
 
 class Asker:
@@ -262,6 +262,7 @@ def trials(fleet, n, seed=1, together=120, least=40, most=100, crowd=0, every=10
             asking.until(lambda: crowds[-1].answers > crowd // 20)
         asking.mark(kind.__name__)
         kind(rng, asking)
+        asking.mark(kind.__name__)
         came[kind.__name__] += 1
     asking.feed = None
     asking.until(lambda: not asking.running)
