@@ -289,6 +289,13 @@ err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
  * ERR_UNSUPPORTED: this backend has no such experts. */
 err_code be_experts_prepare(backend *be, void **there, const expert_set *set, err *e);
 
+/* What keys and values of a row are made of, where they are kept in short (DeepSeek-AI 2024,
+ * DeepSeek-V2, section 2.1): x [n_rows][rank + rope] is its latent and a key that all heads share.
+ * nope: of a head's other key, v: of its value. */
+typedef struct latent_shape {
+    int rank, rope, nope, v, n_head;
+} latent_shape;
+
 /* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's
  * (dim), positions of a sequence; and the size of a head. */
 typedef struct step_bounds {
@@ -297,6 +304,8 @@ typedef struct step_bounds {
     /* [n_layer], borrowed for the call: what the MLP that all rows take is wide; 0: none. */
     const int *mlp;
     int n_layer;
+    latent_shape latent; /* rank 0: there is none */
+    int q_rank;          /* of a latent of queries; 0: there is none */
 } step_bounds;
 
 /* Memory for such steps, so that they allocate nothing.  Again where the
@@ -397,13 +406,6 @@ void be_scale(backend *be, float *x, float scale, size_t n);
  * All outs share x [n_rows][d_in] and one weight type.  s gives rows and segments. */
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                int layer);
-
-/* What keys and values of a row are made of, where they are kept in short (DeepSeek-AI 2024,
- * DeepSeek-V2, section 2.1): x [n_rows][rank + rope] is its latent and a key that all heads share.
- * nope: of a head's other key, v: of its value. */
-typedef struct latent_shape {
-    int rank, rope, nope, v, n_head;
-} latent_shape;
 
 /* out [n_rows][rank] = rms_norm(the latent of x) * weight. */
 void be_latent_norm(backend *be, float *out, const float *x, const float *weight, float eps,

@@ -164,9 +164,10 @@ err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, con
 {
     enum { ROWS = 64 };
     size_t cols = (size_t)w->cols, size = dtype_bytes(w->type);
+    size_t wide = (size_t)cuda_k(w->type, w->cols);
     float *a = malloc((size_t)pair->rank * cols * sizeof(float));
     float *row = malloc(2 * cols * sizeof(float));
-    char *raw = malloc(ROWS * cols * size);
+    char *raw = malloc(ROWS * wide * size);
     const cuda_weight *base = (const cuda_weight *)w;
     bool by_codes = base->codes.form != GEMM_PLAIN;
     float *values = by_codes ? malloc(ROWS * cols * sizeof(*values)) : NULL;
@@ -178,14 +179,14 @@ err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, con
     for (int i = 0; !rc && i < w->rows; i++) {
         if (i % ROWS == 0) {
             int n = w->rows - i < ROWS ? w->rows - i : ROWS;
-            const char *from = (const char *)base->p + (size_t)i * cols * size;
+            const char *from = (const char *)base->p + (size_t)i * wide * size;
             rc = by_codes ? cuda_codes_read(be, base, i, n, values, e)
-                          : cuda_download(be, raw, from, (size_t)n * cols * size);
+                          : cuda_download(be, raw, from, (size_t)n * wide * size);
             if (rc && !by_codes) rc = err_set(e, rc, "the base's weight cannot be read");
         }
         for (size_t k = 0; !rc && k < cols; k++) {
-            size_t at = (size_t)(i % ROWS) * cols + k;
-            row[k] = by_codes ? values[at] : value_at(raw, w->type, at);
+            size_t at = (size_t)(i % ROWS);
+            row[k] = by_codes ? values[at * cols + k] : value_at(raw, w->type, at * wide + k);
         }
         if (!rc) {
             rc = gain_of(row, a, pair, (size_t)i, w->cols, w->type, row + cols, magnitude[i],
@@ -277,16 +278,15 @@ static bool write_table(const cuda_state *cu, cuda_writer *w, const lora_view *v
 {
     static const lora_mat none;
     const attn_shape *s = &cu->kv->head.shape;
+    const latent_shape *lat = &cu->latent;
     const int q = s->n_head * s->head_dim, kv = s->n_kv_head * s->head_dim;
+    const int k_out = lat->rank ? lat->rank + lat->rope : kv;
+    const int v_out = lat->rank ? lat->n_head * (lat->nope + lat->v) : kv;
     for (int l = 0; l < cu->n_layer; l++) {
         const int d_out[PROJ_COUNT] = {
-            [PROJ_Q] = q,
-            [PROJ_K] = kv,
-            [PROJ_V] = kv,
-            [PROJ_O] = cu->dim,
-            [PROJ_GATE] = cu->mlp[l],
-            [PROJ_UP] = cu->mlp[l],
-            [PROJ_DOWN] = cu->dim,
+            [PROJ_Q_A] = cu->q_rank, [PROJ_Q] = q,          [PROJ_K] = k_out,
+            [PROJ_V] = v_out,        [PROJ_O] = cu->dim,    [PROJ_GATE] = cu->mlp[l],
+            [PROJ_UP] = cu->mlp[l],  [PROJ_DOWN] = cu->dim,
         };
         for (int p = 0; p < PROJ_COUNT; p++) {
             int at = l * PROJ_COUNT + p;

@@ -17,8 +17,8 @@
  * 16-byte units: ldmatrix hits all banks.  Positions that no row of the item may see are filled
  * with zeros, whatever a recycled page holds there.
  *
- * f32 pages, and head sizes other than 64, 80, 96 and 128, take plain_kernel(): a warp per
- * packed row, no tensor cores.
+ * f32 pages, values of another size than keys, and head sizes other than 64, 80, 96 and 128, take
+ * plain_kernel(): a warp per packed row, no tensor cores.
  *
  * Held to its oracle by tests/emu/test_attend.cu.
  */
@@ -79,10 +79,10 @@ __device__ static work take_work(const cu_attend_args *a, const cu_attend_item *
     return w;
 }
 
-/* K of the work's head in page 0; V follows `part` bytes later. */
-__device__ static const char *head_base(const cu_kv *kv, int kv_head, size_t part)
+/* K of the work's head in page 0, whose K and V have so many bytes; V follows K. */
+__device__ static const char *head_base(const cu_kv *kv, int kv_head, size_t both)
 {
-    return kv->mem + ((size_t)kv->layer * kv->n_kv_head + kv_head) * 2 * part;
+    return kv->mem + ((size_t)kv->layer * kv->n_kv_head + kv_head) * both;
 }
 
 /* Weights with which sums up to max `m0` and sums of max `m1` are added; returns the new max. */
@@ -115,7 +115,7 @@ __device__ static size_t partial_at(const cu_attend_args *a, int partial, int kv
 
 __device__ static float *partial_row(const cu_attend_args *a, int partial, int kv_head, int r)
 {
-    return a->partial_out + partial_at(a, partial, kv_head, r) * a->kv.head_dim;
+    return a->partial_out + partial_at(a, partial, kv_head, r) * cu_kv_v_dim(&a->kv);
 }
 
 __device__ static float *partial_state(const cu_attend_args *a, int partial, int kv_head, int r)
@@ -127,23 +127,24 @@ __device__ static float *partial_state(const cu_attend_args *a, int partial, int
 
 __device__ static void write_lane(const cu_attend_args *a, int row, int head, int i, float x)
 {
-    size_t at = (size_t)head * a->kv.head_dim + i;
+    int d = cu_kv_v_dim(&a->kv);
+    size_t at = (size_t)head * d + i;
     if (a->out16) {
-        a->out16[(size_t)row * a->n_head * a->kv.head_dim + at] = cu_bf16_of(x);
+        a->out16[(size_t)row * a->n_head * d + at] = cu_bf16_of(x);
     } else {
         a->out[(size_t)row * a->out_stride + at] = x;
     }
 }
 
 /* The sums of an item's splits become the results of its rows [r0, r0 + MERGE_ROWS), in ascending
- * order, as end_split() does it; by a warp, eight lanes to a row.  HD: the head's size, or 0 where
+ * order, as end_split() does it; by a warp, eight lanes to a row.  HD: a value's size, or 0 where
  * it is known only here. */
 template <int HD>
 __device__ static __forceinline__ void merge_rows(const cu_attend_args *a, const work *w,
                                                   int partial0, int units, int r0)
 {
     const int PAIRS = (HD ? HD : (int)CU_HEAD_DIM_MAX) / (2 * MERGE_LANES);
-    int lane = cu_anew((int)threadIdx.x) % WARP, d = HD ? HD : a->kv.head_dim;
+    int lane = cu_anew((int)threadIdx.x) % WARP, d = HD ? HD : cu_kv_v_dim(&a->kv);
     int r = r0 + lane / MERGE_LANES, nth = lane % MERGE_LANES, n = w->item.n_split;
     bool live = w->item.first + r < w->n_packed;
     float c = cu_mul(a->scale, LOG2_E), all[PAIRS][2], all_m = -INFINITY, all_l = 0;
@@ -405,7 +406,7 @@ __device__ static void append_own(const cu_attend_args *a, const work *w, float 
     size_t row = (size_t)w->seq.row0, head = (size_t)w->kv_head * HD;
     turn_head(t, k, t->k + row * t->k_stride + head, t->k_norm, t->cos + at, t->sin + at, lane);
     const float *v = t->v + row * t->v_stride + head;
-    uint16_t *to = (uint16_t *)(const_cast<char *>(head_base(&a->kv, w->kv_head, part * 2)) +
+    uint16_t *to = (uint16_t *)(const_cast<char *>(head_base(&a->kv, w->kv_head, part * 4)) +
                                 (size_t)a->page[w->seq.page0 + pos / PAGE] * a->kv.stride) +
                    (size_t)(pos % PAGE) * HD;
     cu_syncwarp(); /* lanes store what others turned */
@@ -613,7 +614,7 @@ __device__ static __forceinline__ void run_item(const cu_attend_args &a,
     const size_t part = (size_t)PAGE * HD * 2;
     work w = take_work(&a, items, i, WARPS * 16);
     lane_rows lr = rows_of(&a, &w);
-    const char *k_base = head_base(&a.kv, w.kv_head, part), *v_base = k_base + part;
+    const char *k_base = head_base(&a.kv, w.kv_head, 2 * part), *v_base = k_base + part;
     const int32_t *page = a.page + w.seq.page0;
 
     if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
@@ -717,7 +718,8 @@ __device__ static float kv_value(const char *p, int type, int i)
 __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v, const float *q,
                                   bool live, float *o, float *m, float *l, float c, float cap)
 {
-    int lane = (int)threadIdx.x % WARP, d = kv->head_dim, elem = kv->type == DT_F32 ? 4 : 2;
+    int lane = (int)threadIdx.x % WARP, d = kv->head_dim, v_dim = cu_kv_v_dim(kv);
+    int elem = kv->type == DT_F32 ? 4 : 2;
     float s = -INFINITY;
     if (live) {
         float acc[4] = {0, 0, 0, 0};
@@ -744,10 +746,10 @@ __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v,
     for (int t = 0; t < PAGE; t++) {
         float pt = cu_shfl_f32(p, t);
         if (!(lives >> t & 1)) continue; /* whatever lies there is not multiplied */
-        const char *row = v + (size_t)t * d * elem;
+        const char *row = v + (size_t)t * v_dim * elem;
         CU_UNROLL
         for (int j = 0; j < LANE_DIMS; j++) {
-            if (lane + j * WARP < d)
+            if (lane + j * WARP < v_dim)
                 o[j] = cu_fma(pt, kv_value(row, kv->type, lane + j * WARP), o[j]);
         }
     }
@@ -761,8 +763,9 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
         head = w->kv_head * w->group + p % w->group;
     int hi = w->seq.pos0 + in_seq, lo = window_start(a, hi);
     const int SPLIT_PAGES = (int)CU_SPLIT_TOKENS / (int)CU_PAGE_TOKENS;
-    size_t part = (size_t)PAGE * d * (a->kv.type == DT_F32 ? 4 : 2);
-    const char *base = head_base(&a->kv, w->kv_head, part);
+    int v_dim = cu_kv_v_dim(&a->kv);
+    size_t part = cu_kv_part_bytes(d, a->kv.type);
+    const char *base = head_base(&a->kv, w->kv_head, part + cu_kv_part_bytes(v_dim, a->kv.type));
     float c = cu_mul(a->scale, LOG2_E);
 
     cu_syncwarp(); /* the row before is done with q */
@@ -785,7 +788,7 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
         if (w->item.partial >= 0) {
             float *dst = partial_row(a, w->item.partial, w->kv_head, local);
             for (int j = 0; j < LANE_DIMS; j++) {
-                if (lane + j * WARP < d) dst[lane + j * WARP] = o[j];
+                if (lane + j * WARP < v_dim) dst[lane + j * WARP] = o[j];
             }
             float *state = partial_state(a, w->item.partial, w->kv_head, local);
             if (lane == 0) state[0] = m;
@@ -800,7 +803,7 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
     float inv = inverse(a, head, all_m, all_l, c);
     for (int j = 0; j < LANE_DIMS; j++) {
         int i = lane + j * WARP;
-        if (i < d) write_lane(a, row, head, i, cu_mul(all[j], inv));
+        if (i < v_dim) write_lane(a, row, head, i, cu_mul(all[j], inv));
     }
 }
 
@@ -835,6 +838,7 @@ __global__ __launch_bounds__(PLAIN_WARPS *WARP, 2) void plain_kernel(cu_attend_a
 static bool has_tensor_path(const cu_attend_args *a)
 {
     int d = a->kv.head_dim;
+    if (cu_kv_v_dim(&a->kv) != d) return false;
     return a->kv.type != DT_F32 && (d == 64 || d == 80 || d == 96 || d == 128);
 }
 
@@ -850,10 +854,10 @@ extern "C" bool cu_attend_turns(const cu_kv *kv, int n_head)
     return has_tensor_path(&a) && n_head / kv->n_kv_head <= CU_SMALL_ROWS;
 }
 
-extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim)
+extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int v_dim)
 {
     size_t heads = (size_t)n_kv_head, rows = heads * (size_t)cu_attend_unit(n_head / n_kv_head);
-    return rows * ((size_t)head_dim + 2) * sizeof(float) + heads * sizeof(uint32_t);
+    return rows * ((size_t)v_dim + 2) * sizeof(float) + heads * sizeof(uint32_t);
 }
 
 template <int HD, bool BF16>
@@ -924,8 +928,10 @@ static void launch_plain(cudaStream_t stream, const cu_attend_args *a)
 extern "C" cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args)
 {
     const cu_kv *kv = &args->kv;
-    if (kv->head_dim < 1 || kv->head_dim > CU_HEAD_DIM_MAX || kv->head_dim % 2 ||
-        args->n_head % kv->n_kv_head || args->q_stride % 2 || args->out_stride % 2 ||
+    int v_dim = cu_kv_v_dim(kv);
+    if (v_dim < 1 || v_dim > CU_HEAD_DIM_MAX || v_dim % 2 || kv->head_dim < 1 ||
+        kv->head_dim > CU_HEAD_DIM_MAX || kv->head_dim % 2 || args->n_head % kv->n_kv_head ||
+        args->q_stride % 2 || args->out_stride % 2 ||
         (args->turn.k && (!cu_attend_turns(kv, args->n_head) || args->grid_large > 0))) {
         return cudaErrorInvalidValue;
     }

@@ -33,7 +33,7 @@ extern "C" {
 
 typedef struct cu_attend_args {
     float *out; /* row i: out + i * out_stride; f32, also scratch of long chunks; dense heads */
-    /* The result as bf16 [n_rows][n_head * head_dim] instead of in `out`; NULL: in `out`. */
+    /* The result as bf16 [n_rows][n_head * v_dim] instead of in `out`; NULL: in `out`. */
     uint16_t *out16;
     const float *q;           /* row i: q + i * q_stride */
     int q_stride, out_stride; /* floats, even */
@@ -48,7 +48,7 @@ typedef struct cu_attend_args {
     const cu_attend_seq *seq;
     const cu_attend_item *small, *large;
     const int32_t *page;
-    float *partial_out;   /* [max_partial][n_kv_head][cu_attend_unit()][head_dim] */
+    float *partial_out;   /* [max_partial][n_kv_head][cu_attend_unit()][v_dim] */
     float *partial_state; /* [max_partial][n_kv_head][cu_attend_unit()][2]: max, sum */
     uint32_t *ticket;     /* [max_partial][n_kv_head], zero before a call and after it */
     /* With turn.k: what cu_rope_append() would do is done on the way.  q as it comes from the
@@ -59,7 +59,7 @@ typedef struct cu_attend_args {
 } cu_attend_args;
 
 /* Bytes of partial_out + partial_state + ticket for one partial. */
-size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int head_dim);
+size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int v_dim);
 
 /* Once after the device is chosen: allows the kernels their shared memory. */
 cudaError_t cu_attend_setup(void);

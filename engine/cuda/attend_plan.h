@@ -42,18 +42,13 @@ typedef struct cu_attend_item {
 
 /* A partial has the sums of so many packed rows: a decode row takes one for each split, and rows
  * that are computed together take as many as they fill. */
-#ifdef __CUDACC__
-#    define CU_ATTEND_BOTH static __host__ __device__ __forceinline__
-#else
-#    define CU_ATTEND_BOTH static inline
-#endif
-CU_ATTEND_BOTH int cu_attend_unit(int group)
+CU_BOTH int cu_attend_unit(int group)
 {
     return group < CU_SMALL_ROWS ? group : CU_SMALL_ROWS;
 }
 
 /* Partials of one split of the item that begins with `left` packed rows before the last. */
-CU_ATTEND_BOTH int cu_attend_units(int left, int group)
+CU_BOTH int cu_attend_units(int left, int group)
 {
     int unit = cu_attend_unit(group), rows = left < CU_SMALL_ROWS ? left : CU_SMALL_ROWS;
     return (rows + unit - 1) / unit;

@@ -245,7 +245,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     be->caps.rules = (weight_rules){.takes = takes_codes, .bf16 = true};
     be->caps.extras = EXTRA_SUMS | EXTRA_LAYER_NORM | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS |
                       EXTRA_LOGITS | EXTRA_ROPE_PAIRS | EXTRA_WIDE_NORM | EXTRA_NO_GATE |
-                      EXTRA_EXPERTS | EXTRA_SINKS | EXTRA_CHUNKS | EXTRA_TEMPER;
+                      EXTRA_EXPERTS | EXTRA_SINKS | EXTRA_CHUNKS | EXTRA_TEMPER | EXTRA_LATENT;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
              p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
     return ERR_NONE;
@@ -292,7 +292,7 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
     return p;
 }
 
-/* The widths of MLPs are for adapters' tables; and room for masks of all tokens that may be
+/* The widths of MLPs and of latents are for adapters' tables; and room for masks of all tokens that may be
  * added. */
 static bool cuda_reserve(backend *be, const step_bounds *most)
 {
@@ -303,6 +303,8 @@ static bool cuda_reserve(backend *be, const step_bounds *most)
     cu->mlp = malloc(mlp);
     if (!cu->mlp) return false;
     memcpy(cu->mlp, most->mlp, mlp);
+    cu->latent = most->latent;
+    cu->q_rank = most->q_rank;
     cuda_experts_reserve(cu, most);
     if (most->stride <= cu->draw.stride) return true;
     cuda_draw_close(cu);
@@ -361,6 +363,8 @@ const backend_ops backend_cuda = {
     .linear = cuda_linear,
     .rope_append = cuda_rope_append,
     .attend = cuda_attend,
+    .latent_norm = cuda_latent_norm,
+    .latent_spread = cuda_latent_spread,
     .gate = cuda_gate,
     .experts = cuda_experts_run,
     .add = cuda_add,

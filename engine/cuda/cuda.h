@@ -30,6 +30,7 @@
 #include "engine/backend.h"
 #include "engine/backend_ops.h"
 #include "engine/base/lock.h"
+#include "engine/base/round.h"
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
 #include "engine/cuda/experts.h"
@@ -72,7 +73,7 @@ typedef struct cuda_memory {
 
 typedef struct cuda_weight {
     weight head;
-    void *p;          /* [rows][cols], row-major, as on disk; or: */
+    void *p;          /* [rows][cuda_k()], row-major, zeros behind cols; or: */
     gemm_codes codes; /* form not GEMM_PLAIN: panels of codes (codes.h) */
 } cuda_weight;
 
@@ -239,7 +240,9 @@ typedef struct cuda_state {
     dtype head_type;
     bool prepared; /* be_prepare() has had the head */
     int n_vocab, dim;
-    int *mlp;                 /* step_bounds' */
+    int *mlp; /* step_bounds', like the next two */
+    latent_shape latent;
+    int q_rank;
     const void *shared_table; /* the input table that is the head's matrix */
 
     /* x of the next product, already rounded, where an operation has written it so */
@@ -387,6 +390,19 @@ err_code cuda_convert(void **out, dtype to, const void *src, dtype from, size_t 
 
 /* Where a result lies that somebody asked for at `p`, `cols` wide. */
 cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols);
+/* Rows of an operation that is told of n: in a padded step no row has its own. */
+static inline int cuda_step_rows(const cuda_state *cu, int n)
+{
+    return cu->step.of && cu->step.shape.kind != CUDA_EXACT ? cu->step.shape.n_rows : n;
+}
+/* How wide rows of x and of matrices are for products: on 16 bytes. */
+static inline int cuda_k(dtype type, int cols)
+{
+    return type == DT_F32 ? cols : round_up(cols, 8);
+}
+/* RMS norm of `dim` values of rows that lie apart, into dense rows for a product. */
+void cuda_norm_part(backend *be, float *out, const cuda_alias *x, const float *gain, float eps,
+                    int n_rows, int dim);
 
 /* ---- the ops, by file ------------------------------------------------------------------------ */
 
@@ -445,5 +461,9 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       const rope_table *rope, const step *s, int layer);
 void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
                  const step *s, int layer);
+void cuda_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                      const latent_shape *shape, int n_rows);
+void cuda_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                        const latent_shape *shape, int n_rows);
 
 #endif

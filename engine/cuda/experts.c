@@ -97,8 +97,6 @@ static err_code open_memory(cuda_state *cu, dtype type, err *e)
 static err_code check_set(const cuda_state *cu, const expert_set *set, err *e)
 {
     const expert_route *r = &set->route;
-    if (r->n_group > 0)
-        return err_set(e, ERR_UNSUPPORTED, "experts in groups: the CUDA backend takes none");
     if (r->top_k > CU_EXPERTS_TOP)
         return err_set(e, ERR_UNSUPPORTED, "%d experts of a row: the CUDA backend takes %d at most",
                        r->top_k, CU_EXPERTS_TOP);
@@ -274,7 +272,7 @@ static bool up(backend *be, const cu_experts *x, const expert_set *set, bool lor
     p.y = x->hidden;
     p.n_mat = 2;
     p.n = x->ffn;
-    p.k = x->dim;
+    p.k = cuda_k(x->type, x->dim);
     p.x_stride = round_up(x->dim, 8);
     p.y_stride = 2 * x->ffn;
     sgmv_args a = {.x = x->rows, .x_stride = p.x_stride, .d_in = x->dim, .n_out = 2};
@@ -301,7 +299,7 @@ static bool down(backend *be, const cu_experts *x, const expert_set *set, bool l
     p.y = x->out;
     p.n_mat = 1;
     p.n = x->dim;
-    p.k = x->ffn;
+    p.k = cuda_k(x->type, x->ffn);
     p.x_stride = round_up(x->ffn, 8);
     p.y_stride = x->dim;
     sgmv_args a = {.x = x->acted, .x_stride = p.x_stride, .d_in = x->ffn, .n_out = 1};
@@ -329,6 +327,9 @@ void cuda_experts_run(backend *be, float *out, const float *x, const expert_set 
     c.softmax_last = r->softmax_last;
     c.sigmoid = r->sigmoid;
     c.normed = r->normed;
+    c.n_group = r->n_group;
+    c.top_group = r->top_group;
+    c.group_best = r->group_best;
     c.scale_in = r->scale_in;
     c.scale = r->scale;
     c.choice_bias = set->choice_bias;

@@ -63,12 +63,59 @@ __device__ static void to_weights(float *p, int n, bool sigmoid, int lane)
     cu_syncwarp(); /* all values are there for all lanes */
 }
 
-/* A row's experts into `expert`, their shares of it into `share`, as they are chosen. */
-__device__ static void choose(const cu_experts *x, float *p, int32_t *expert, float *share,
-                              int lane)
+/* How high a group is: the sum of its highest keys, the highest first. */
+__device__ static float height_of(const float *p, const float *bias, int n, int k)
 {
-    uint32_t taken = 0;
+    float sum = 0, last = INFINITY;
+    int at = -1; /* the one taken last; those left are lower, or equal and behind it */
+    for (int i = 0; i < k; i++) {
+        float most = -INFINITY;
+        int found = -1;
+        for (int e = 0; e < n; e++) {
+            float key = bias ? cu_add(p[e], bias[e]) : p[e];
+            bool left = key < last || (key == last && e > at);
+            if (left && (found < 0 || key > most)) most = key, found = e;
+        }
+        if (found < 0) break;
+        sum = cu_add(sum, most);
+        last = most;
+        at = found;
+    }
+    return sum;
+}
+
+/* Bits of the lane's experts that no row may take: those outside of the highest groups.  `high`:
+ * room for two words for each group. */
+__device__ static uint32_t closed(const cu_experts *x, const float *p, float *high, int lane)
+{
+    int each = x->n / x->n_group;
+    int32_t *open = (int32_t *)(void *)(high + x->n_group);
+    uint32_t taken = 0, none = 0;
+    for (int g = lane; g < x->n_group; g += WARP) {
+        const float *bias = x->choice_bias ? x->choice_bias + g * each : nullptr;
+        high[g] = height_of(p + g * each, bias, each, x->group_best);
+        open[g] = 0;
+    }
+    cu_syncwarp(); /* the heights are there for all lanes */
+    for (int i = 0; i < x->top_group; i++) {
+        best_of best = find_best(high, nullptr, x->n_group, taken, lane);
+        if (best.at % WARP == lane) {
+            taken |= 1U << best.at / WARP;
+            open[best.at] = 1;
+        }
+    }
+    cu_syncwarp(); /* and so are the choices */
+    for (int e = lane, i = 0; e < x->n; e += WARP, i++)
+        if (!open[e / each]) none |= 1U << i;
+    return none;
+}
+
+/* A row's experts into `expert`, their shares of it into `share`, as they are chosen. */
+__device__ static void choose(const cu_experts *x, float *p, float *high, int32_t *expert,
+                              float *share, int lane)
+{
     if (!x->softmax_last) to_weights(p, x->n, x->sigmoid, lane);
+    uint32_t taken = x->n_group > 0 ? closed(x, p, high, lane) : 0;
     for (int i = 0; i < x->top_k; i++) {
         best_of best = find_best(p, x->choice_bias, x->n, taken, lane);
         if (best.at % WARP == lane) taken |= 1U << best.at / WARP;
@@ -96,13 +143,14 @@ static __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(cu_expe
     int row = (int)blockIdx.x * ROUTE_WARPS + warp;
     float *shares = p + ROUTE_WARPS * x.n, *own = p + warp * x.n, *w = shares + warp * k;
     int32_t *chosen = (int32_t *)(void *)(shares + ROUTE_WARPS * k), *at = chosen + warp * k;
+    float *high = (float *)(void *)(chosen + ROUTE_WARPS * k) + warp * 2 * x.n_group;
     bool live = row < x.n_rows && x.live[row] >= 0;
     for (int i = lane; i < k; i += WARP) at[i] = x.n;
     if (live) {
         for (int e = lane; e < x.n; e += WARP)
             own[e] = x.scores[(size_t)row * (size_t)x.score_stride + e];
         cu_syncwarp(); /* the row is there for all lanes */
-        choose(&x, own, at, w, lane);
+        choose(&x, own, high, at, w, lane);
     }
     __syncthreads(); /* the choices of all rows are there */
     for (int i = lane; row < x.n_rows && i < k; i += WARP) {
@@ -202,7 +250,8 @@ extern "C" cudaError_t cu_experts_sort(cudaStream_t stream, const cu_experts *x)
         x->top_k > x->n)
         return cudaErrorInvalidValue;
     unsigned blocks = (unsigned)(x->n_rows + ROUTE_WARPS - 1) / ROUTE_WARPS;
-    size_t shared = sizeof(float) * ROUTE_WARPS * (size_t)(x->n + 2 * x->top_k);
+    size_t words = (size_t)(x->n + 2 * x->top_k + 2 * x->n_group);
+    size_t shared = sizeof(float) * ROUTE_WARPS * words;
     CU_LAUNCH(route_kernel, dim3(blocks), dim3(ROUTE_WARPS * WARP), shared, stream, *x);
     CU_LAUNCH(list_kernel, dim3(1), dim3((unsigned)(x->n + WARP - 1) / WARP * WARP), 0, stream, *x,
               (int)blocks);

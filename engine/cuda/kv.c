@@ -7,7 +7,8 @@
 size_t cuda_kv_page_bytes(const backend *be, const attn_shape *shape)
 {
     (void)be;
-    return cu_kv_bytes(shape->n_layer, shape->n_kv_head, shape->head_dim, (int)shape->kv_type);
+    return cu_kv_bytes(shape->n_layer, shape->n_kv_head, shape->head_dim, attn_v_dim(shape),
+                       (int)shape->kv_type);
 }
 
 /* Attention's scratch hangs on the shape of the heads: taken with the first pool.  Rows that
@@ -15,7 +16,7 @@ size_t cuda_kv_page_bytes(const backend *be, const attn_shape *shape)
 static err_code open_partials(cuda_state *cu, const attn_shape *shape, int n_pages, err *e)
 {
     if (cu->partial) return ERR_NONE;
-    size_t each = cu_attend_partial_bytes(shape->n_head, shape->n_kv_head, shape->head_dim);
+    size_t each = cu_attend_partial_bytes(shape->n_head, shape->n_kv_head, attn_v_dim(shape));
     size_t splits = (size_t)n_pages * CU_PAGE_TOKENS * 2 / CU_SPLIT_TOKENS + (size_t)cu->max_seqs;
     size_t most = (size_t)cuda_partials_most(cu);
     cu->max_partial = (int)(splits < most ? splits : most);
@@ -30,10 +31,11 @@ err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int
 {
     cuda_state *cu = cuda_of(be);
     if (cu->kv) return err_set(e, ERR_UNSUPPORTED, "the CUDA backend has one pool of KV pages");
-    if (shape->head_dim > CU_HEAD_DIM_MAX || shape->head_dim % 8 != 0) {
+    int v_dim = attn_v_dim(shape), most = shape->head_dim > v_dim ? shape->head_dim : v_dim;
+    if (most > CU_HEAD_DIM_MAX || shape->head_dim % 2 != 0 || v_dim % 2 != 0) {
         return err_set(e, ERR_UNSUPPORTED,
-                       "heads of %d: the CUDA backend takes multiples of 8 to %d", shape->head_dim,
-                       CU_HEAD_DIM_MAX);
+                       "heads of %d and values of %d: the CUDA backend takes even ones to %d",
+                       shape->head_dim, v_dim, CU_HEAD_DIM_MAX);
     }
     cuda_kv *kv = calloc(1, sizeof(*kv));
     if (!kv) return err_set(e, ERR_NOMEM, "no memory for a pool of pages");
@@ -136,7 +138,8 @@ static cu_kv layer_of(const kv_pool *pool, int layer)
                    .layer = layer,
                    .n_kv_head = pool->shape.n_kv_head,
                    .head_dim = pool->shape.head_dim,
-                   .type = (int)pool->shape.kv_type};
+                   .type = (int)pool->shape.kv_type,
+                   .v_dim = pool->shape.v_dim};
 }
 
 void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
@@ -148,7 +151,7 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
     if (!cuda_step_enter(be, s)) return;
     cuda_alias aq = cuda_where(cu, q, shape->n_head * shape->head_dim);
     cuda_alias ak = cuda_where(cu, k, shape->n_kv_head * shape->head_dim);
-    cuda_alias av = cuda_where(cu, v, shape->n_kv_head * shape->head_dim);
+    cuda_alias av = cuda_where(cu, v, shape->n_kv_head * attn_v_dim(shape));
     cu_rope_args a = {.q = aq.at,
                       .k = ak.at,
                       .v = av.at,
@@ -161,6 +164,7 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       .cos = rope->cos,
                       .sin = rope->sin,
                       .rope_dim = rope->rope_dim,
+                      .first = rope->first,
                       .pairs = rope->pairs,
                       .q_scale = rope->q_scale,
                       .q_floor = rope->q_floor,
@@ -183,14 +187,15 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
 {
     cuda_state *cu = cuda_of(be);
     const attn_shape *shape = &kv->shape;
-    int cols = shape->n_head * shape->head_dim;
+    int v_dim = attn_v_dim(shape), cols = shape->n_head * v_dim;
+    bool half = cu->arith == DT_BF16 && cols % 8 == 0;
     if (!cuda_step_enter(be, s)) return;
-    cuda_alias aq = cuda_where(cu, q, cols);
+    cuda_alias aq = cuda_where(cu, q, shape->n_head * shape->head_dim);
     size_t rows = (size_t)cu->max_partial * (size_t)shape->n_kv_head *
                   (size_t)cu_attend_unit(shape->n_head / shape->n_kv_head);
-    float *state = cu->partial + rows * (size_t)shape->head_dim;
+    float *state = cu->partial + rows * (size_t)v_dim;
     cu_attend_args a = {.out = out,
-                        .out16 = cu->arith == DT_BF16 ? cu->x16 : NULL,
+                        .out16 = half ? cu->x16 : NULL,
                         .q = aq.at,
                         .q_stride = aq.stride,
                         .out_stride = cols,
@@ -216,6 +221,37 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
     if (exact && n->n_small == 0) a.grid_small = 0;
     if (!exact || n->n_large == 0) a.grid_large = 0; /* rows of decode steps are small items */
     cu->turn.k = NULL;
-    cu->x16_of = cu->arith == DT_BF16 ? out : NULL;
+    cu->x16_of = half ? out : NULL;
     (void)CU(be, cu_attend(cu->stream, &a));
+}
+
+/* ---- attention over latents ------------------------------------------------------------------ */
+
+/* What reads `out` is a product alone. */
+void cuda_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                      const latent_shape *shape, int n_rows)
+{
+    cuda_state *cu = cuda_of(be);
+    const cuda_alias at = cuda_where(cu, x, shape->rank + shape->rope);
+    cuda_norm_part(be, out, &at, gain, eps, n_rows, shape->rank);
+}
+
+void cuda_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
+                        const latent_shape *shape, int n_rows)
+{
+    cuda_state *cu = cuda_of(be);
+    cuda_alias own = cuda_where(cu, kv, shape->n_head * (shape->nope + shape->v));
+    cuda_alias all = cuda_where(cu, x, shape->rank + shape->rope);
+    cu_spread_args a = {.k = k,
+                        .v = v,
+                        .kv = own.at,
+                        .shared = all.at + shape->rank,
+                        .kv_stride = own.stride,
+                        .shared_stride = all.stride,
+                        .n_rows = cuda_step_rows(cu, n_rows),
+                        .n_head = shape->n_head,
+                        .nope = shape->nope,
+                        .rope = shape->rope,
+                        .v_dim = shape->v};
+    (void)CU(be, cu_latent_spread(cu->stream, &a));
 }

@@ -23,7 +23,6 @@
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
-/* `src` NULL: what the memory holds is somebody else's to write. */
 static err_code weight_place(backend *be, weight **out, const void *src, size_t bytes, dtype type,
                              int rows, int cols, bool low, err *e)
 {
@@ -39,7 +38,7 @@ static err_code weight_place(backend *be, weight **out, const void *src, size_t 
                        "(device-memory-fraction)",
                        bytes, cu->mem.used, cu->mem.bytes);
     }
-    err_code rc = src ? cuda_upload(be, w->p, src, bytes) : ERR_NONE;
+    err_code rc = cuda_upload(be, w->p, src, bytes);
     if (rc) {
         cuda_weight_destroy(be, &w->head);
         return err_set(e, rc, "the device takes no matrix of %zu bytes", bytes);
@@ -51,8 +50,17 @@ static err_code weight_place(backend *be, weight **out, const void *src, size_t 
 static err_code weight_make(backend *be, weight **out, const void *src, dtype type, int rows,
                             int cols, bool low, err *e)
 {
-    size_t bytes = (size_t)rows * (size_t)cols * dtype_bytes(type);
-    return weight_place(be, out, src, bytes, type, rows, cols, low, e);
+    size_t size = dtype_bytes(type), row = (size_t)cols * size;
+    size_t wide = (size_t)cuda_k(type, cols) * size;
+    if (wide == row)
+        return weight_place(be, out, src, (size_t)rows * row, type, rows, cols, low, e);
+    char *padded = calloc((size_t)rows, wide);
+    if (!padded) return err_set(e, ERR_NOMEM, "no memory for a matrix");
+    for (int i = 0; i < rows; i++)
+        memcpy(padded + (size_t)i * wide, (const char *)src + (size_t)i * row, row);
+    err_code rc = weight_place(be, out, padded, (size_t)rows * wide, type, rows, cols, low, e);
+    free(padded);
+    return rc;
 }
 
 static bool by_codes(const weight *w)
@@ -159,7 +167,7 @@ err_code cuda_table_create(backend *be, const void **out, const void *host, dtyp
     cu->n_vocab = n_vocab;
     cu->dim = dim;
     if (same && !by_codes(same) && same->type == type && same->rows == n_vocab &&
-        same->cols == dim) {
+        same->cols == dim && cuda_k(type, dim) == dim) {
         *out = ((const cuda_weight *)same)->p;
         cu->shared_table = *out;
         return ERR_NONE;
@@ -217,7 +225,7 @@ static err_code grow_scratch(cuda_state *cu, int rows, int cols, dtype type, err
     err_code rc = ERR_NONE;
     size_t n = (size_t)cu->max_rows;
     if (cols > cu->x_cols) {
-        rc = grow(cu, &cu->x16, n * (size_t)cols * sizeof(uint16_t), e);
+        rc = grow(cu, &cu->x16, n * (size_t)round_up(cols, 8) * sizeof(uint16_t), e);
         cu->x_cols = cols;
     }
     if (!rc && rows > cu->t_cols) {
@@ -251,7 +259,7 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     cuda_state *cu = cuda_of(be);
     const blas_plan *plan;
     dtype type = w->head.type;
-    int cols = w->head.cols;
+    int cols = cuda_k(type, w->head.cols);
     if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
     err_code rc = grow_split(be, rows, cols, e);
     if (rc || by_codes(&w->head)) return rc; /* those have one kernel and one law */
@@ -275,9 +283,11 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
     if (!cu->prepared) cu->head_type = first->type; /* the head comes before the layers */
     cu->prepared = true;
     cu->arith = first->type;
-    if (first->cols % 8 != 0) {
+    if (first->cols % 8 != 0 && (first->type == DT_F32 || by_codes(first))) {
         return err_set(e, ERR_UNSUPPORTED,
-                       "layers of %d values: the CUDA backend takes multiples of 8", first->cols);
+                       "layers of %d values in F32 or by codes: the CUDA backend takes multiples "
+                       "of 8",
+                       first->cols);
     }
     cuda_graphs_drop(cu); /* scratch may move */
     cuda_await_uploads(be);
@@ -316,7 +326,8 @@ static const void *rounded(backend *be, const float *x, dtype type, int n_rows, 
     cu->gate16_of = NULL; /* whoever reads another x has left it behind */
     if (type == DT_BF16 && cu->x16_of == x) return cu->x16;
     cu->x16_of = NULL;
-    bool ok = CU(be, cu_round_rows(cu->stream, cu->x16, cols, type, x, cols, n_rows, cols));
+    bool ok =
+        CU(be, cu_round_rows(cu->stream, cu->x16, cuda_k(type, cols), type, x, cols, n_rows, cols));
     return ok ? cu->x16 : NULL;
 }
 
@@ -325,11 +336,11 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
 {
     cuda_state *cu = cuda_of(be);
     err e;
+    int k = cuda_k(w->type, w->cols);
     const cuda_weight *c = (const cuda_weight *)w;
-    const blas_plan *p =
-        by_codes(w) ? NULL : blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
+    const blas_plan *p = by_codes(w) ? NULL : blas_plan_find(&cu->blas, w->type, rows_of_w, k);
     err_code rc = p ? blas_product(&cu->blas, p, c->p, x, y, n_rows, more, cu->stream, &e)
-                    : blas_unplanned(&cu->blas, w->type, rows_of_w, w->cols, c->p, &c->codes, x, y,
+                    : blas_unplanned(&cu->blas, w->type, rows_of_w, k, c->p, &c->codes, x, y,
                                      n_rows, more, NULL, cu->stream, &e);
     if (rc == ERR_NONE) return true;
     if (cu->graphs.recording) {
@@ -348,7 +359,7 @@ static sgmv_args lora_args(const cuda_state *cu, const cuda_lists *l, dtype type
 {
     return (sgmv_args){.type = type,
                        .x = x,
-                       .x_stride = d_in,
+                       .x_stride = cuda_k(type, d_in),
                        .d_in = d_in,
                        .v = cu->v,
                        .v_plane = l->v_floats,
@@ -449,7 +460,7 @@ static bool waits_for_gate(const cuda_state *cu, const sgmv_args *a, const linea
 {
     return n_out == 2 && outs[0].lora_proj == PROJ_GATE && outs[1].lora_proj == PROJ_UP &&
            cu->step.shape.kind != CUDA_EXACT && a->type == DT_BF16 && cu->arith == DT_BF16 &&
-           outs[0].w->rows == outs[1].w->rows && outs[0].w->rows % 4 == 0;
+           outs[0].w->rows == outs[1].w->rows && outs[0].w->rows % 8 == 0;
 }
 
 /* Leaves gate and up to be_gate(); `rows` of both where the product is to be made, too. */
@@ -466,7 +477,7 @@ static void leave_to_gate(cuda_state *cu, const sgmv_args *a, const weight *w, i
 static bool adds(const cuda_state *cu, const weight *w, int rows_of_w)
 {
     if (by_codes(w)) return true;
-    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, cuda_k(w->type, w->cols));
     return p && blas_adds(p, cu->step.shape.n_rows);
 }
 
@@ -544,7 +555,8 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     sgmv_args a = lora_args(cu, &cu->step.rows, w[0]->type, in, w[0]->cols);
     linear_rest rest = rest_of(cu, outs, n_out, layer);
     int fused = n_out > 1 && !rest.residual ? side_by_side(w, n_out) : 0;
-    if (fused && !blas_plan_find(&cu->blas, w[0]->type, fused, w[0]->cols)) fused = 0; /* routers */
+    int k = cuda_k(w[0]->type, w[0]->cols);
+    if (fused && !blas_plan_find(&cu->blas, w[0]->type, fused, k)) fused = 0; /* routers */
     if (fused)
         linear_fused(be, &a, outs, n_out, layer, fused, rest);
     else
@@ -586,14 +598,13 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
                    int n_rows, int dim)
 {
     cuda_state *cu = cuda_of(be);
-    bool half = cu->arith == DT_BF16;
-    bool whole = cu->step.of && cu->step.shape.kind != CUDA_EXACT; /* padded: no row has its own */
+    bool half = cu->arith == DT_BF16 && dim % 8 == 0;
     size_t before = (size_t)row0 * (size_t)dim;
     const cuda_alias at = cuda_where(cu, x, dim);
     if (at.at != x) { /* a part of a fused product */
         assert(out == x && row0 == 0);
-        const cu_wide_norm_args w = {at.at, gain, eps, cu->step.shape.n_rows, dim, at.stride};
-        (void)CU(be, cu_wide_norm(cu->stream, &w));
+        forget_alias(cu, x);
+        cuda_norm_part(be, out, &at, gain, eps, n_rows, dim);
         return;
     }
     bool only_half = half && out != x && cu->experts.n == 0; /* routers read f32 */
@@ -602,10 +613,27 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
                           .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
                           .eps = eps,
-                          .n_rows = whole ? cu->step.shape.n_rows : n_rows,
+                          .n_rows = cuda_step_rows(cu, n_rows),
                           .dim = dim};
     cu->x16_of = half ? out : NULL;
     (void)CU(be, cu_rms_norm(cu->stream, &a));
+}
+
+void cuda_norm_part(backend *be, float *out, const cuda_alias *x, const float *gain, float eps,
+                    int n_rows, int dim)
+{
+    cuda_state *cu = cuda_of(be);
+    bool half = cu->arith == DT_BF16 && dim % 8 == 0;
+    const cu_wide_norm_args a = {.out = out,
+                                 .out16 = half ? cu->x16 : NULL,
+                                 .x = x->at,
+                                 .weight = gain,
+                                 .eps = eps,
+                                 .n_rows = cuda_step_rows(cu, n_rows),
+                                 .dim = dim,
+                                 .stride = x->stride};
+    cu->x16_of = half ? out : NULL;
+    (void)CU(be, cu_wide_norm(cu->stream, &a));
 }
 
 /* Its rows are read by products and, before the output layer, as they are. */
@@ -613,8 +641,7 @@ void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain,
                      float eps, int row0, int n_rows, int dim)
 {
     cuda_state *cu = cuda_of(be);
-    bool half = cu->arith == DT_BF16;
-    bool whole = cu->step.of && cu->step.shape.kind != CUDA_EXACT;
+    bool half = cu->arith == DT_BF16 && dim % 8 == 0;
     size_t before = (size_t)row0 * (size_t)dim;
     cu_layer_norm_args a = {.out = out + before,
                             .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
@@ -622,7 +649,7 @@ void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain,
                             .weight = gain,
                             .bias = bias,
                             .eps = eps,
-                            .n_rows = whole ? cu->step.shape.n_rows : n_rows,
+                            .n_rows = cuda_step_rows(cu, n_rows),
                             .dim = dim};
     cu->x16_of = half ? out : NULL;
     (void)CU(be, cu_layer_norm(cu->stream, &a));
@@ -651,7 +678,7 @@ void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t
 {
     cuda_state *cu = cuda_of(be);
     int cols = (int)(n / (size_t)(cu->step.of ? cu->step.of->n_rows : 1));
-    bool half = cu->arith == DT_BF16;
+    bool half = cu->arith == DT_BF16 && cols % 8 == 0;
     assert(act != ACT_SWIGLU_CLAMPED); /* of experts alone */
     cuda_alias ag = cuda_where(cu, gate, cols);
     cu->gate16_of = NULL;
@@ -712,7 +739,8 @@ static bool multiply_head(backend *be, const weight *base, const weight *w, cons
     cuda_state *cu = cuda_of(be);
     int stride = cu->step.stride;
     float *y = cu->logits.device + (size_t)from * (size_t)stride;
-    x = (const char *)x + (size_t)from * (size_t)base->cols * dtype_bytes(base->type);
+    x = (const char *)x +
+        (size_t)from * (size_t)cuda_k(base->type, base->cols) * dtype_bytes(base->type);
     if (w->type != base->type) {
         backend_fail(be, ERR_UNSUPPORTED, "an adapter's lm_head is of another type");
         return false;
@@ -720,9 +748,9 @@ static bool multiply_head(backend *be, const weight *base, const weight *w, cons
     if (!place && (w == base || (w->rows == base->rows && !by_codes(base))))
         return multiply(be, w, w->rows, x, y, n, (blas_sum){.stride = stride});
     err e;
-    err_code rc =
-        blas_unplanned(&cu->blas, w->type, w->rows, w->cols, ((const cuda_weight *)w)->p, NULL, x,
-                       y, n, (blas_sum){.stride = stride}, place, cu->stream, &e);
+    err_code rc = blas_unplanned(&cu->blas, w->type, w->rows, cuda_k(w->type, w->cols),
+                                 ((const cuda_weight *)w)->p, NULL, x, y, n,
+                                 (blas_sum){.stride = stride}, place, cu->stream, &e);
     if (rc) backend_fail(be, rc, "%s", e.msg);
     return rc == ERR_NONE;
 }
@@ -803,7 +831,7 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
         backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
         return;
     }
-    bool half = head->type == DT_BF16;
+    bool half = head->type == DT_BF16 && dim % 8 == 0;
     cu->x16_of = NULL;
     bool ok = norm_weight ? last_norm(be, x, norm_weight, eps, dim, half, s)
                           : pick_rows(be, x, dim, half);

@@ -48,7 +48,9 @@ static err_code reserve(const model *m, err *e)
                         .top_k = c->experts.route.top_k,
                         .expert_dim = c->experts.ffn_dim,
                         .mlp = mlp,
-                        .n_layer = c->n_layer};
+                        .n_layer = c->n_layer,
+                        .latent = c->latent,
+                        .q_rank = c->q_rank};
     return be_reserve(m->be, &most, e);
 }
 

@@ -53,11 +53,29 @@ enum { CASES_RUN = N_CASE };
 #endif
 /* Of fixtures/families. */
 #ifdef CONFORM_CUDA
-static const char *const families[] = {
-    "gemma2",  "gemma2-bf16", "gemma3",      "phi3",
-    "granite", "smollm3",     "qwen3-mixed", "glm4",
-    "olmo3",   "cohere2",     "starcoder2",  "gpt-oss-odd",
-    "olmoe",   "granitemoe",  "qwen2-moe",   "qwen3-moe-stacked"};
+static const char *const families[] = {"gemma2",
+                                       "gemma2-bf16",
+                                       "gemma3",
+                                       "phi3",
+                                       "granite",
+                                       "smollm3",
+                                       "qwen3-mixed",
+                                       "glm4",
+                                       "olmo3",
+                                       "cohere2",
+                                       "starcoder2",
+                                       "gpt-oss-odd",
+                                       "olmoe",
+                                       "granitemoe",
+                                       "qwen2-moe",
+                                       "qwen3-moe-stacked",
+                                       "olmo2",
+                                       "llama4",
+                                       "llama4-128e",
+                                       "deepseek-v2",
+                                       "deepseek-v2-lite",
+                                       "deepseek-v3",
+                                       "deepseek-v3-halves"};
 static const double FAMILY_BOUND = 1e-2; /* F16: activations are rounded there */
 #else
 static const double FAMILY_BOUND = 1e-4;
@@ -613,6 +631,7 @@ static const struct {
     {"mixtral", "f16 activations", false, WEIGHTS_AUTO, 0.002},
     {"gpt-oss", "f16 activations", false, WEIGHTS_AUTO, 0.005},
     {"qwen3-moe", "f16 activations", false, WEIGHTS_AUTO, 0.004},
+    {"llama4", "f16 activations", false, WEIGHTS_AUTO, 0.005},
 #else
     {"qwen3-moe", "int8", true, WEIGHTS_AUTO, 0.004},
     {"qwen3-moe", "q8 base", false, WEIGHTS_Q8, 0.02},

@@ -88,8 +88,8 @@ static void make_history(history *h, int d, int n_head, int n_kv, int window, in
         order[i] = order[j];
         order[j] = t;
     }
-    size_t bytes = cu_kv_bytes(LAYERS, n_kv, d, type), stride = (bytes + 255) / 256 * 256 + 256;
-    h->kv = {(char *)emu_alloc(stride * h->n_pages), stride, LAYER, n_kv, d, type};
+    size_t bytes = cu_kv_bytes(LAYERS, n_kv, d, d, type), stride = (bytes + 255) / 256 * 256 + 256;
+    h->kv = {(char *)emu_alloc(stride * h->n_pages), stride, LAYER, n_kv, d, type, d};
     memset(h->kv.mem, 0xFF, stride * h->n_pages);
     emu_wrote(h->kv.mem, stride * h->n_pages);
     int next = 0;

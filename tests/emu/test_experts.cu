@@ -12,16 +12,19 @@ typedef struct {
     int n, top_k, dim, ffn;
     bool softmax_last, sigmoid, normed, scale_in, biased;
     activation act;
+    int n_group, top_group, group_best;
 } shape;
 
 /* k of one chunk and of several, widths that fill no tile, one that is no multiple of 8. */
 static const shape shapes[] = {
-    {DT_BF16, 5, 2, 64, 40, false, false, true, false, false, ACT_SILU},
-    {DT_F16, 40, 6, 72, 144, true, false, false, false, true, ACT_SWIGLU_CLAMPED},
-    {DT_F16, 3, 1, 1096, 24, false, true, false, true, false, ACT_SILU},
-    {DT_BF16, 3, 2, 40, 2056, false, false, false, false, false, ACT_GELU_TANH},
-    {DT_F16, 9, 4, 48, 33, false, false, true, false, true, ACT_SILU},
-    {DT_F32, 7, 3, 20, 12, true, false, false, false, false, ACT_SILU},
+    {DT_BF16, 5, 2, 64, 40, false, false, true, false, false, ACT_SILU, 0, 0, 0},
+    {DT_F16, 40, 6, 72, 144, true, false, false, false, true, ACT_SWIGLU_CLAMPED, 0, 0, 0},
+    {DT_F16, 3, 1, 1096, 24, false, true, false, true, false, ACT_SILU, 0, 0, 0},
+    {DT_BF16, 3, 2, 40, 2056, false, false, false, false, false, ACT_GELU_TANH, 0, 0, 0},
+    {DT_F16, 9, 4, 48, 33, false, false, true, false, true, ACT_SILU, 0, 0, 0},
+    {DT_F32, 7, 3, 20, 12, true, false, false, false, false, ACT_SILU, 0, 0, 0},
+    {DT_BF16, 20, 3, 64, 40, false, true, true, false, false, ACT_SILU, 5, 2, 2},
+    {DT_F16, 12, 3, 40, 24, false, false, false, false, false, ACT_SILU, 4, 2, 1},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -114,6 +117,9 @@ static cu_experts work_for(const bed *b, int from, int n, int tile)
     x.normed = sh->normed;
     x.scale_in = sh->scale_in;
     x.scale = 1.5F;
+    x.n_group = sh->n_group;
+    x.top_group = sh->top_group;
+    x.group_best = sh->group_best;
     x.scores = b->scores + (size_t)from * sh->n;
     x.score_stride = sh->n;
     x.shared_stride = 1;
@@ -197,6 +203,31 @@ static float *run(const bed *b, int from, int n, int tile, int upon)
 
 /* ---- the oracle -------------------------------------------------------------------------- */
 
+/* Nobody takes an expert outside of the highest groups. */
+static void oracle_close(const shape *sh, const double *p, bool *taken)
+{
+    int each = sh->n / sh->n_group, opened = 0;
+    double high[64];
+    bool open[64] = {false};
+    for (int g = 0; g < sh->n_group; g++) {
+        double first = -1, second = -1;
+        for (int e = g * each; e < (g + 1) * each; e++) {
+            if (p[e] > first)
+                second = first, first = p[e];
+            else if (p[e] > second)
+                second = p[e];
+        }
+        high[g] = sh->group_best == 2 ? first + second : first;
+    }
+    for (; opened < sh->top_group; opened++) {
+        int best = -1;
+        for (int g = 0; g < sh->n_group; g++)
+            if (!open[g] && (best < 0 || high[g] > high[best])) best = g;
+        open[best] = true;
+    }
+    for (int e = 0; e < sh->n; e++) taken[e] = !open[e / each];
+}
+
 static void oracle_route(const shape *sh, const float *scores, int *expert, double *share)
 {
     double p[64], sum = 0, most = scores[0];
@@ -209,6 +240,7 @@ static void oracle_route(const shape *sh, const float *scores, int *expert, doub
         sum += p[e];
     }
     for (int e = 0; e < sh->n && !sh->softmax_last && !sh->sigmoid; e++) p[e] /= sum;
+    if (sh->n_group) oracle_close(sh, p, taken);
     sum = 0;
     for (int i = 0; i < sh->top_k; i++) {
         int best = -1;

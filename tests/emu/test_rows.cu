@@ -255,8 +255,9 @@ static void check_rope(const rope_case *rc, int n)
     a.q_scale = rc->q_scale;
     a.q_floor = 13;
     a.n_rows = n;
-    size_t bytes = cu_kv_bytes(LAYERS, rc->n_kv, d, rc->type), stride = (bytes + 255) / 256 * 256;
-    a.kv = {(char *)emu_alloc(stride * PAGES), stride, 1, rc->n_kv, d, rc->type};
+    size_t bytes = cu_kv_bytes(LAYERS, rc->n_kv, d, d, rc->type),
+           stride = (bytes + 255) / 256 * 256;
+    a.kv = {(char *)emu_alloc(stride * PAGES), stride, 1, rc->n_kv, d, rc->type, d};
     int32_t pos[200], slot[200];
     for (int i = 0; i < n; i++) {
         pos[i] = below(MAX_POS);

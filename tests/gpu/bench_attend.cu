@@ -116,7 +116,7 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
 {
     int pages = (len + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS, n_pages = pages * n_seq,
         cols = N_HEAD * HEAD;
-    size_t stride = cu_kv_bytes(layers, N_KV, HEAD, DT_BF16), rows = (size_t)n_seq * n_rows;
+    size_t stride = cu_kv_bytes(layers, N_KV, HEAD, HEAD, DT_BF16), rows = (size_t)n_seq * n_rows;
     int32_t *order = (int32_t *)malloc((size_t)n_pages * 4);
     for (int i = 0; i < n_pages; i++) order[i] = i;
     srand(1);

@@ -1108,6 +1108,21 @@ _rule("cuda.chunked-windows", "engine/cuda/attend.cu",
 _rule("cuda.part-norms", "engine/cuda/linear.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")
+_rule("cuda.values-of-a-size", "engine/cuda/rows/rows.cu",
+      "    if (is_v) d = v_dim;\n", "",
+      "emu.test_golden", "values of another size than keys have rows of their own in a page")
+_rule("cuda.turned-behind", "engine/cuda/rows/turn.h",
+      "int at = a->first + (a", "int at = (a",
+      "emu.test_golden", "only the shared part of a latent's key is turned")
+_rule("cuda.closed-groups", "engine/cuda/experts.cu",
+      "if (!open[e / each]) none |= 1U << i;", "",
+      "emu.test_golden", "nobody chooses an expert outside of the highest groups")
+_rule("cuda.group-heights", "engine/cuda/experts.cu",
+      "bool left = key < last || (key == last && e > at);", "bool left = true;",
+      "emu.test_experts", "a group is as high as its highest experts, each taken once")
+_rule("cuda.odd-widths", "engine/cuda/linear.c",
+      "memcpy(padded + (size_t)i * wide,", "memcpy(padded + (size_t)i * row,",
+      "emu.test_golden", "rows of matrices of an odd width stand on 16 bytes")
 _rule("cuda.own-rows", "engine/cuda/rows/rows.cu",
       "        if (own >= 0) {", "        if (own > 0) {",
       "emu.test_rows", "a token's row of the adapter goes over the table's on a device")
@@ -1130,7 +1145,7 @@ _rule("cuda.columns-of-the-matrix", "engine/cuda/sgmv_inside.h",
       "if (m->d_out > 0 && m->d_out < out->d_out) out->d_out = m->d_out;", "",
       "emu.test_sgmv", "LoRA on an output layer reads no more columns than it has")
 _rule("cuda.pairs", "engine/cuda/rows/turn.h",
-      "int at = a->pairs ? 2 * i : i", "int at = i",
+      "a->first + (a->pairs ? 2 * i : i)", "a->first + i",
       "emu.test_rows", "the device turns neighbours where the table says so")
 _rule("rope.yarn-ramp", "engine/model/rope.c",
       "float keep = 1.0F - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);", "float keep = 1.0F;",

@@ -53,12 +53,17 @@ extern "C" cudaError_t cu_layer_norm(cudaStream_t stream, const cu_layer_norm_ar
 static __global__ void __launch_bounds__(THREADS) wide_norm_kernel(cu_wide_norm_args a)
 {
     CU_STATIC_SHARED(float, sums, WARPS);
-    float *x = a.x + (size_t)blockIdx.x * (size_t)a.stride, acc = 0;
+    const float *x = a.x + (size_t)blockIdx.x * (size_t)a.stride;
+    size_t at = (size_t)blockIdx.x * (size_t)a.dim;
+    float acc = 0;
     for (int i = (int)threadIdx.x; i < a.dim; i += THREADS) acc = cu_fma(x[i], x[i], acc);
     float mean = cu_div(block_sum(acc, sums), (float)a.dim);
     float inv = cu_div(1.0F, cu_sqrt(cu_add(mean, a.eps)));
-    for (int i = (int)threadIdx.x; i < a.dim; i += THREADS)
-        x[i] = cu_mul(cu_mul(x[i], inv), a.weight[i]);
+    for (int i = (int)threadIdx.x; i < a.dim; i += THREADS) {
+        float v = cu_mul(cu_mul(x[i], inv), a.weight[i]);
+        a.out[at + (size_t)i] = v;
+        if (a.out16) a.out16[at + (size_t)i] = cu_bf16_of(v);
+    }
 }
 
 extern "C" cudaError_t cu_wide_norm(cudaStream_t stream, const cu_wide_norm_args *args)

@@ -28,9 +28,11 @@ typedef struct cu_layer_norm_args {
 } cu_layer_norm_args;
 cudaError_t cu_layer_norm(cudaStream_t stream, const cu_layer_norm_args *args);
 
-/* x[i] = x[i] / rms(x[i]) * weight in place; rows begin `stride` floats apart. */
+/* out[i] = x[i] / rms(x[i]) * weight, dense rows; those of x begin `stride` floats apart. */
 typedef struct cu_wide_norm_args {
-    float *x;
+    float *out;
+    uint16_t *out16; /* the same rounded to bf16; NULL: not wanted */
+    const float *x;
     const float *weight; /* [dim] */
     float eps;
     int n_rows, dim, stride;

@@ -244,6 +244,7 @@ __global__ void rope_kernel(cu_rope_args a)
 {
     int row = (int)blockIdx.x, lane = (int)threadIdx.x % WARP, d = a.kv.head_dim;
     int h = (int)blockIdx.y * ROPE_WARPS + (int)threadIdx.x / WARP, n_kv = a.kv.n_kv_head;
+    int v_dim = cu_kv_v_dim(&a.kv);
     if (h >= a.n_head + 2 * n_kv) return; /* a whole warp; no block barrier below */
     size_t at = (size_t)a.pos[row] * (size_t)(a.rope_dim / 2);
     const float *cs = a.cos + at, *sn = a.sin + at;
@@ -258,7 +259,7 @@ __global__ void rope_kernel(cu_rope_args a)
     if (is_v) h -= n_kv;
     const float *src;
     if (is_v) {
-        src = a.v + (size_t)row * a.v_stride + (size_t)h * d;
+        src = a.v + (size_t)row * a.v_stride + (size_t)h * v_dim;
     } else {
         float *k = a.k + (size_t)row * a.k_stride + (size_t)h * d;
         turn_head(&a, k, k, a.k_norm, cs, sn, lane);
@@ -267,20 +268,45 @@ __global__ void rope_kernel(cu_rope_args a)
     }
     int slot = a.slot[row];
     if (slot < 0) return;
-    size_t elem = a.kv.type == DT_F32 ? 4 : 2, part = (size_t)CU_PAGE_TOKENS * d * elem;
+    size_t part = cu_kv_part_bytes(d, a.kv.type), v_part = cu_kv_part_bytes(v_dim, a.kv.type);
+    if (is_v) d = v_dim;
     char *dst = a.kv.mem + (size_t)(slot / CU_PAGE_TOKENS) * a.kv.stride +
-                ((size_t)a.kv.layer * n_kv + h) * 2 * part + (is_v ? part : 0) +
-                (size_t)(slot % CU_PAGE_TOKENS) * d * elem;
+                ((size_t)a.kv.layer * n_kv + h) * (part + v_part) + (is_v ? part : 0) +
+                (size_t)(slot % CU_PAGE_TOKENS) * d * (a.kv.type == DT_F32 ? 4 : 2);
     for (int i = lane; i < d; i += WARP) store_value(dst, a.kv.type, i, src[i]);
 }
 
 extern "C" cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args)
 {
     if (args->n_rows <= 0) return cudaSuccess;
-    if (args->rope_dim > args->kv.head_dim || args->rope_dim % 2) return cudaErrorInvalidValue;
+    if (args->first + args->rope_dim > args->kv.head_dim || args->rope_dim % 2)
+        return cudaErrorInvalidValue;
     int heads = args->n_head + 2 * args->kv.n_kv_head;
     dim3 grid((unsigned)args->n_rows, (unsigned)((heads + ROPE_WARPS - 1) / ROPE_WARPS));
     CU_LAUNCH(rope_kernel, grid, dim3(ROPE_WARPS * WARP), 0, stream, *args);
+    return cudaGetLastError();
+}
+
+/* A warp per (row, head); grid.x: rows, grid.y: heads by four. */
+__global__ void spread_kernel(cu_spread_args a)
+{
+    int row = (int)blockIdx.x, lane = (int)threadIdx.x % WARP;
+    int h = (int)blockIdx.y * ROPE_WARPS + (int)threadIdx.x / WARP;
+    if (h >= a.n_head) return;
+    size_t at = (size_t)row * a.n_head + h;
+    const float *own = a.kv + (size_t)row * a.kv_stride + (size_t)h * (a.nope + a.v_dim);
+    const float *shared = a.shared + (size_t)row * a.shared_stride;
+    float *k = a.k + at * (a.nope + a.rope), *v = a.v + at * a.v_dim;
+    for (int i = lane; i < a.nope; i += WARP) k[i] = own[i];
+    for (int i = lane; i < a.rope; i += WARP) k[a.nope + i] = shared[i];
+    for (int i = lane; i < a.v_dim; i += WARP) v[i] = own[a.nope + i];
+}
+
+extern "C" cudaError_t cu_latent_spread(cudaStream_t stream, const cu_spread_args *args)
+{
+    if (args->n_rows <= 0) return cudaSuccess;
+    dim3 grid((unsigned)args->n_rows, (unsigned)((args->n_head + ROPE_WARPS - 1) / ROPE_WARPS));
+    CU_LAUNCH(spread_kernel, grid, dim3(ROPE_WARPS * WARP), 0, stream, *args);
     return cudaGetLastError();
 }
 

@@ -79,6 +79,7 @@ typedef struct cu_rope_args {
     float norm_eps;
     const float *cos, *sin; /* [max_pos][rope_dim / 2] */
     int rope_dim, n_head;
+    int first;              /* of the values that turn */
     bool pairs;             /* neighbours turn together, not halves */
     float q_scale, q_floor; /* rope_table's: queries grow with their position; 0: they do not */
     int n_rows;
@@ -88,6 +89,17 @@ typedef struct cu_rope_args {
     cu_kv kv;
 } cu_rope_args;
 cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);
+
+/* k [n_rows][n_head][nope + rope] and v [n_rows][n_head][v]: of each head its own key and value in
+ * kv, and behind the key the one that all heads of a row share. */
+typedef struct cu_spread_args {
+    float *k, *v;
+    const float *kv,
+        *shared; /* rows kv_stride, shared_stride floats apart: [n_head][nope + v], [rope] */
+    int kv_stride, shared_stride;
+    int n_rows, n_head, nope, rope, v_dim;
+} cu_spread_args;
+cudaError_t cu_latent_spread(cudaStream_t stream, const cu_spread_args *args);
 
 /* x = a * x + b * y (y NULL: a * x), then, where cap is not 0, cap * tanh(x / cap). */
 typedef struct cu_blend_args {

@@ -27,7 +27,7 @@ __device__ static void turn_head(const cu_rope_args *a, float *y, const float *x
         cu_syncwarp(); /* all lanes have read what is written below */
     }
     for (int i = lane; i < half; i += CU_WARP) {
-        int at = a->pairs ? 2 * i : i, other = a->pairs ? at + 1 : at + half;
+        int at = a->first + (a->pairs ? 2 * i : i), other = a->pairs ? at + 1 : at + half;
         float lo = x[at], hi = x[other], c = cs[i], s = sn[i];
         if (norm) {
             lo = cu_mul(cu_mul(lo, inv), norm[at]);
@@ -36,8 +36,10 @@ __device__ static void turn_head(const cu_rope_args *a, float *y, const float *x
         y[at] = cu_add(cu_mul(lo, c), -cu_mul(hi, s));
         y[other] = cu_add(cu_mul(hi, c), cu_mul(lo, s));
     }
-    for (int i = 2 * half + lane; (norm || y != x) && i < d; i += CU_WARP)
-        y[i] = norm ? cu_mul(cu_mul(x[i], inv), norm[i]) : x[i];
+    for (int i = lane; (norm || y != x) && i < d - 2 * half; i += CU_WARP) {
+        int at = i < a->first ? i : i + 2 * half;
+        y[at] = norm ? cu_mul(cu_mul(x[at], inv), norm[at]) : x[at];
+    }
 }
 
 #endif
