@@ -19,7 +19,9 @@
 #include <unistd.h>
 
 #include "adapters/store/upload.h"
+#include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "engine/program/hurry.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
@@ -42,6 +44,7 @@ typedef struct lora_load {
     bool bad_begin; /* `why` is of the name, the limits or the form, not of what a file holds */
     bool refused;   /* by what is sent, not by the connection */
     err why;
+    hurry hurry; /* a trainer waits for the answer */
 } lora_load;
 
 /* ------------------------------------------------------------------------- a load -- */
@@ -101,6 +104,7 @@ static void end_load(lora_load *l)
     exchange_add_header(x, "x-adapter-digest", "%s", hex);
     int n = snprintf(said, sizeof(said), "Success: LoRA adapter '%s' added successfully.", v.name);
     exchange_reply(x, 200, "text/plain; charset=utf-8", said, (size_t)n);
+    hurry_end(&l->hurry, clock_now_us(), clock_thread_us());
     adapter_note(x, &v, existed);
     adapter_prune(x, v.name);
 }
@@ -216,6 +220,7 @@ static err_code end_part(void *arg, err *e)
 static bool take_body(void *arg, const void *data, size_t len)
 {
     lora_load *l = arg;
+    (void)hurry_look(&l->hurry, clock_now_us(), clock_thread_us());
     err_code rc = auth_still(l->x, false, &l->why);
     if (!rc) rc = multipart_feed(&l->form, data, len, &l->why);
     l->refused = rc != ERR_NONE;
@@ -231,6 +236,7 @@ static void load_form(exchange *x)
         exchange_reply_err(x, &e, "Content-Type");
         return;
     }
+    (void)hurry_begin(&l.hurry, clock_now_us(), clock_thread_us());
     err_code rc = exchange_stream_body(x, server_upload(x).max_bytes, take_body, &l, &e);
     if (!rc) rc = multipart_finish(&l.form, &l.why);
     if (!rc) rc = auth_still(x, true, &l.why);
@@ -240,9 +246,11 @@ static void load_form(exchange *x)
     }
     if (!rc) {
         end_load(&l);
+        hurry_end(&l.hurry, clock_now_us(), clock_thread_us());
         return;
     }
     upload_abort(l.u);
+    hurry_end(&l.hurry, clock_now_us(), clock_thread_us());
     x->close_after = true;
     if (l.refused || l.why.code)
         refuse_load(&l, &l.why);

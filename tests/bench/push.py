@@ -2,7 +2,8 @@
 
 MODEL has adapters r000 and r001 of about 10 MB.  In each turn 64 streams run on the base, first alone, then beside
 pushes by /v1/load_lora_adapter with the files in the body, or the other way round.  A push is a version that the
-server has never seen; its first token is asked for over a second connection as soon as the answer is there.  Last come
+server has never seen; its first token is asked for over a second connection as soon as the answer is there.  The trainer
+stands for a machine of its own: meanwhile it goes before server and streams, where the system grants that.  Last come
 UPDATES versions of two small contents in turns, each asked for at once by four clients that know what each says.
 
 One line of JSON: medians of the milliseconds to the answer and from there to the first token, the most of both; the
@@ -10,6 +11,7 @@ server's processor time for one push (all its threads but those that compute); p
 over alone; wrong answers; how much memory grew over the last three quarters of the updates.
 """
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -102,16 +104,29 @@ class Streams:
         return r["itl_p99_ms"]
 
 
+@contextlib.contextmanager
+def first():
+    """This thread before others."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, nice - 10)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
 def push_once(a, b, form, end, draw):
     body = other(form, end, draw)
     for line in (a, b):  # the server closes those that are idle
         line.c.close()
         line.c.connect()
-    began = time.monotonic()
-    version = a.push("policy", body)
-    answered = time.monotonic()
-    headers, _ = b.ask(model="policy")
-    over = time.monotonic()
+    with first():
+        began = time.monotonic()
+        version = a.push("policy", body)
+        answered = time.monotonic()
+        headers, _ = b.ask(model="policy")
+        over = time.monotonic()
     assert headers["x-adapter-version"] == version, headers
     return (answered - began) * 1000, (over - answered) * 1000
 
