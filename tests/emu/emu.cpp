@@ -32,7 +32,7 @@ emu_world emu_w;
 namespace
 {
 
-enum wait_kind { RUNNING, AT_BARRIER, AT_WARP, ENDED };
+enum wait_kind { RUNNING, AT_BARRIER, AT_WARP, AT_GROUP, ENDED };
 enum warp_op { OP_SYNC, OP_SHFL, OP_BALLOT, OP_MMA, OP_LDMATRIX };
 const char *const op_name[] = {"__syncwarp", "shuffle", "vote", "mma", "ldmatrix"};
 
@@ -59,6 +59,7 @@ struct thread : emu_fiber {
     uint32_t in[12], out[8];
     int arg, width;
     const void *row;
+    uint64_t key; /* of a warpgroup's meeting */
     /* cp.async: groups in order, the last one open */
     std::vector<copy> copies;
     std::vector<size_t> group_end;
@@ -72,7 +73,7 @@ struct state {
     size_t ready_at;
     int n_ended, n_at_barrier;
     uint64_t seed, rng;
-    bool truncates; /* mma */
+    int rounding; /* of mma */
     void (*body)(const void *);
     const void *args;
     const char *kernel;
@@ -137,6 +138,7 @@ void thread_main()
     if (!t->copies.empty())
         emu_fault(EMU_IN_FLIGHT, "thread %d ends with %zu cp.async not waited for", t->tid,
                   t->copies.size());
+    emu_wgmma_end();
     t->wait = ENDED;
     S.n_ended++;
     to_host();
@@ -238,6 +240,8 @@ void diverged()
         else if (t->wait == AT_BARRIER)
             n += static_cast<size_t>(
                 snprintf(who + n, sizeof(who) - n, "; %d.. at the barrier of line %d", i, t->line));
+        else if (t->wait == AT_GROUP)
+            n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n, "; %d.. in a wgmma", i));
         else
             n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n,
                                               "; %d.. in a %s of lanes %08x", i, op_name[t->op],
@@ -322,8 +326,10 @@ void do_mma(thread *any)
             double sum[4] = {0, 0, 0, 0};
             float c;
             memcpy(&c, &t->in[6 + i], 4);
-            if (S.truncates) {
-                for (int k = 0; k < k_n; k += 8) c = add_truncated(c, x + k, y + k);
+            if (S.rounding) {
+                if (S.rounding == 2) c = emu_add_aligned(c, x, y, k_n, bf16);
+                for (int k = 0; S.rounding == 1 && k < k_n; k += 8)
+                    c = add_truncated(c, x + k, y + k);
                 memcpy(&t->out[i], &c, 4);
                 continue;
             }
@@ -484,11 +490,13 @@ void run_block(uint3 block, dim3 grid, dim3 dim)
         memset(t->clock, 0, sizeof(t->clock));
         t->clock[t->lane] = 1;
         t->fenced = false;
+        t->async_serial = 0;
         t->copies.clear();
         t->group_end.clear();
         thread_prepare(t);
         make_ready(t);
     }
+    emu_wgmma_reset();
     for (thread *t; !S.leaving && (t = next_ready());) to_thread(t);
     if (!S.leaving && S.n_ended < emu_w.n_thread) diverged();
     S.counts.blocks++;
@@ -547,7 +555,22 @@ emu_fault_kind emu_peek_fault(void)
 
 void emu_mma_truncates(int on)
 {
-    S.truncates = on != 0;
+    S.rounding = on;
+}
+
+int emu_mma_rounding(void)
+{
+    return S.rounding;
+}
+
+double emu_half_value(uint16_t h, bool bf16)
+{
+    return static_cast<double>(half_value(h, bf16));
+}
+
+emu_fiber *emu_fiber_of(int tid)
+{
+    return &S.threads[static_cast<size_t>(tid)];
 }
 
 void emu_seed(uint64_t seed)
@@ -560,6 +583,37 @@ emu_counts emu_count(void)
 {
     S.counts.accesses = emu_w.accesses;
     return S.counts;
+}
+
+/* ---- warpgroups ------------------------------------------------------------------------- */
+
+void emu_group_meet(uint64_t key, void (*work)(void))
+{
+    enum { GROUP = 4 * EMU_WARP };
+    thread *t = self();
+    int first = t->tid / GROUP * GROUP;
+    if (first + GROUP > emu_w.n_thread)
+        emu_fault(EMU_DIVERGED, "a wgmma of a warpgroup that is not whole");
+    t->key = key;
+    t->wait = AT_GROUP;
+    for (int i = 0; i < GROUP; i++) {
+        const thread *o = &S.threads[static_cast<size_t>(first + i)];
+        if (o->wait == ENDED)
+            emu_fault(EMU_DIVERGED, "thread %d has ended, of a warpgroup with a wgmma", o->tid);
+        if (o->wait != AT_GROUP || o->key != key) {
+            to_host();
+            return;
+        }
+    }
+    work();
+    t->wait = RUNNING;
+    for (int i = 0; i < GROUP; i++) {
+        if (first + i != t->tid) make_ready(&S.threads[static_cast<size_t>(first + i)]);
+    }
+    if (S.seed) {
+        make_ready(t);
+        to_host();
+    }
 }
 
 /* ---- launches ----------------------------------------------------------------------- */

@@ -17,6 +17,8 @@
  *       nothing but atomics after a __threadfence();
  *     - cp.async: the target is unwritten from the issue until the thread's wait, and written at
  *       the wait; a thread that ends with copies in flight;
+ *     - wgmma: its registers are NaN from the issue until the wait; what it reads must be fenced,
+ *       and may not be written until then;
  *     - barriers that not all threads reach, or reach at different lines; collectives whose mask
  *       names lanes that never come.
  * Not found: races between single bytes; overruns from one part of a shared array into another part
@@ -43,8 +45,9 @@ typedef enum {
     EMU_UNINIT,     /* read before written */
     EMU_RACE,       /* no barrier between two accesses of two threads */
     EMU_DIVERGED,   /* threads that wait for each other at different places, or have ended */
-    EMU_IN_FLIGHT,  /* ended with cp.async not waited for */
+    EMU_IN_FLIGHT,  /* ended with cp.async or wgmma not waited for */
     EMU_CONFIG,     /* a launch that a device would refuse */
+    EMU_UNFENCED,   /* wgmma with registers or shared memory that no fence has made known to it */
 } emu_fault_kind;
 
 /* Without this a fault prints its message and aborts.  With it, the launch ends at the first
@@ -57,8 +60,8 @@ emu_fault_kind emu_peek_fault(void);
 /* 0: threads and blocks run in order; else at random, the same for the same seed. */
 void emu_seed(uint64_t seed);
 
-/* Whether sums of mma are cut off as tensor cores do it; else (default) they are exact, and rounded
- * once. */
+/* Whether sums of mma are cut off as tensor cores do it: 1 as those of sm_80, 2 as those of sm_90;
+ * else (default) they are exact, and rounded once.  wgmma's are cut off as those of sm_90. */
 void emu_mma_truncates(int on);
 
 /* Switches the watch over races in global memory off or on (default): for long end-to-end runs. */
@@ -118,6 +121,15 @@ void emu_ldmatrix(uint32_t *r, const void *row, int n, int trans);
 /* 4, 8 or 16 bytes in one access. */
 void emu_load(void *to, const void *from, int bytes);
 void emu_store(void *to, const void *from, int bytes);
+
+/* wgmma.mma_async.m64nNk16, its operands' descriptors as in PTX (permuted by 128 bytes, in dynamic
+ * shared memory), `add`: to d. */
+uint32_t emu_shared_address(const void *p);
+void emu_fence_async(void); /* fence.proxy.async */
+void emu_wgmma_fence(void);
+void emu_wgmma(float *d, uint64_t a, uint64_t b, int n, int bf16, int add);
+void emu_wgmma_commit(void);
+void emu_wgmma_wait(int groups_left);
 
 void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes);
 void emu_cp_async_commit(void);

@@ -15,9 +15,11 @@ struct emu_fiber {
     uintptr_t stack_lo;       /* [stack_lo, stack_lo + EMU_STACK) */
     uint32_t clock[EMU_WARP]; /* of the warp's lanes, as far as this one has synchronised */
     bool fenced;              /* has called __threadfence() */
+    uint32_t async_serial;    /* writes of its own up to this one wgmma sees */
 };
 
 extern __thread emu_fiber *emu_cur; /* NULL: host code runs */
+emu_fiber *emu_fiber_of(int tid);   /* of the block */
 
 /* The launch that runs. */
 typedef struct emu_world {
@@ -42,5 +44,23 @@ typedef enum { EMU_READ, EMU_WRITE, EMU_ATOMIC, EMU_ISSUE } emu_access_kind;
 /* One access of the running thread; `wide`: must be aligned to its size. */
 void emu_access(const void *p, size_t bytes, emu_access_kind kind, bool wide);
 void emu_memory_launch(void); /* a launch begins */
+
+/* wgmma reads shared memory by a way of its own: what it reads must be there, fenced by who wrote
+ * it and known to the thread that runs; and nobody may write there until it has read. */
+uint32_t emu_write_serial(void); /* of the last write to shared memory */
+void emu_async_begin(const void *p, size_t bytes);
+void emu_async_done(const void *p, size_t bytes, uint32_t serial);
+
+/* All 128 threads of the running one's warpgroup, with the same key; the last one works for all. */
+void emu_group_meet(uint64_t key, void (*work)(void));
+void emu_wgmma_reset(void); /* a block begins */
+void emu_wgmma_end(void);   /* the running thread ends */
+
+/* How mma rounds: emu_mma_truncates(). */
+int emu_mma_rounding(void);
+double emu_half_value(uint16_t h, bool bf16);
+/* c + x y over n products as sm_90's tensor cores are seen to add (arXiv 2511.10909): aligned to
+ * the largest exponent, cut off 25 bits behind its point, added, and cut off to f32. */
+float emu_add_aligned(float c, const double *x, const double *y, int n, bool bf16);
 
 #endif

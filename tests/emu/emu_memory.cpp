@@ -32,7 +32,7 @@ struct cell {
     uint32_t r_epoch, r_clock, r_mask; /* lanes of r_warp */
     uint32_t r_blocks;                 /* the launch in which several blocks read it */
     uint16_t w_tid, r_warp;            /* MANY: several warps read */
-    uint32_t flags;
+    uint32_t flags, w_serial;
 };
 
 struct region {
@@ -50,6 +50,7 @@ size_t n_shared;
 std::map<uintptr_t, region> global;
 region *last; /* a global one, the last that was hit */
 bool watch_races = true;
+uint32_t serial; /* of writes, from the block's begin */
 
 std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
 std::set<uint32_t> acquired;        /* blocks that are ordered before this one */
@@ -187,6 +188,7 @@ void note_writer(const emu_fiber *t, cell *c, uint32_t flags)
     c->w_clock = t->clock[t->lane];
     c->w_tid = static_cast<uint16_t>(t->tid);
     c->flags = flags;
+    c->w_serial = serial;
 }
 
 void check_written(const region *r, const cell *c, uintptr_t p)
@@ -239,6 +241,7 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
                   static_cast<size_t>(p) - r->lo);
     if (kind == EMU_ATOMIC && !r->shared) atomic_order(t, p);
     bool races = bytes > 1 && (watch_races || r->shared);
+    if (kind != EMU_READ) serial++;
     cell *c = r->cells + (p - r->lo) / 2, *end = r->cells + (p - r->lo + bytes + 1) / 2;
     for (uintptr_t at = p; c < end; c++, at += 2) {
         if (kind == EMU_READ) {
@@ -264,6 +267,43 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
 void emu_access(const void *p, size_t bytes, emu_access_kind kind, bool wide)
 {
     access(reinterpret_cast<uintptr_t>(p), bytes, kind, wide);
+}
+
+uint32_t emu_write_serial(void)
+{
+    return serial;
+}
+
+void emu_fence_async(void)
+{
+    emu_cur->async_serial = serial;
+}
+
+void emu_async_begin(const void *p, size_t bytes)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    access(at, bytes, EMU_READ, true);
+    const region *r = find(at);
+    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes) / 2; i++) {
+        const cell *c = &r->cells[i];
+        if (c->w_serial > emu_fiber_of(c->w_tid)->async_serial)
+            emu_fault(EMU_UNFENCED,
+                      "wgmma of shared memory that thread %d wrote, without a "
+                      "fence.proxy.async since",
+                      c->w_tid);
+    }
+}
+
+void emu_async_done(const void *p, size_t bytes, uint32_t since)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    const region *r = find(at);
+    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes) / 2; i++) {
+        cell *c = &r->cells[i];
+        if (c->w_serial > since)
+            race(r, at, "wgmma is not known to have read", "has written already", c->w_tid);
+        note_reader(emu_cur, r, c);
+    }
 }
 
 void emu_watch_races(int on)
@@ -295,6 +335,7 @@ void *emu_shared_array(size_t bytes)
 void emu_shared_reset(void)
 {
     n_shared = 0;
+    serial = 0;
     block_starts.push_back(emu_w.epoch + 1);
 }
 

@@ -6,8 +6,10 @@
 
 #include <check.h>
 
+#include "engine/base/halves.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/products/wgmma.h"
 #include "tests/emu/emu.h"
 #include "tests/run_suite.h"
 
@@ -302,6 +304,85 @@ START_TEST(test_planted)
 }
 END_TEST
 
+/* ---- products of a warpgroup ------------------------------------------------------------ */
+
+enum {
+    WG_NO_FAULT,
+    WG_NO_PROXY_FENCE,
+    WG_NO_BARRIER,
+    WG_NO_REGISTER_FENCE,
+    WG_NO_COMMIT,
+    WG_NO_WAIT,
+    WG_EARLY_STORE,
+    WG_HALF_A_GROUP,
+    WG_SHIFTED,
+    N_WGMMA
+};
+static const int wgmma_faults[] = {EMU_OK,       EMU_UNFENCED,  EMU_RACE,
+                                   EMU_UNFENCED, EMU_IN_FLIGHT, EMU_IN_FLIGHT,
+                                   EMU_RACE,     EMU_DIVERGED,  EMU_MISALIGNED};
+enum { W_BASE = WGMMA_M * WGMMA_ROW, WGMMA_BYTES = W_BASE + WGMMA_N * WGMMA_ROW + WGMMA_ALIGN };
+
+/* out [64][192] = 1 + x [64][64] w [192][64]^T; rows are copied by a thread each. */
+static __global__ void wgmma_kernel(float *out, const uint16_t *x, const uint16_t *w, int plant)
+{
+    CU_SHARED(unsigned char, raw);
+    uint32_t at = cu_wgmma_address(raw), base = (at + WGMMA_ALIGN - 1) & ~(WGMMA_ALIGN - 1U);
+    unsigned char *to = raw + (base - at);
+    int t = (int)threadIdx.x, g = t % 32 / 4, q = t % 4;
+    for (int row = t; row < WGMMA_M + WGMMA_N; row += 128) {
+        bool of_x = row < WGMMA_M;
+        const uint16_t *from = of_x ? x + row * 64 : w + (row - WGMMA_M) * 64;
+        for (int i = 0; i < 8; i++)
+            cu_st16(to + (of_x ? 0 : (int)W_BASE) + WGMMA_PIECE(of_x ? row : row - WGMMA_M, i),
+                    cu_ldg16(from + i * 8));
+    }
+    if (plant != WG_NO_PROXY_FENCE) cu_fence_async();
+    if (plant != WG_NO_BARRIER) __syncthreads(); /* all rows are there */
+    if (plant == WG_HALF_A_GROUP && t >= 64) return;
+    float d[WGMMA_REGS];
+    for (int i = 0; i < WGMMA_REGS; i++) d[i] = 1;
+    uint64_t a = cu_wgmma_operand(base + (plant == WG_SHIFTED ? 2 * WGMMA_ROW : 0)),
+             b = cu_wgmma_operand(base + W_BASE);
+    if (plant != WG_NO_REGISTER_FENCE) cu_wgmma_fence();
+    for (int i = 0; i < 4; i++) cu_wgmma<true>(d, a + i * WGMMA_NEXT, b + i * WGMMA_NEXT, 1);
+    if (plant != WG_NO_COMMIT) cu_wgmma_commit();
+    if (plant == WG_EARLY_STORE && t == 5) cu_st16(to, make_uint4(0, 0, 0, 0));
+    if (plant != WG_NO_WAIT) CU_WGMMA_WAIT(0);
+    for (int i = 0; i < WGMMA_REGS; i++)
+        out[(t / 32 * 16 + g + i / 2 % 2 * 8) * WGMMA_N + i / 4 * 8 + 2 * q + i % 2] = d[i];
+}
+
+START_TEST(test_wgmma)
+{
+    int plant = _i / SEEDS;
+    char msg[600];
+    size_t n_x = (size_t)WGMMA_M * 64, n_w = (size_t)WGMMA_N * 64;
+    uint16_t *x = (uint16_t *)emu_alloc(2 * n_x), *w = (uint16_t *)emu_alloc(2 * n_w);
+    float *out = device_floats((size_t)WGMMA_M * WGMMA_N, false);
+    for (size_t i = 0; i < n_x; i++) x[i] = bf16_from_f32((float)((int)(i * 37 % 101) - 50));
+    for (size_t i = 0; i < n_w; i++) w[i] = bf16_from_f32((float)((int)(i * 53 % 97) - 48));
+    emu_wrote(x, 2 * n_x);
+    emu_wrote(w, 2 * n_w);
+    emu_seed((uint64_t)(_i % SEEDS));
+    emu_catch_faults();
+    CU_LAUNCH(wgmma_kernel, 1, 128, WGMMA_BYTES, NULL, out, x, w, plant);
+    emu_fault_kind found = emu_take_fault(msg, sizeof(msg));
+    ck_assert_msg((int)found == wgmma_faults[plant], "plant %d, seed %d: found %d, not %d: %s",
+                  plant, _i % SEEDS, found, wgmma_faults[plant], msg);
+    for (int i = 0; plant == WG_NO_FAULT && i < WGMMA_M * WGMMA_N; i++) {
+        float want = 1;
+        for (int k = 0; k < 64; k++)
+            want += bf16_to_f32(x[i / WGMMA_N * 64 + k]) * bf16_to_f32(w[i % WGMMA_N * 64 + k]);
+        ck_assert_msg(out[i] == want, "[%d][%d]: %g, not %g", i / WGMMA_N, i % WGMMA_N, out[i],
+                      want);
+    }
+    emu_free(x);
+    emu_free(w);
+    emu_free(out);
+}
+END_TEST
+
 START_TEST(test_refused_launches)
 {
     float *in = device_floats(256, true), *out = device_floats(256, false);
@@ -335,6 +416,7 @@ int main(void)
     tcase_add_loop_test(tc, test_mma, 0, SEEDS);
     tcase_add_test(tc, test_last_block);
     tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
+    tcase_add_loop_test(tc, test_wgmma, 0, (int)N_WGMMA * (int)SEEDS);
     tcase_add_test(tc, test_refused_launches);
     suite_add_tcase(s, tc);
     return run_suite_as(s, CK_NOFORK);
