@@ -35,17 +35,27 @@ if(LORAD_CUDA)
     foreach(a IN LISTS arch)
         string(APPEND code ",sm_${a}")
     endforeach()
-    set(LORAD_NVCC_FLAGS -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR}
-        -Xcompiler=-Wall,-Wextra,-fPIC -Werror=all-warnings -gencode "arch=compute_${least},code=[${code}]")
+    set(common -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR} -Xcompiler=-Wall,-Wextra,-fPIC
+        -Werror=all-warnings)
+    set(LORAD_NVCC_FLAGS ${common} -gencode "arch=compute_${least},code=[${code}]")
+    # gemm_wide.cu is for sm_90 alone: its instructions are in no other device.
+    set(wide_flags ${LORAD_NVCC_FLAGS})
+    if("90" IN_LIST LORAD_CUDA_ARCH)
+        set(wide_flags ${common} -DLORAD_SM90A -gencode "arch=compute_90a,code=sm_90a")
+    endif()
     file(GLOB cuda_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu ${PROJECT_SOURCE_DIR}/engine/cuda/products/*.cu
      ${PROJECT_SOURCE_DIR}/engine/cuda/rows/*.cu)
     set(cuda_obj)
     foreach(f IN LISTS cuda_src)
         get_filename_component(name ${f} NAME_WE)
         set(obj ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+        set(flags ${LORAD_NVCC_FLAGS})
+        if(name STREQUAL "gemm_wide")
+            set(flags ${wide_flags})
+        endif()
         add_custom_command(OUTPUT ${obj}
             COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda
-            COMMAND ${LORAD_NVCC} ${LORAD_NVCC_FLAGS} -MD -MF ${obj}.d -c ${f} -o ${obj}
+            COMMAND ${LORAD_NVCC} ${flags} -MD -MF ${obj}.d -c ${f} -o ${obj}
             DEPENDS ${f} DEPFILE ${obj}.d COMMENT "nvcc engine/cuda/${name}.cu" VERBATIM)
         list(APPEND cuda_obj ${obj})
     endforeach()

@@ -102,12 +102,19 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
     return s ? s : b->api.layout_set(p->ly, LT_LAYOUT_LD, &apart, sizeof(apart));
 }
 
-/* Stands where an algorithm of cuBLAS's does: the kernels of gemm.h. */
+/* Stand where an algorithm of cuBLAS's does: the kernels of gemm.h, with wgmma for many rows and
+ * without. */
 static const lt_algo own = {{UINT64_MAX, UINT64_MAX}};
+static const lt_algo own_wide = {{UINT64_MAX, UINT64_MAX, 1}};
+
+static bool is_wide(const lt_algo *algo)
+{
+    return memcmp(algo, &own_wide, sizeof(own_wide)) == 0;
+}
 
 static bool is_own(const lt_algo *algo)
 {
-    return memcmp(algo, &own, sizeof(own)) == 0;
+    return is_wide(algo) || memcmp(algo, &own, sizeof(own)) == 0;
 }
 
 /* Column-major, y^T [n][rows] = (w^T)^T x^T: a row of ours is a column of cuBLAS's. */
@@ -130,7 +137,8 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
                        .scratch = b->scratch,
                        .n_sm = b->n_sm,
                        .gated = more.gated,
-                       .gelu = more.gelu};
+                       .gelu = more.gelu,
+                       .wide = is_wide(algo)};
         return cu_gemm(stream, &a) == cudaSuccess ? LT_SUCCESS : LT_FAILED;
     }
     lt_status s = set_rows(b, p, rows, stride);
@@ -345,7 +353,10 @@ static err_code choose(trial *t, int n_buckets, err *e)
         p->algo[i] = c->algo;
         p->us[i] = c->us[i];
         log_debug("engine", "products %d x %d, to %d rows: %s, %.1f us, %.2f times the fastest",
-                  p->n, p->k, bucket_rows(i), is_own(&c->algo) ? "ours" : "cuBLAS's",
+                  p->n, p->k, bucket_rows(i),
+                  is_wide(&c->algo)  ? "ours by wgmma"
+                  : is_own(&c->algo) ? "ours"
+                                     : "cuBLAS's",
                   (double)c->us[i],
                   (double)(c->us[i] > 0 ? c->us[i] / fastest(t, i, 0)->us[i] : 1));
         n_own += is_own(&c->algo);
@@ -360,7 +371,11 @@ static err_code try_all(trial *t, int n_buckets, err *e)
 {
     err_code rc = ERR_NONE;
     for (int i = 0; i < n_buckets; i++) gather(t, i);
-    if (t->p->type != DT_F32 && t->p->k % 8 == 0) t->c[t->n++] = (candidate){.algo = own};
+    bool halves = t->p->type != DT_F32 && t->p->k % 8 == 0;
+    /* Both, for nobody promises that wgmma has the bits of mma.sync: where it has not, the law of
+     * few rows leaves it out. */
+    if (halves && t->b->wide) t->c[t->n++] = (candidate){.algo = own_wide};
+    if (halves) t->c[t->n++] = (candidate){.algo = own};
     for (int c = 0; !rc && c < t->n; c++) {
         for (int i = 0; !rc && i < n_buckets; i++) rc = try_one(t, &t->c[c], i, e);
     }
@@ -398,7 +413,7 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     if (rc) return rc;
     char *x = malloc(x_bytes);
     float *sums = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
-    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 1, sizeof(*all));
+    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 2, sizeof(*all));
     if (!x || !sums || !all) {
         rc = err_set(e, ERR_NOMEM, "no memory to try products");
     } else {
@@ -442,6 +457,14 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
 bool blas_adds(const blas_plan *p, int rows)
 {
     return is_own(&p->algo[bucket_of(p, rows)]);
+}
+
+bool blas_gates(const blas_plan *p, int rows)
+{
+    static uint16_t somewhere;
+    const gemm_args a = {.type = p->type, .n = p->n, .k = p->k, .rows = rows, .gated = &somewhere};
+    if (rows <= GEMM_SMALL_ROWS) return blas_adds(p, rows);
+    return is_wide(&p->algo[bucket_of(p, rows)]) && gemm_wide_takes(&a);
 }
 
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,

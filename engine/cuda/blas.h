@@ -104,6 +104,7 @@ typedef struct blas {
     void *workspace; /* device */
     size_t workspace_bytes;
     int n_sm;
+    bool wide;     /* cu_gemm_wide_setup() has succeeded */
     void *scratch; /* device, of the largest of gemm_scratch_bytes(), for all shapes; or NULL */
     size_t scratch_bytes;
     blas_plan plan[BLAS_SHAPES];
@@ -132,10 +133,11 @@ typedef struct blas_sum {
     bool gelu;
 } blas_sum;
 
-/* Whether products of so many rows can add it, or (up to GEMM_SMALL_ROWS) gate it. */
+/* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
+bool blas_gates(const blas_plan *p, int rows);
 /* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
- * blas_adds(). */
+ * blas_adds() or, to gate, blas_gates(). */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
                       blas_sum more, cudaStream_t stream, err *e);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/base/log.h"
 #include "engine/base/pool.h"
 
 enum {
@@ -152,6 +153,16 @@ static double gib(size_t bytes)
     return (double)bytes / (double)(1ULL << 30);
 }
 
+/* Whether products of many rows can go by wgmma: a device of sm_90, and kernels for it. */
+static bool opens_wide(const struct cudaDeviceProp *p)
+{
+    if (p->major != 9 || p->minor != 0) return false;
+    cudaError_t ce = cu_gemm_wide_setup();
+    if (ce == cudaSuccess) return true;
+    log_info("engine", "products of many rows do without wgmma: %s", cudaGetErrorString(ce));
+    return false;
+}
+
 static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp *p, err *e)
 {
     int n = 0;
@@ -232,6 +243,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
+    if (!rc) cu->blas.wide = opens_wide(&p);
     if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
     if (rc) {

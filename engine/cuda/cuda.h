@@ -255,7 +255,7 @@ typedef struct cuda_state {
     int late_rows; /* of both: the product as well; 0: it has been made */
     sgmv_args late_args;
     bool late_shrunk;
-    void *gate16; /* what a product has gated, of up to GEMM_SMALL_ROWS rows, and whose that is */
+    void *gate16; /* what a product has gated, and whose that is */
     const float *gate16_of;
     int gate16_cols;
     float *t; /* [max_rows][t_cols]: fused products, and what is added to the residual stream */

@@ -299,7 +299,9 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
         if (w[i]->rows > widest && w[i]->rows != cu->n_vocab) widest = w[i]->rows;
     }
     if (!rc && fused && n == 2 && first->type == DT_BF16 && first->rows > cu->gate16_cols) {
-        size_t bytes = (size_t)GEMM_SMALL_ROWS * (size_t)first->rows * sizeof(uint16_t);
+        bool many = cu->blas.wide && cu->max_rows > GEMM_SMALL_ROWS;
+        size_t most = (size_t)(many ? cu->max_rows : GEMM_SMALL_ROWS);
+        size_t bytes = most * (size_t)first->rows * sizeof(uint16_t);
         rc = grow(cu, &cu->gate16, bytes, e);
         cu->gate16_cols = first->rows;
     }
@@ -453,14 +455,13 @@ static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, i
     return out;
 }
 
-/* Whether what comes after the product, or the product itself, is done in one launch with
- * be_gate(): gate and up of an MLP, which nothing else reads, in decode steps of BF16 models. */
-static bool waits_for_gate(const cuda_state *cu, const sgmv_args *a, const linear_out *outs,
-                           int n_out)
+/* Whether what comes after the product, or the product itself, can be one launch with be_gate():
+ * gate and up of an MLP, which nothing else reads, of BF16 models. */
+static bool gate_and_up(const cuda_state *cu, const sgmv_args *a, const linear_out *outs, int n_out)
 {
     return n_out == 2 && outs[0].lora_proj == PROJ_GATE && outs[1].lora_proj == PROJ_UP &&
-           cu->step.shape.kind != CUDA_EXACT && a->type == DT_BF16 && cu->arith == DT_BF16 &&
-           outs[0].w->rows == outs[1].w->rows && outs[0].w->rows % 8 == 0;
+           a->type == DT_BF16 && cu->arith == DT_BF16 && outs[0].w->rows == outs[1].w->rows &&
+           outs[0].w->rows % 8 == 0;
 }
 
 /* Leaves gate and up to be_gate(); `rows` of both where the product is to be made, too. */
@@ -473,7 +474,16 @@ static void leave_to_gate(cuda_state *cu, const sgmv_args *a, const weight *w, i
     cu->late_shrunk = shrunk;
 }
 
-/* Whether the product itself can add bias and residual, or, of values, gate. */
+/* Whether the product itself gates: that of many rows by wgmma, that of few in decode steps. */
+static bool gates(const cuda_state *cu, const weight *w, int rows_of_w)
+{
+    int n_rows = cu->step.shape.n_rows;
+    if (n_rows <= GEMM_SMALL_ROWS && cu->step.shape.kind == CUDA_EXACT) return false;
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
+    return !by_codes(w) && p && blas_gates(p, n_rows);
+}
+
+/* Whether the product itself can add bias and residual. */
 static bool adds(const cuda_state *cu, const weight *w, int rows_of_w)
 {
     if (by_codes(w)) return true;
@@ -492,16 +502,14 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
         *out = place_of(cu, &outs[i], layer, fused, at);
         cu->alias[cu->n_alias++] = (cuda_alias){outs[i].y, out->out, fused};
     }
-    bool shrunk = shrinks(a, rest.adapted), waits = waits_for_gate(cu, a, outs, n_out);
-    int n_rows = cu->step.shape.n_rows;
-    if (waits && !shrunk && !rest.all_rows && n_rows <= GEMM_SMALL_ROWS && !by_codes(outs[0].w) &&
-        adds(cu, outs[0].w, fused)) {
+    bool shrunk = shrinks(a, rest.adapted), gate = gate_and_up(cu, a, outs, n_out);
+    if (gate && !shrunk && !rest.all_rows && gates(cu, outs[0].w, fused)) {
         leave_to_gate(cu, a, outs[0].w, fused, false);
         return;
     }
     begin_shrink(be, a, rest.adapted);
-    (void)multiply(be, outs[0].w, fused, a->x, cu->t, n_rows, (blas_sum){0});
-    if (waits && (shrunk || rest.all_rows))
+    (void)multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows, (blas_sum){0});
+    if (gate && cu->step.shape.kind != CUDA_EXACT && (shrunk || rest.all_rows))
         leave_to_gate(cu, a, outs[0].w, 0, shrunk);
     else
         finish(be, a, rest.adapted, rest.all_rows);

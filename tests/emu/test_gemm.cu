@@ -179,14 +179,14 @@ START_TEST(columns_go_to_their_places)
         bed b;
         bed_open(&b, &shapes[_i]);
         float *want = run(&b, 0, counts[i], true);
-        gemm_args a = {b.sh->type, b.w,       b.x,     NULL,      NULL, NULL, NULL, b.sh->n,
-                       b.sh->k,    counts[i], b.sh->n, b.scratch, N_SM, {},   NULL, false};
+        gemm_args a = {b.sh->type, b.w,     b.x,       NULL, NULL, NULL, NULL,  b.sh->n, b.sh->k,
+                       counts[i],  b.sh->n, b.scratch, N_SM, {},   NULL, false, false};
         check_places(&a, want);
         free(want);
         bed_close(&b);
         float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
-        a = {f32.type, w,          w,     y,    NULL, NULL, NULL, f32.n,
-             f32.k,    1 + 10 * i, f32.n, NULL, N_SM, {},   NULL, false};
+        a = {f32.type,   w,     w,    y,    NULL, NULL, NULL,  f32.n, f32.k,
+             1 + 10 * i, f32.n, NULL, N_SM, {},   NULL, false, false};
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         for (int at = 0; at < a.rows * a.n; at++) {
             double sum = 0;
@@ -251,6 +251,150 @@ START_TEST(gates_are_those_of_its_sums)
 }
 END_TEST
 
+/* By wgmma: what the other kernels give, with sums that are exact and as sm_90 makes them, in tiles
+ * that are whole and not, of one chunk and of two. */
+static const shape wide_shapes[] = {
+    {DT_BF16, 200, 2176, true}, {DT_F16, 194, 128, false}, {DT_BF16, 390, 64, false}};
+enum { N_WIDE = sizeof(wide_shapes) / sizeof(wide_shapes[0]), WIDE_SEEDS = 2 };
+
+START_TEST(many_rows_by_wgmma_have_the_same_bits)
+{
+    static const int counts[] = {65, 128, 131, 257};
+    if (cu_gemm_wide_setup() != cudaSuccess) return; /* not sm_90 */
+    bed b;
+    rng_state = 59 + (uint64_t)_i;
+    int stride = wide_shapes[_i % N_WIDE].n + 6;
+    emu_seed((uint64_t)_i / N_WIDE % WIDE_SEEDS);
+    emu_mma_truncates(_i / N_WIDE / WIDE_SEEDS * 2);
+    bed_open(&b, &wide_shapes[_i % N_WIDE]);
+    const shape *sh = b.sh;
+    float *bias = device_random((size_t)sh->n, 1);
+    float *one = run(&b, 40, 1, true);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        if (i > 0 && sh->k > 2048 && i != 2) continue; /* slow */
+        size_t n = (size_t)counts[i] * (size_t)stride;
+        float *res = device_random(n, 1), *want = device_random(n, 1), *y = device_empty(n);
+        gemm_args a = {};
+        a.type = sh->type;
+        a.w = b.w;
+        a.x = b.x;
+        a.y = want;
+        a.n = sh->n;
+        a.k = sh->k;
+        a.rows = counts[i];
+        a.stride = stride;
+        a.n_sm = N_SM;
+        if (i % 2) {
+            a.bias = bias;
+            a.res = res;
+        }
+        memcpy(y, want, n * sizeof(float));
+        emu_wrote(y, n * sizeof(float));
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+        a.y = y;
+        a.wide = true;
+        ck_assert(gemm_wide_takes(&a));
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+        for (size_t at = 0; at < n; at++)
+            ck_assert_msg(memcmp(&y[at], &want[at], sizeof(float)) == 0,
+                          "%d x %d, %d rows: [%zu][%zu] %g, not %g", sh->n, sh->k, counts[i],
+                          at / stride, at % stride, y[at], want[at]);
+        if (!a.bias) ck_assert_mem_eq(y + (size_t)40 * stride, one, (size_t)sh->n * sizeof(float));
+        emu_free(res);
+        emu_free(want);
+        emu_free(y);
+    }
+    free(one);
+    emu_free(bias);
+    bed_close(&b);
+    emu_mma_truncates(0);
+    emu_seed(0);
+}
+END_TEST
+
+/* Gate and up by wgmma: what the product and then the gate give, where a tile ends among them. */
+START_TEST(gates_by_wgmma_are_those_of_its_sums)
+{
+    enum { ROWS = 131 };
+    static const shape sh = {DT_BF16, 2 * 234, 128, false};
+    if (cu_gemm_wide_setup() != cudaSuccess) return; /* not sm_90 */
+    bed b;
+    rng_state = 61 + (uint64_t)_i;
+    emu_seed((uint64_t)_i);
+    bed_open(&b, &sh);
+    size_t n = (size_t)ROWS * (size_t)(sh.n / 2);
+    float *sums = run(&b, 0, ROWS, false),
+          *device = (float *)to_device(sums, 2 * n * sizeof(float));
+    cu_silu_args g = {};
+    g.gate = device;
+    g.up = device + sh.n / 2;
+    g.in_stride = sh.n;
+    g.out16 = (uint16_t *)emu_alloc(n * 2);
+    g.n_rows = ROWS;
+    g.cols = sh.n / 2;
+    g.gelu = _i == 1;
+    ck_assert_int_eq(cu_silu_mul(NULL, &g), cudaSuccess);
+    gemm_args a = {};
+    a.type = sh.type;
+    a.w = b.w;
+    a.x = b.x;
+    a.n = sh.n;
+    a.k = sh.k;
+    a.rows = ROWS;
+    a.n_sm = N_SM;
+    a.gated = (uint16_t *)emu_alloc(n * 2);
+    a.gelu = g.gelu;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue); /* not by mma.sync */
+    a.wide = true;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    for (size_t at = 0; at < n; at++)
+        ck_assert_msg(a.gated[at] == g.out16[at], "[%zu]: %x, not %x", at, a.gated[at],
+                      g.out16[at]);
+    free(sums);
+    emu_free(device);
+    emu_free(g.out16);
+    emu_free(a.gated);
+    bed_close(&b);
+    emu_seed(0);
+}
+END_TEST
+
+/* Others go another way. */
+START_TEST(wgmma_takes_what_it_can)
+{
+    static float some[4];
+    gemm_args a = {}, c;
+    a.type = DT_BF16;
+    a.n = a.stride = 8;
+    a.k = 64;
+    a.rows = 65;
+    a.y = some;
+    ck_assert(gemm_wide_takes(&a));
+    c = a, c.rows = 64;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.type = DT_F32;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.k = 72;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.n = 7;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.stride = 9;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.y = some + 1;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.res = some + 1;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.gated = (uint16_t *)some, c.y = NULL;
+    ck_assert(gemm_wide_takes(&c));
+    c.n = 6;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.place = (const int32_t *)some;
+    ck_assert(!gemm_wide_takes(&c));
+    c = a, c.codes.form = GEMM_I8;
+    ck_assert(!gemm_wide_takes(&c));
+}
+END_TEST
+
 START_TEST(what_cannot_be_is_refused)
 {
     gemm_args a = {};
@@ -278,6 +422,12 @@ int main(void)
     tcase_add_loop_test(t, a_row_has_one_law, 0, N_SHAPES + 1);
     tcase_add_loop_test(t, gates_are_those_of_its_sums, 0, N_SHAPES);
     tcase_add_loop_test(t, columns_go_to_their_places, 1, 3); /* of both types */
+    suite_add_tcase(s, t);
+    t = tcase_create("wgmma");
+    tcase_set_timeout(t, 250);
+    tcase_add_test(t, wgmma_takes_what_it_can);
+    tcase_add_loop_test(t, gates_by_wgmma_are_those_of_its_sums, 0, 2);
+    tcase_add_loop_test(t, many_rows_by_wgmma_have_the_same_bits, 0, N_WIDE * WIDE_SEEDS * 2);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

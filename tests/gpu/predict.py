@@ -44,6 +44,11 @@ ASSUMED = {
     "product_fill": 1.2,  # and this times the share of multiprocessors that have one, where they do not
     "product_rate": 0.70,  # of the matrix rate, with many rows
     "mma_sync": {89: 0.85, 90: 0.60},  # of the matrix rate that mma.sync reaches in our own products, by sm
+    # wgmma reaches the matrix rate: a product of 8192^3 on an H100, 808 TFLOP/s (https://github.com/pranjalssh/fast.cu).  What it
+    # reads: of shared memory bytes a cycle of a multiprocessor, reads and copies alike, and of the second-level cache bytes
+    # a second, on an H200 with a set of 20 MB (both https://github.com/te42kyfo/gpu-benches), and as many written
+    "shared_bytes": 128,
+    "cache": 9.7e12,
     "head_and_rest_us": 60,  # sampling, embedding, the last norm
 }
 
@@ -98,6 +103,12 @@ for form in range(1, 7):
 for k in (64, 192):
     WORK["gemm_large_kernel<1>", f"{k} k"] = {"HMMA": k}
     WORK["grouped_large_kernel<1>", f"{k} k"] = {"HMMA": k}
+    WORK["gemm_wide_kernel<1>", f"{k} k"] = {"HGMMA": k // 16, "LDGSTS>=8": 21 * k // 64}
+for n in (1, 2):  # of 64 k, whose copies are left out
+    WORK["gemm_wide_kernel<1>", f"{n} stages"] = {"HGMMA": 4 * n}
+    WORK["gemm_wide_kernel<1>", f"{n} tiles"] = {"HGMMA": 4 * n, "STG": 52 * n}
+    WORK["gemm_wide_kernel<1>", f"{n} tiles, gated"] = {"HGMMA": 4 * n, "MUFU": 104 * n}
+    WORK["gemm_wide_kernel<1>", f"{n} chunks"] = {"HGMMA": 4 * n, "FADD>=16": 104 * n}
 WORK["shrink_tile_kernel<1>", "64 k, 64 ranks"] = {"HMMA": 32}
 WORK["rms_norm_kernel<1>", "4 values a thread"] = {"LDG": 2, "STG": 1}
 WORK["rope_kernel", "a head of 128"] = {"STG": 4}
@@ -188,8 +199,33 @@ class Step:
         fixed = min(p[0] for p in parts)
         return max(alone, fixed + max(sum(p[1] for p in parts), sum(p[2] for p in parts))) + ASSUMED["join_us"]
 
+    def wide_product(self, n, k, bytes_):
+        """By wgmma: a block for each multiprocessor walks tiles of 128 rows by 208 columns.  A stage of 64 k takes as long as
+        its products, its operands' way into shared memory and out of it, or its instructions; nothing runs beside the end of a
+        chunk and of a tile."""
+        rows, cols, warps, cycle = 128, 208, 8, 1 / self.cycles
+        copied = (rows + cols) * 64 * 2
+        read = 2 * (rows // 2 + cols) * 64 * 2  # each of two warpgroups: its rows, and all columns
+        label, what = "gemm_wide_kernel<1>", "tiles"
+        one, three = (self.work(label, f"{i} k") for i in (64, 192))
+        turn = warps / ASSUMED["sm_ipc"] * cycle  # of one instruction of each warp
+        stage = max(2e6 * rows * cols * 64 * self.n_sm / self.matrix, (copied + read) / ASSUMED["shared_bytes"] * cycle,
+                    1e6 * copied * self.n_sm / ASSUMED["cache"], (three - one) / 2 * turn)
+        more = {w: self.work(label, f"2 {w}") - self.work(label, f"1 {w}") for w in ("stages", "chunks", "tiles", "tiles, gated")}
+        chunk = (more["chunks"] - more["stages"]) * turn + ASSUMED["trip_us"]
+        written = rows * cols * 4 * (2 if n == MODEL["dim"] else 1)  # the residual stream is read, too
+        if n == 2 * MODEL["ffn"] and not self.adapters:  # what is written is the gate, bf16 of half of it
+            bytes_ -= self.rows * n * 3
+            written, what = written // 4, "tiles, gated"
+        end = max((more[what] - more["stages"]) * turn, 1e6 * written * self.n_sm / ASSUMED["cache"])
+        waves = -(-(-(-n // cols) * -(-self.rows // rows)) // self.n_sm)
+        took = 2 * ASSUMED["trip_us"] + waves * (k / 64 * stage + (-(-k // 2048) - 1) * chunk + ASSUMED["trip_us"] + end)
+        return self.took(ASSUMED["gap_us"] + ASSUMED["chain_us"], took, bytes_ / (self.copy * ASSUMED["memory"]) * 1e6)
+
     def our_product(self, n, k, bytes_):
         chunks = -(-k // 2048)  # GEMM_CHUNK
+        if self.rows > 64 and self.arch == 90 and not self.form:
+            return self.wide_product(n, k, bytes_)
         if self.rows > 64:
             label = f"gemm_codes_many_kernel<{self.form[0]}>" if self.form else "gemm_large_kernel<1>"
             one, three = (self.work(label, f"{i} k") for i in (64, 192))
@@ -315,7 +351,7 @@ class Step:
         return ASSUMED["gap_us"] + ASSUMED["chain_us"] + issue
 
     def silu_kernel(self):
-        if self.ours and not self.adapters and not self.form and self.rows <= 64:
+        if self.ours and not self.adapters and not self.form and (self.rows <= 64 or self.arch == 90):
             return 0  # the product itself gates
         n = self.rows * MODEL["ffn"]
         return self.launch("silu_kernel", n // 1024, 256, self.work("silu_kernel", "4 values a thread"), n * 10)

@@ -19,6 +19,7 @@ HOT = {
     "sgmv_f32": {"shrink_f32_kernel": False, "expand_f32_kernel": False},
     "attend": {"small_kernel": True, "large_kernel": True, "plain_kernel": False},
     "gemm": {"gemm_small_kernel": True, "gemm_large_kernel": True},
+    "gemm_wide": {"gemm_wide_kernel": True},
     "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False,
              "spread_kernel": False},

@@ -1071,6 +1071,27 @@ _rule("cuda.shrink-joined", "engine/cuda/linear.c",
 _rule("cuda.gate-of-a-column", "engine/cuda/products/gemm_inside.h",
       "put_gated(a, row, col, sum[nt][i], sum[nt][2 + i]);", "put_gated(a, row, col, sum[nt][2 + i], sum[nt][i]);",
       "emu.test_gemm", "a product that gates gives what the product and the gate give")
+_rule("cuda.wide-sixteen", "engine/cuda/products/gemm_wide.cu",
+      "int at = (i & 8) | (i & 1) << 2 | (i >> 1 & 3);", "int at = i;",
+      "emu.test_gemm", "wgmma adds the same sixteen products together as mma.sync does")
+_rule("cuda.wide-fence", "engine/cuda/products/gemm_wide.cu",
+      "                cu_fence_async();\n", "",
+      "emu.test_gemm", "wgmma sees what was copied only behind a fence of its way to memory")
+_rule("cuda.wide-read", "engine/cuda/products/gemm_wide.cu",
+      "CU_WGMMA_WAIT(1); /* the stage", "CU_WGMMA_WAIT(3); /* the stage",
+      "emu.test_gemm", "a stage is not written while wgmma may read it")
+_rule("cuda.wide-sums", "engine/cuda/products/gemm_wide.cu",
+      "            CU_WGMMA_WAIT(0);\n", "            CU_WGMMA_WAIT(1);\n",
+      "emu.test_gemm", "sums are not added before wgmma has made them")
+_rule("cuda.wide-chunks", "engine/cuda/products/gemm_wide.cu",
+      "s > first || i > 0", "s > 0 || i > 0",
+      "emu.test_gemm", "wgmma begins a chunk at 0")
+_rule("cuda.wide-law", "engine/cuda/blas.c",
+      "(bits && c->bits[bucket] != bits)", "(bits && !c->bits[bucket])",
+      "emu.test_wide", "wgmma is taken only where it has the bits of few rows")
+_rule("cuda.wide-device", "engine/cuda/cuda.c",
+      "p->major != 9 || p->minor != 0", "p->major < 9 || p->minor != 0",
+      "emu.test_wide", "kernels for sm_90 are launched on sm_90 alone")
 _rule("cuda.in-place", "engine/cuda/linear.c",
       "half && out != x && cu->experts.n == 0;", "half && cu->experts.n == 0;",
       "emu.test_golden", "a norm in place leaves f32 for the stream")

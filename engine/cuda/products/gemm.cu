@@ -174,6 +174,8 @@ static void launch_type(cudaStream_t stream, const gemm_args *a)
         launch_small<4, BF16>(stream, a);
     } else if (a->rows <= GEMM_SMALL_ROWS) {
         launch_small<8, BF16>(stream, a);
+    } else if (a->wide && gemm_wide_takes(a)) {
+        cu_gemm_wide(stream, a);
     } else {
         CU_LAUNCH(gemm_large_kernel<BF16>, dim3(tiles_of(a)), dim3(LARGE_THREADS), LARGE_SHARED,
                   stream, *a);
@@ -186,8 +188,9 @@ extern "C" cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args)
     bool whole = args->type == DT_F32 || args->k % 8 == 0;
     if (args->k <= 0 || !whole || (!args->place && !args->gated && args->stride < args->n))
         return cudaErrorInvalidValue;
-    if (args->gated && (args->type != DT_BF16 || args->n % 2 || args->rows > GEMM_SMALL_ROWS ||
-                        args->bias || args->res || args->place || args->codes.form))
+    bool gates = args->rows <= GEMM_SMALL_ROWS || (args->wide && gemm_wide_takes(args));
+    if (args->gated && (args->type != DT_BF16 || args->n % 2 || !gates || args->bias || args->res ||
+                        args->place || args->codes.form))
         return cudaErrorInvalidValue;
     if (args->type == DT_F32)
         CU_LAUNCH(gemm_f32_kernel,

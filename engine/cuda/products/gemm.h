@@ -10,7 +10,8 @@
  *                                 operand of 16 rows.  Where a matrix has too few columns to fill
  *                                 the device, each chunk is a block of its own (split K), and the
  *                                 last block of a column group adds them.
- *     more                        tiles of 128 x 128 through shared memory.
+ *     more                        tiles of 128 x 128 through shared memory; or, on sm_90, of 128 x
+ *                                 208 by wgmma (gemm_wide.cu).
  *
  * It is taken, as for LoRA (sgmv.h), that an mma's result for one column of its operand does not
  * depend on its other columns.  Held to an f64 oracle by tests/emu/test_gemm.cu.
@@ -48,11 +49,12 @@ typedef struct gemm_args {
     void *scratch;
     int n_sm;         /* multiprocessors of the device */
     gemm_codes codes; /* form GEMM_PLAIN: w has values */
-    /* Of up to GEMM_SMALL_ROWS rows: w is gate [n / 2][k], then up, both values, and what is
-     * written is bf16 [rows][n / 2], silu(gate) * up of the same sums, or gelu's by tanh.  NULL: y
-     * is.  Not together with bias, res or place. */
+    /* Of up to GEMM_SMALL_ROWS rows, and of those that gemm_wide.cu takes: w is gate [n / 2][k],
+     * then up, both values, and what is written is bf16 [rows][n / 2], silu(gate) * up of the same
+     * sums, or gelu's by tanh.  NULL: y is.  Not together with bias, res or place. */
     uint16_t *gated;
     bool gelu;
+    bool wide; /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
 } gemm_args;
 
 /* What a split of this shape needs; 0: it is not split. */
@@ -63,6 +65,14 @@ size_t gemm_ticket_bytes(int n_sm);
 cudaError_t cu_gemm_setup(void);
 /* One launch. */
 cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args);
+
+/* Once, on a device of sm_90: an error where these kernels were not compiled for it. */
+cudaError_t cu_gemm_wide_setup(void);
+/* Whether gemm_wide.cu takes a product: whole stages of k, pairs of columns, each in its own place;
+ * others go another way to the same bits. */
+bool gemm_wide_takes(const gemm_args *args);
+/* For cu_gemm(). */
+void cu_gemm_wide(cudaStream_t stream, const gemm_args *args);
 
 /* Of gemm_codes.cu, for the two above. */
 cudaError_t cu_gemm_codes_setup(void);

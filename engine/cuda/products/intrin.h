@@ -344,6 +344,11 @@ CU_INLINE void cu_cp_async16_or_zero(void *shared, const void *global, bool vali
     emu_cp_async(shared, global, 16, valid ? 16 : 0);
 }
 
+CU_INLINE void cu_cp_async8(void *shared, const void *global)
+{
+    emu_cp_async(shared, global, 8, 8);
+}
+
 CU_INLINE void cu_cp_async_commit(void)
 {
     emu_cp_async_commit();
@@ -369,6 +374,13 @@ CU_INLINE void cu_cp_async16_or_zero(void *shared, const void *global, bool vali
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cu_shared_address(shared)),
                  "l"(global), "r"(valid ? 16 : 0)
+                 : "memory");
+}
+
+CU_INLINE void cu_cp_async8(void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(cu_shared_address(shared)),
+                 "l"(global)
                  : "memory");
 }
 

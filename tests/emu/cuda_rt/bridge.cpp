@@ -45,6 +45,11 @@ void emu_bridge_open(void)
     emu_on_stream = submit;
 }
 
+void emu_bridge_rounding(int like)
+{
+    emu_mma_truncates(like);
+}
+
 void *emu_bridge_alloc(size_t bytes)
 {
     return emu_alloc(bytes);

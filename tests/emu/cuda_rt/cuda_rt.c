@@ -104,6 +104,7 @@ static struct {
     FILE *trace;
     cudaStream_t traced; /* the first that it saw: launches on others are branches */
     bool no_cublas;
+    int major; /* of the compute capability */
     uint64_t eager;
     bool eager_known;
     struct {
@@ -111,7 +112,11 @@ static struct {
         uint64_t n;
     } launched[NAMES_MAX];
     const void *registered; /* one is enough: the swap pool */
-} rt = {.mu = PTHREAD_MUTEX_INITIALIZER, .n_devices = 1, .memory = (size_t)1 << 30, .fail_in = -1};
+} rt = {.mu = PTHREAD_MUTEX_INITIALIZER,
+        .n_devices = 1,
+        .memory = (size_t)1 << 30,
+        .fail_in = -1,
+        .major = 8};
 
 static void lock(void)
 {
@@ -230,6 +235,11 @@ uint64_t emu_rt_launched(const char *part)
         n += strstr(rt.launched[i].name, part) ? rt.launched[i].n : 0;
     pthread_mutex_unlock(&rt.mu);
     return n;
+}
+
+void emu_rt_capability(int major)
+{
+    rt.major = major;
 }
 
 void emu_rt_no_cublas(bool none)
@@ -358,7 +368,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
                                  .totalGlobalMem = rt.memory,
                                  .sharedMemPerBlockOptin = 99 * 1024,
                                  .sharedMemPerMultiprocessor = 100 * 1024,
-                                 .major = 8,
+                                 .major = rt.major,
                                  .minor = 0,
                                  .multiProcessorCount = 4};
     return leave(cudaSuccess);
@@ -368,7 +378,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 {
     ENTER("cudaDeviceGetAttribute");
     if (device < 0 || device >= rt.n_devices) return leave(cudaErrorInvalidDevice);
-    *value = attr == cudaDevAttrComputeCapabilityMajor   ? 8
+    *value = attr == cudaDevAttrComputeCapabilityMajor   ? rt.major
              : attr == cudaDevAttrComputeCapabilityMinor ? 0
                                                          : 4;
     return leave(cudaSuccess);

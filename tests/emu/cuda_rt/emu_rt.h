@@ -28,7 +28,8 @@ void emu_bridge_free(void *p);
 void emu_bridge_wrote(void *p, size_t bytes);
 /* Aborts where a part of the range was never written. */
 void emu_bridge_read(const char *who, const void *p, size_t bytes);
-void emu_bridge_open(void); /* before the first launch */
+void emu_bridge_open(void);         /* before the first launch */
+void emu_bridge_rounding(int like); /* emu_mma_truncates() */
 
 /* ---- for tests ------------------------------------------------------------------------- */
 
@@ -55,6 +56,9 @@ void emu_rt_count(emu_rt_counts *out);
 
 /* How often something whose name holds `part` was enqueued, also while a graph was captured. */
 uint64_t emu_rt_launched(const char *part);
+
+/* What devices are from now on: compute capability `major`.0 (default 8). */
+void emu_rt_capability(int major);
 
 /* cuBLAS's heuristic names nothing any more: products are ours (engine/cuda/products/gemm.h). */
 void emu_rt_no_cublas(bool none);

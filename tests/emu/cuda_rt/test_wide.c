@@ -1,0 +1,117 @@
+/* test_wide.c -- whether products of many rows go by wgmma is decided on the device: where it has
+ * the bits of the kernels for few rows, and only there; a model's prompts, which gate in their
+ * product then.
+ */
+#include "engine/cuda/cuda.h"
+#include "tests/emu/cuda_rt/emu_rt.h"
+#include "tests/engine/golden_rig.h"
+#include "tests/run_suite.h"
+
+enum { N = 72, K = 128, ROWS = 256, PROMPT = 90, MEMORY = 96 << 20 };
+
+static backend *open_backend(int major)
+{
+    backend_config cfg = {.n_threads = 1, .max_rows = ROWS, .max_seqs = 4};
+    backend *be;
+    err e = {0};
+    emu_rt_device(1, MEMORY);
+    emu_rt_capability(major);
+    ck_assert_msg(be_open(&be, &backend_cuda, &cfg, &e) == ERR_NONE, "%s", e.msg);
+    return be;
+}
+
+START_TEST(only_a_device_of_sm_90_has_it)
+{
+    for (int major = 8; major <= 10; major++) {
+        backend *be = open_backend(major);
+        ck_assert_int_eq(cuda_of(be)->blas.wide, major == 9);
+        be_close(be);
+    }
+}
+END_TEST
+
+/* Sums rounded as on sm_90: both kinds of tensor-core instruction give the same.  Those of mma.sync
+ * as on sm_80, those of wgmma as on sm_90: they do not. */
+START_TEST(it_is_taken_where_bits_are_equal)
+{
+    bool equal = _i == 0;
+    err e = {0};
+    emu_bridge_rounding(equal ? 2 : 1);
+    emu_rt_no_cublas(true);
+    backend *be = open_backend(9);
+    cuda_state *cu = cuda_of(be);
+    static uint16_t w[N * K], x[ROWS * K];
+    static float whole[ROWS * N], few[ROWS * N];
+    for (int i = 0; i < N * K; i++) w[i] = (uint16_t)((0x3C00 + i * 37 % 1021) | i % 2 << 15);
+    for (int i = 0; i < ROWS * K; i++)
+        x[i] = (uint16_t)((0x3D00 + i * 101 % 769) | i % 3 / 2 << 15);
+    void *dw = cuda_take(cu, sizeof(w), false), *dx = cuda_take(cu, sizeof(x), false);
+    float *y = cuda_take(cu, sizeof(whole), false);
+    void *trial = cuda_take(cu, blas_trial_bytes(ROWS, DT_BF16, N, K), false);
+    ck_assert(dw && dx && y && trial);
+    ck_assert_int_eq(cuda_upload(be, dw, w, sizeof(w)), ERR_NONE);
+    ck_assert_int_eq(cuda_upload(be, dx, x, sizeof(x)), ERR_NONE);
+    cuda_await_uploads(be);
+    const blas_plan *plan;
+    err_code rc = blas_plan_get(&cu->blas, &plan, DT_BF16, N, K, ROWS, dw, trial, cu->stream, &e);
+    ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
+
+    uint64_t before = emu_rt_launched("gemm_wide");
+    rc = blas_product(&cu->blas, plan, dw, dx, y, ROWS, (blas_sum){0}, cu->stream, &e);
+    ck_assert_int_eq(rc, ERR_NONE);
+    ck_assert_int_eq(emu_rt_launched("gemm_wide") > before, equal);
+    ck_assert_int_eq(cudaStreamSynchronize(cu->stream), cudaSuccess);
+    ck_assert_int_eq(cuda_download(be, whole, y, sizeof(whole)), ERR_NONE);
+    for (int row = 0; row < ROWS; row += 60) {
+        int n = ROWS - row < 60 ? ROWS - row : 60;
+        size_t bytes = (size_t)n * N * sizeof(float);
+        rc = blas_product(&cu->blas, plan, dw, (uint16_t *)dx + (size_t)row * K, y, n,
+                          (blas_sum){0}, cu->stream, &e);
+        ck_assert_int_eq(rc, ERR_NONE);
+        ck_assert_int_eq(cudaStreamSynchronize(cu->stream), cudaSuccess);
+        ck_assert_int_eq(cuda_download(be, few, y, bytes), ERR_NONE);
+        ck_assert_msg(memcmp(few, whole + (size_t)row * N, bytes) == 0,
+                      "rows from %d on differ among few", row);
+    }
+    be_close(be);
+    emu_bridge_rounding(0);
+}
+END_TEST
+
+START_TEST(a_prompt_has_the_bits_of_its_pieces)
+{
+    golden_case c = {.adapter = -1, .n_prompt = PROMPT, .n_new = 1};
+    for (int i = 0; i < PROMPT; i++) c.token[i] = (i * 97 + 11) % 300;
+    emu_bridge_rounding(2);
+    emu_rt_no_cublas(true);
+    rig r;
+    rig_open(&r, "fixtures/models/llama-bf16", open_backend(9), 0);
+    size_t bytes = (size_t)TOKENS_MAX * (size_t)r.n_vocab * sizeof(float);
+    float *whole = malloc(bytes), *pieces = malloc(bytes);
+    uint64_t wide = emu_rt_launched("gemm_wide"), silu = emu_rt_launched("silu_kernel");
+    run_alone(&r, &c, MAX_ROWS, false, whole);
+    ck_assert_uint_gt(emu_rt_launched("gemm_wide"), wide);
+    ck_assert_uint_eq(emu_rt_launched("silu_kernel"), silu);
+    wide = emu_rt_launched("gemm_wide");
+    run_alone(&r, &c, 40, false, pieces);
+    ck_assert_uint_eq(emu_rt_launched("gemm_wide"), wide);
+    ck_assert_uint_gt(emu_rt_launched("silu_kernel"), silu);
+    assert_same_bits(whole, pieces, PROMPT, r.n_vocab, "in pieces");
+    free(whole);
+    free(pieces);
+    rig_close(&r);
+    emu_bridge_rounding(0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("wide");
+    TCase *t = tcase_create("wide");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, only_a_device_of_sm_90_has_it);
+    tcase_add_loop_test(t, it_is_taken_where_bits_are_equal, 0, 2);
+    tcase_add_test(t, a_prompt_has_the_bits_of_its_pieces);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
