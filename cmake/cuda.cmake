@@ -25,19 +25,32 @@ if(LORAD_CUDA)
         endif()
         set(LORAD_CUDA_ARCH "${arch}" CACHE STRING "compute capabilities to compile kernels for")
     endif()
-    # PTX once, of the least: kernels ask for nothing newer, so compiling them again for each device
-    # would give the same, at half of the build's time.  Machine code is made of it for each; it
-    # goes along for devices to come.
+    # PTX twice: of the least, and of the least from 90 on, where launches may begin early.  Compiling
+    # again for each device would give the same, and take longer.  Machine code is made of it for
+    # each; the first goes along for devices to come.
     set(arch ${LORAD_CUDA_ARCH})
     list(SORT arch COMPARE NATURAL)
-    list(GET arch 0 least)
-    set(code compute_${least})
-    foreach(a IN LISTS arch)
-        string(APPEND code ",sm_${a}")
+    set(old ${arch})
+    set(new ${arch})
+    list(FILTER old EXCLUDE REGEX "^(9[0-9]|[1-9][0-9][0-9])")
+    list(FILTER new INCLUDE REGEX "^(9[0-9]|[1-9][0-9][0-9])")
+    set(gencode)
+    set(along TRUE)
+    foreach(part old new)
+        if(${part})
+            list(GET ${part} 0 least)
+            list(TRANSFORM ${part} PREPEND sm_ OUTPUT_VARIABLE code)
+            if(along)
+                list(PREPEND code compute_${least})
+            endif()
+            list(JOIN code "," code)
+            list(APPEND gencode -gencode "arch=compute_${least},code=[${code}]")
+            set(along FALSE)
+        endif()
     endforeach()
     set(common -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR} -Xcompiler=-Wall,-Wextra,-fPIC
         -Werror=all-warnings)
-    set(LORAD_NVCC_FLAGS ${common} -gencode "arch=compute_${least},code=[${code}]")
+    set(LORAD_NVCC_FLAGS ${common} ${gencode})
     # gemm_wide.cu is for sm_90 alone: its instructions are in no other device.
     set(wide_flags ${LORAD_NVCC_FLAGS})
     if("90" IN_LIST LORAD_CUDA_ARCH)

@@ -679,6 +679,20 @@ __device__ static __forceinline__ void run_item(const cu_attend_args &a,
     }
 }
 
+/* The item's first tile, K and V of two pages, on its way to the second-level cache, where it is of
+ * older steps. */
+template <int HD>
+__device__ static __forceinline__ void fetch_ahead(const cu_attend_args *a,
+                                                   const cu_attend_item *items, int i)
+{
+    const work w = take_work(a, items, i, CU_SMALL_ROWS);
+    const size_t part = (size_t)PAGE * HD * 2;
+    int lane = (int)threadIdx.x;
+    if (w.tile0 >= w.tile1 || (w.tile0 + 1) * TILE > w.seq.pos0 || lane >= TILE / PAGE) return;
+    size_t page = (size_t)a->page[w.seq.page0 + w.tile0 * (TILE / PAGE) + lane];
+    cu_fetch_ahead(head_base(&a->kv, w.kv_head, part) + page * a->kv.stride, (uint32_t)(2 * part));
+}
+
 /* The blocks of the grid take items in turn. */
 template <int HD, bool BF16, int WARPS>
 __device__ static __forceinline__ void
@@ -694,7 +708,11 @@ template <int HD, bool BF16>
 __global__ __launch_bounds__(WARP) void small_kernel(cu_attend_args a)
 {
     CU_SHARED(char, tiles);
-    run_items<HD, BF16, 1>(a, a.small, a.counts->n_small, tiles);
+    cu_grid_go();
+    int n = a.counts->n_small;
+    if ((int)blockIdx.x < n * a.kv.n_kv_head) fetch_ahead<HD>(&a, a.small, (int)blockIdx.x);
+    cu_grid_wait(); /* for q, k and v */
+    run_items<HD, BF16, 1>(a, a.small, n, tiles);
 }
 
 template <int HD, bool BF16>
@@ -897,8 +915,8 @@ template <int HD, bool BF16>
 static void launch_type(cudaStream_t stream, const cu_attend_args *a)
 {
     if (a->grid_small > 0) {
-        CU_LAUNCH((small_kernel<HD, BF16>), dim3((unsigned)a->grid_small), dim3(WARP),
-                  tile_bytes(HD), stream, *a);
+        CU_LAUNCH_EARLY((small_kernel<HD, BF16>), dim3((unsigned)a->grid_small), dim3(WARP),
+                        tile_bytes(HD), stream, a->early, *a);
     }
     if (a->grid_large > 0) {
         CU_LAUNCH((large_kernel<HD, BF16>), dim3((unsigned)a->grid_large), dim3(LARGE_WARPS * WARP),

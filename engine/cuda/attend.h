@@ -55,6 +55,7 @@ typedef struct cu_attend_args {
      * product (turn.q is not read), K and V of each row not yet in its pages.  Only where
      * cu_attend_turns(), and every sequence has one row. */
     cu_rope_args turn;
+    bool early; /* the launch may begin early (launch.h): lists are not a kernel's */
     int grid_small, grid_large; /* blocks; 0: that launch is left out; see cu_attend_grid() */
 } cu_attend_args;
 

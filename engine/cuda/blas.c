@@ -138,7 +138,8 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
                        .n_sm = b->n_sm,
                        .gated = more.gated,
                        .gelu = more.gelu,
-                       .wide = is_wide(algo)};
+                       .wide = is_wide(algo),
+                       .early = more.early};
         return cu_gemm(stream, &a) == cudaSuccess ? LT_SUCCESS : LT_FAILED;
     }
     lt_status s = set_rows(b, p, rows, stride);
@@ -493,7 +494,10 @@ err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w,
                    .rows = rows,
                    .stride = more.stride ? more.stride : n,
                    .scratch = fits ? b->scratch : NULL,
-                   .n_sm = b->n_sm};
+                   .n_sm = b->n_sm,
+                   .gated = more.gated,
+                   .gelu = more.gelu,
+                   .early = more.early};
     if (codes) a.codes = *codes;
     cudaError_t ce = cu_gemm(stream, &a);
     return ce ? err_set(e, ERR_DEVICE, "cu_gemm: %s", cudaGetErrorString(ce)) : ERR_NONE;

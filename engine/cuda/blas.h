@@ -131,6 +131,7 @@ typedef struct blas_sum {
     int stride;
     uint16_t *gated; /* in place of y: gemm.h */
     bool gelu;
+    bool early; /* launches of ours may begin early */
 } blas_sum;
 
 /* Whether products of so many rows can add it, or gate it. */

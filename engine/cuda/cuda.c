@@ -185,6 +185,7 @@ static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp 
     }
     cu->n_sm = p->multiProcessorCount;
     cu->shared_per_sm = p->sharedMemPerMultiprocessor;
+    cu->early = p->major >= 9;
     return ERR_NONE;
 }
 

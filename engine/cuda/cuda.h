@@ -224,6 +224,7 @@ typedef struct cuda_experts {
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
+    bool early; /* the device lets launches begin before those before have ended */
     /* The cudaError_t of the first fault that a device does not recover from; 0: healthy. */
     atomic_int lost;
     cudaStream_t stream;
@@ -336,6 +337,13 @@ void cuda_graph_spoil(cuda_state *cu, const char *call, const char *why);
 void cuda_graphs_drop(cuda_state *cu);
 
 /* ---- step.c, adapter.c ----------------------------------------------------------------------- */
+
+/* Whether launches of this step may begin early (launch.h): where its lists come from the host, all
+ * in one copy. */
+static inline bool cuda_early(const cuda_state *cu)
+{
+    return cu->early && cu->step.shape.kind != CUDA_EXACT;
+}
 
 /* Room for steps of max_rows rows; once, after the model's scratch is known. */
 err_code cuda_step_open(cuda_state *cu, err *e);

@@ -212,6 +212,7 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
                         .large = cu->step.large,
                         .page = cu->step.page,
                         .turn = cu->turn,
+                        .early = cuda_early(cu),
                         .partial_out = cu->partial,
                         .partial_state = state,
                         .ticket = (uint32_t *)(state + rows * 2)};

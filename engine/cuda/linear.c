@@ -341,6 +341,7 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
     int k = cuda_k(w->type, w->cols);
     const cuda_weight *c = (const cuda_weight *)w;
     const blas_plan *p = by_codes(w) ? NULL : blas_plan_find(&cu->blas, w->type, rows_of_w, k);
+    more.early = cuda_early(cu);
     err_code rc = p ? blas_product(&cu->blas, p, c->p, x, y, n_rows, more, cu->stream, &e)
                     : blas_unplanned(&cu->blas, w->type, rows_of_w, k, c->p, &c->codes, x, y,
                                      n_rows, more, NULL, cu->stream, &e);
@@ -373,7 +374,8 @@ static sgmv_args lora_args(const cuda_state *cu, const cuda_lists *l, dtype type
                        .max_lora = l->n_lora,
                        .max_all = l->n_all,
                        .chunk_rows = l->chunk_rows,
-                       .rank_max = l->rank_max};
+                       .rank_max = l->rank_max,
+                       .early = cuda_early(cu)};
 }
 
 static bool shrinks(const sgmv_args *a, bool adapted)
@@ -479,8 +481,9 @@ static bool gates(const cuda_state *cu, const weight *w, int rows_of_w)
 {
     int n_rows = cu->step.shape.n_rows;
     if (n_rows <= GEMM_SMALL_ROWS && cu->step.shape.kind == CUDA_EXACT) return false;
+    if (by_codes(w)) return n_rows <= GEMM_SMALL_ROWS && w->rows % GEMM_PANEL == 0;
     const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
-    return !by_codes(w) && p && blas_gates(p, n_rows);
+    return p && blas_gates(p, n_rows);
 }
 
 /* Whether the product itself can add bias and residual. */
@@ -527,12 +530,13 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
                          linear_rest rest)
 {
     cuda_state *cu = cuda_of(be);
+    bool lora = shrinks(a, rest.adapted) || (rest.adapted && cu->step.rows.all_rows);
     for (int i = 0; i < n_out; i++) {
         const linear_out *o = &outs[i];
         sgmv_out out = place_of(cu, o, layer, 0, 0);
         forget_alias(cu, o->y);
         float *made = o->accumulate ? cu->t : o->y;
-        if (!rest.adapted && (o->accumulate || o->bias) && adds(cu, o->w, o->w->rows)) {
+        if (!lora && (o->accumulate || o->bias) && adds(cu, o->w, o->w->rows)) {
             const blas_sum more = {.bias = o->bias, .res = o->accumulate ? o->y : NULL};
             if (!multiply(be, o->w, o->w->rows, a->x, o->y, cu->step.shape.n_rows, more)) return;
             if (cu->x16_of == o->y) cu->x16_of = NULL;
@@ -564,7 +568,8 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     linear_rest rest = rest_of(cu, outs, n_out, layer);
     int fused = n_out > 1 && !rest.residual ? side_by_side(w, n_out) : 0;
     int k = cuda_k(w[0]->type, w[0]->cols);
-    if (fused && !blas_plan_find(&cu->blas, w[0]->type, fused, k)) fused = 0; /* routers */
+    bool planned = fused && blas_plan_find(&cu->blas, w[0]->type, fused, k);
+    if (fused && !planned && !by_codes(w[0])) fused = 0; /* routers */
     if (fused)
         linear_fused(be, &a, outs, n_out, layer, fused, rest);
     else
@@ -621,8 +626,9 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
                           .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
                           .eps = eps,
-                          .n_rows = cuda_step_rows(cu, n_rows),
-                          .dim = dim};
+                           .n_rows = cuda_step_rows(cu, n_rows),
+                          .dim = dim,
+                          .early = cu->step.of && cuda_early(cu)};
     cu->x16_of = half ? out : NULL;
     (void)CU(be, cu_rms_norm(cu->stream, &a));
 }
@@ -822,7 +828,8 @@ static bool last_norm(backend *be, const float *x, const float *base, float eps,
                               .index = cu->step.logit_row + from,
                               .eps = eps,
                               .n_rows = (i < s->n_logit ? i : cu->step.shape.n_logit) - from,
-                              .dim = dim};
+                              .dim = dim,
+                              .early = cuda_early(cu)};
         if (!CU(be, cu_rms_norm(cu->stream, &a))) return false;
     }
     return true;

@@ -423,15 +423,16 @@ static __global__ void __launch_bounds__(THREADS, 2)
     expand_kernel(sgmv_args p, int n_plane, int rank16)
 {
     CU_SHARED(uint32_t, vs);
+    cu_grid_go();
     int n = p.all_rows ? p.counts->n_all : p.counts->n_lora;
-    if ((int)blockIdx.x >= n) return;
+    if ((int)blockIdx.x >= n) return cu_grid_wait();
     int o = 0, group = (int)blockIdx.y;
     for (; group >= sgmv_groups(p.out[o].d_out, ROW_BLOCKS); o++)
         group -= sgmv_groups(p.out[o].d_out, ROW_BLOCKS);
     const sgmv_chunk c = p.chunk[blockIdx.x];
     sgmv_out out = p.out[o];
     sgmv_mat m;
-    if (!sgmv_needed(&m, &c, &out)) return;
+    if (!sgmv_needed(&m, &c, &out)) return cu_grid_wait();
 
     int t = (int)threadIdx.x, warp = t / CU_WARP, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
     int col0 = (group * ROW_BLOCKS + warp) * SGMV_COLS, rank8 = (m.rank + 7) / 8 * 8;
@@ -441,6 +442,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (block && rank8 >= 16) b_fragments(b, block, 0, lane); /* on its way during the sums */
 
     int row_words = rank16 / 2 + 4;
+    cu_grid_wait(); /* for v, and what is added to */
     load_shrunk<NT, BF16>(vs, &p, &c, o, n_plane, rank8, row_words, t);
     __syncthreads(); /* v is there */
     if (!has) return;
@@ -509,7 +511,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 {
     CU_SHARED(uint32_t, vs);
     CU_STATIC_SHARED(float, sums, WARPS * 2 * GATED_ROWS * SGMV_COLS);
-    if ((int)blockIdx.x >= p.counts->n_all) return;
+    cu_grid_go();
+    if ((int)blockIdx.x >= p.counts->n_all) return cu_grid_wait();
     const sgmv_chunk c = p.chunk[blockIdx.x];
     int t = (int)threadIdx.x, warp = t / CU_WARP, lane = t % CU_WARP, q = lane % 4;
     int row_words = rank16 / 2 + 4, rank8[2];
@@ -527,6 +530,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         block[o] = has && m[o].rank ? (const uint16_t *)sgmv_b_block(&m[o], col0, 2) : nullptr;
         if (block[o] && rank8[o] >= 16) b_fragments(b[o], block[o], 0, lane);
     }
+    cu_grid_wait(); /* for v, gate and up */
 #pragma unroll
     for (int o = 0; o < 2; o++)
         load_shrunk<1, true>(vs + o * 16 * row_words, &p, &c, o, n_plane, rank8[o], row_words, t);
@@ -571,8 +575,8 @@ cudaError_t cu_sgmv_expand_gated(cudaStream_t stream, const sgmv_args *p, uint16
     int rank16 = (p->rank_max + 15) / 16 * 16;
     size_t shared = (size_t)(2 * 2 * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t);
     dim3 grid((unsigned)p->max_all, (unsigned)sgmv_groups(o[0].d_out, ROW_BLOCKS));
-    CU_LAUNCH(expand_gated_kernel, grid, dim3(THREADS), shared, stream, *p, out16, gelu,
-              sgmv_planes(p->d_in, p->type), rank16);
+    CU_LAUNCH_EARLY(expand_gated_kernel, grid, dim3(THREADS), shared, stream, p->early, *p, out16,
+                    gelu, sgmv_planes(p->d_in, p->type), rank16);
     return cudaGetLastError();
 }
 
@@ -684,8 +688,8 @@ static void launch_expand(cudaStream_t stream, const sgmv_args *p, dim3 grid)
 {
     int rank16 = (p->rank_max + 15) / 16 * 16;
     size_t shared = (size_t)(2 * NT * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t);
-    CU_LAUNCH((expand_kernel<NT, BF16>), grid, dim3(THREADS), shared, stream, *p,
-              sgmv_planes(p->d_in, p->type), rank16);
+    CU_LAUNCH_EARLY((expand_kernel<NT, BF16>), grid, dim3(THREADS), shared, stream, p->early, *p,
+                    sgmv_planes(p->d_in, p->type), rank16);
 }
 
 template <bool BF16>

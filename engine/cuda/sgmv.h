@@ -67,6 +67,7 @@ typedef struct sgmv_args {
     int32_t rank_max;   /* of all matrices */
     /* Expand takes rows of the bare base too (bias or res is given); needs max_all. */
     bool all_rows;
+    bool early; /* expand: the launch may begin early (launch.h); lists are not a kernel's */
     int32_t n_out;
     sgmv_out out[SGMV_OUT_MAX];
 } sgmv_args;

@@ -81,6 +81,8 @@ struct state {
     size_t dynamic_bytes, static_bytes;
     std::unordered_map<const void *, void *> statics;
     std::unordered_map<const void *, size_t> allowed;
+    std::unordered_map<const void *, uint32_t> chain; /* of each stream: emu_world's chain_epoch */
+    bool early;                                       /* the launch may begin so */
     bool catching, leaving;
     emu_fault_kind fault;
     char msg[1024];
@@ -139,6 +141,8 @@ void thread_main()
         emu_fault(EMU_IN_FLIGHT, "thread %d ends with %zu cp.async not waited for", t->tid,
                   t->copies.size());
     emu_wgmma_end();
+    if (!t->waited)
+        emu_fault(EMU_EARLY, "thread %d ends, and has not waited for the launches before", t->tid);
     t->wait = ENDED;
     S.n_ended++;
     to_host();
@@ -491,6 +495,7 @@ void run_block(uint3 block, dim3 grid, dim3 dim)
         t->clock[t->lane] = 1;
         t->fenced = false;
         t->async_serial = 0;
+        t->waited = !S.early;
         t->copies.clear();
         t->group_end.clear();
         thread_prepare(t);
@@ -625,32 +630,37 @@ void emu_allow_shared(const void *kernel, size_t bytes)
 
 emu_stream_fn emu_on_stream;
 
-void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared,
-                    void (*body)(const void *), const void *args, size_t args_bytes)
+void emu_launch_raw(const emu_job *job)
 {
     std::lock_guard<std::mutex> hold(S.lock);
+    const dim3 grid = job->grid, block = job->block;
+    size_t shared = job->shared;
     if (S.fault != EMU_OK) return;
     S.leaving = false;
-    S.kernel = name;
+    S.kernel = job->name;
     uint64_t n = static_cast<uint64_t>(block.x) * block.y * block.z;
     if (n == 0 || n > EMU_THREADS_MAX || block.z > 64)
         return emu_fault(EMU_CONFIG, "a block of %u x %u x %u threads", block.x, block.y, block.z);
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7FFFFFFFU || grid.y > 65535 || grid.z > 65535)
         return emu_fault(EMU_CONFIG, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
-    auto allowed = S.allowed.find(kernel);
+    auto allowed = S.allowed.find(job->kernel);
     size_t limit = allowed == S.allowed.end() ? 48 << 10 : allowed->second;
     if (shared > limit || shared > 227 << 10)
         return emu_fault(EMU_CONFIG, "%zu bytes of shared memory, %zu were allowed", shared, limit);
     make_threads();
     emu_memory_launch();
     S.counts.launches++;
-    S.body = body;
-    S.args = args;
+    S.body = job->body;
+    S.args = job->args;
     S.dynamic_bytes = shared;
-    emu_w.args_lo = reinterpret_cast<uintptr_t>(args);
-    emu_w.args_hi = emu_w.args_lo + args_bytes;
+    emu_w.args_lo = reinterpret_cast<uintptr_t>(job->args);
+    emu_w.args_hi = emu_w.args_lo + job->args_bytes;
     emu_w.n_thread = static_cast<int>(n);
     emu_w.launch_epoch = emu_w.epoch + 1;
+    uint32_t &chain = S.chain[job->stream];
+    S.early = job->early && chain != 0;
+    if (!S.early) chain = emu_w.launch_epoch;
+    emu_w.chain_epoch = chain;
     emu_w.fiber = &S.threads[0];
     uint64_t row = grid.x, plane = row * grid.y, all = plane * grid.z, step = 1, at = 0;
     if (S.seed) { /* in another order, each once */
@@ -690,6 +700,25 @@ void emu_load(void *to, const void *from, int bytes)
 {
     emu_access(from, static_cast<size_t>(bytes), EMU_READ, true);
     memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void emu_load_still(void *to, const void *from, int bytes)
+{
+    emu_check_still(from, static_cast<size_t>(bytes), "reads, as if nobody wrote it meanwhile,");
+    emu_load(to, from, bytes);
+}
+
+void emu_fetch_ahead(const void *p, uint32_t bytes)
+{
+    if (reinterpret_cast<uintptr_t>(p) % 16 || bytes % 16)
+        emu_fault(EMU_MISALIGNED, "fetches %u bytes at %p ahead", bytes, p);
+    if (!emu_is_device(p, bytes))
+        emu_fault(EMU_BOUNDS, "fetches %u bytes at %p ahead, no array's", bytes, p);
+}
+
+void emu_grid_wait(void)
+{
+    emu_cur->waited = true;
 }
 
 void emu_store(void *to, const void *from, int bytes)
@@ -762,6 +791,8 @@ void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes)
     emu_access(shared, static_cast<size_t>(bytes), EMU_ISSUE, true);
     if (reinterpret_cast<uintptr_t>(global) % static_cast<unsigned>(bytes))
         emu_fault(EMU_MISALIGNED, "cp.async of %d bytes from %p", bytes, global);
+    if (!t->waited && valid_bytes)
+        emu_check_still(global, static_cast<size_t>(valid_bytes), "copies too early");
     t->copies.push_back(
         {static_cast<char *>(shared), static_cast<const char *>(global), bytes, valid_bytes});
 }

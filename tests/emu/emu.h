@@ -20,7 +20,11 @@
  *     - wgmma: its registers are NaN from the issue until the wait; what it reads must be fenced,
  *       and may not be written until then;
  *     - barriers that not all threads reach, or reach at different lines; collectives whose mask
- *       names lanes that never come.
+ *       names lanes that never come;
+ *     - launches that may begin early (launch.h), before their wait: any write, and reads of what
+ *       launches wrote that may still run then, which are all of the stream back to the last one
+ *       that did not begin early; after it: reads of that by loads for memory which nobody
+ *       writes while the kernel runs; threads that end without the wait.
  * Not found: races between single bytes; overruns from one part of a shared array into another part
  * of the same array; anything about time, caches or the memory model's reordering.
  *
@@ -48,6 +52,7 @@ typedef enum {
     EMU_IN_FLIGHT,  /* ended with cp.async or wgmma not waited for */
     EMU_CONFIG,     /* a launch that a device would refuse */
     EMU_UNFENCED,   /* wgmma with registers or shared memory that no fence has made known to it */
+    EMU_EARLY,      /* what a launch may not do that begins before others have ended */
 } emu_fault_kind;
 
 /* Without this a fault prints its message and aborts.  With it, the launch ends at the first
@@ -63,6 +68,12 @@ void emu_seed(uint64_t seed);
 /* Whether sums of mma are cut off as tensor cores do it: 1 as those of sm_80, 2 as those of sm_90;
  * else (default) they are exact, and rounded once.  wgmma's are cut off as those of sm_90. */
 void emu_mma_truncates(int on);
+
+/* Whether launches can begin early here. */
+static inline bool emu_begins_early(void)
+{
+    return true;
+}
 
 /* Switches the watch over races in global memory off or on (default): for long end-to-end runs. */
 void emu_watch_races(int on);
@@ -121,6 +132,12 @@ void emu_ldmatrix(uint32_t *r, const void *row, int n, int trans);
 /* 4, 8 or 16 bytes in one access. */
 void emu_load(void *to, const void *from, int bytes);
 void emu_store(void *to, const void *from, int bytes);
+/* A load of memory that nobody writes while the kernel runs. */
+void emu_load_still(void *to, const void *from, int bytes);
+/* Global memory to the second-level cache: nothing is read, but it must be there. */
+void emu_fetch_ahead(const void *p, uint32_t bytes);
+/* The launches before this one have ended. */
+void emu_grid_wait(void);
 
 /* wgmma.mma_async.m64nNk16, its operands' descriptors as in PTX (permuted by 128 bytes, in dynamic
  * shared memory), `add`: to d. */
@@ -148,16 +165,25 @@ void *emu_static_shared(const void *key, size_t bytes);
 /* ---- launches -------------------------------------------------------------------- */
 
 struct CUstream_st;
-void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared,
-                    void (*body)(const void *args), const void *args, size_t args_bytes);
+/* A call of a kernel.  early: it may begin before the stream's launches before it have ended. */
+typedef struct emu_job {
+    const void *kernel;
+    const char *name;
+    dim3 grid, block;
+    size_t shared;
+    struct CUstream_st *stream; /* or NULL, one more */
+    bool early;
+    void (*body)(const void *args);
+    const void *args;
+    size_t args_bytes;
+} emu_job;
+void emu_launch_raw(const emu_job *job);
 /* More than 48 KiB of dynamic shared memory must have been asked for. */
 void emu_allow_shared(const void *kernel, size_t bytes);
 
 /* Set by an emulated run-time library (tests/emu/cuda_rt/): launches on a stream go there, to be
  * run in the stream's turn by emu_launch_raw().  The arguments are the callee's to copy. */
-typedef void (*emu_stream_fn)(struct CUstream_st *stream, const void *kernel, const char *name,
-                              dim3 grid, dim3 block, size_t shared, void (*body)(const void *args),
-                              const void *args, size_t args_bytes);
+typedef void (*emu_stream_fn)(const emu_job *job);
 extern emu_stream_fn emu_on_stream;
 
 template <class... P>
@@ -173,15 +199,23 @@ struct emu_call {
 
 template <class... P, class... A>
 static inline void emu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
-                              size_t shared, struct CUstream_st *stream, A... args)
+                              size_t shared, struct CUstream_st *stream, bool early, A... args)
 {
     emu_call<P...> call = {kernel, std::tuple<P...>(args...)};
-    const void *entry = reinterpret_cast<const void *>(kernel);
+    emu_job job = {reinterpret_cast<const void *>(kernel),
+                   name,
+                   grid,
+                   block,
+                   shared,
+                   stream,
+                   early,
+                   emu_call<P...>::body,
+                   &call,
+                   sizeof(call)};
     if (emu_on_stream && stream)
-        emu_on_stream(stream, entry, name, grid, block, shared, emu_call<P...>::body, &call,
-                      sizeof(call));
+        emu_on_stream(&job);
     else
-        emu_launch_raw(entry, name, grid, block, shared, emu_call<P...>::body, &call, sizeof(call));
+        emu_launch_raw(&job);
 }
 
 #endif

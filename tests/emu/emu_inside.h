@@ -16,6 +16,7 @@ struct emu_fiber {
     uint32_t clock[EMU_WARP]; /* of the warp's lanes, as far as this one has synchronised */
     bool fenced;              /* has called __threadfence() */
     uint32_t async_serial;    /* writes of its own up to this one wgmma sees */
+    bool waited;              /* the launches before this one have ended */
 };
 
 extern __thread emu_fiber *emu_cur; /* NULL: host code runs */
@@ -26,6 +27,7 @@ typedef struct emu_world {
     uint32_t epoch;        /* grows at every block's start and every __syncthreads() */
     uint32_t launch_epoch; /* the launch's first */
     uint32_t block_epoch;  /* the block's first */
+    uint32_t chain_epoch;  /* the first of launches that may run beside this one's begin */
     uintptr_t args_lo, args_hi;
     uint64_t accesses;
     emu_fiber *fiber; /* of the block */
@@ -43,6 +45,8 @@ void emu_shared_reset(void); /* all are gone */
 typedef enum { EMU_READ, EMU_WRITE, EMU_ATOMIC, EMU_ISSUE } emu_access_kind;
 /* One access of the running thread; `wide`: must be aligned to its size. */
 void emu_access(const void *p, size_t bytes, emu_access_kind kind, bool wide);
+/* Whether a launch that may still have run at this one's begin wrote there. */
+void emu_check_still(const void *p, size_t bytes, const char *what);
 void emu_memory_launch(void); /* a launch begins */
 
 /* wgmma reads shared memory by a way of its own: what it reads must be there, fenced by who wrote

@@ -221,6 +221,17 @@ bool constant(uintptr_t p, size_t bytes)
            p + bytes <= reinterpret_cast<uintptr_t>(&_end);
 }
 
+void check_still(const region *r, uintptr_t p, size_t bytes, const char *what)
+{
+    char at[100];
+    const cell *c = r->cells + (p - r->lo) / 2, *end = r->cells + (p - r->lo + bytes + 1) / 2;
+    for (; c < end; c++) {
+        if (c->w_epoch >= emu_w.chain_epoch)
+            emu_fault(EMU_EARLY, "%s %s, which a launch wrote that it may have begun beside", what,
+                      place(at, sizeof(at), r, p));
+    }
+}
+
 void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
 {
     const emu_fiber *t = emu_cur;
@@ -239,6 +250,11 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
     if (wide && p % bytes)
         emu_fault(EMU_MISALIGNED, "an access of %zu bytes at byte %zu of an array", bytes,
                   static_cast<size_t>(p) - r->lo);
+    if (!t->waited && !r->shared) {
+        if (kind != EMU_READ)
+            emu_fault(EMU_EARLY, "writes before the launches before it have ended");
+        check_still(r, p, bytes, "reads too early");
+    }
     if (kind == EMU_ATOMIC && !r->shared) atomic_order(t, p);
     bool races = bytes > 1 && (watch_races || r->shared);
     if (kind != EMU_READ) serial++;
@@ -304,6 +320,13 @@ void emu_async_done(const void *p, size_t bytes, uint32_t since)
             race(r, at, "wgmma is not known to have read", "has written already", c->w_tid);
         note_reader(emu_cur, r, c);
     }
+}
+
+void emu_check_still(const void *p, size_t bytes, const char *what)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    const region *r = find(at);
+    if (r && !r->shared && at + bytes <= r->lo + r->bytes) check_still(r, at, bytes, what);
 }
 
 void emu_watch_races(int on)

@@ -2,6 +2,8 @@
  * and decode mixed, pages in random order; and each row against itself in other chunks and
  * other company, bit for bit. */
 #include "engine/cuda/attend.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 
@@ -186,6 +188,12 @@ static void turn_rows(const history *h, const chunk *c, const step *s, cu_attend
         ck_assert_int_eq(cu_rope_append(NULL, &r), cudaSuccess);
 }
 
+/* A launch that others of the step may begin beside: what those before it wrote is there. */
+static __global__ void begin_kernel(uint32_t *zero)
+{
+    zero[0] = 0;
+}
+
 /* Runs one step; result [rows][n_head][d] in the caller's memory.  The positions' K and V are in
  * the pages; later ones are not. */
 static float *run_step(const history *h, const chunk *c, int n_chunk, int max_partial, bool half)
@@ -256,6 +264,8 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     cu_attend_grid(&a, 2, 100 << 10);
     a.grid_small = a.grid_large = 3; /* blocks take several items each */
     if (p.counts.n_large == 0) a.grid_large = 0;
+    CU_LAUNCH(begin_kernel, 1, 1, 0, NULL, a.ticket);
+    a.early = emu_begins_early();
     ck_assert_int_eq(cu_attend(NULL, &a), cudaSuccess);
 
     float *out = (float *)malloc(((size_t)rows * cols + 1) * sizeof(float));

@@ -23,7 +23,8 @@ static const shape shapes[] = {
     {GEMM_I8_F32, 130, 2080, 32, false, true},  {GEMM_I4, 64, 2176, 128, true, true},
     {GEMM_I4, 50, 144, 16, true, false},        {GEMM_I4, 600, 64, 32, false, false},
     {GEMM_I4_F16, 96, 1024, 128, true, false},  {GEMM_I4_F16, 80, 2336, 32, false, true},
-    {GEMM_I4_F16, 33, 2056, 2056, true, true},
+    {GEMM_I4_F16, 33, 2056, 2056, true, true},  {GEMM_E4M3, 160, 2304, 128, false, true},
+    {GEMM_I8, 32, 416, 32, false, false},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -158,6 +159,7 @@ static float *run(const bed *b, bool codes, int from, int n, bool split, const f
     a.rows = n;
     a.scratch = split ? b->scratch : NULL;
     a.n_sm = N_SM;
+    a.early = emu_begins_early();
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
     const void *bad = emu_first_unwritten(a.y, values * sizeof(float));
     ck_assert_msg(!bad, "%d x %d, %d rows: a result is missing", sh->n, sh->k, n);
@@ -192,6 +194,44 @@ START_TEST(a_product_has_the_bits_of_its_plain_values)
     bed_close(&b);
     emu_mma_truncates(0);
     emu_seed(0);
+}
+END_TEST
+
+/* Gate and up by their codes, gated in the product: the bits of it with plain values. */
+START_TEST(halves_are_gated)
+{
+    static const int counts[] = {1, 8, 11, 29, 64};
+    bed b;
+    bed_open(&b, &shapes[_i]);
+    gemm_args a = {};
+    a.type = DT_BF16;
+    a.x = b.x;
+    a.n = b.sh->n;
+    a.k = b.sh->k;
+    a.n_sm = N_SM;
+    a.early = emu_begins_early();
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        size_t bytes = (size_t)counts[i] * (a.n / 2) * sizeof(uint16_t);
+        uint16_t *of[2]; /* plain; codes */
+        a.rows = counts[i];
+        a.gelu = i % 2 != 0;
+        a.scratch = i < 3 ? b.scratch : NULL;
+        for (int codes = 0; codes < 2; codes++) {
+            a.w = codes ? (const void *)b.packed : b.plain;
+            if (codes) a.codes = b.codes;
+            if (!codes) a.codes.form = GEMM_PLAIN;
+            a.gated = of[codes] = (uint16_t *)emu_alloc(bytes);
+            bool whole = !codes || a.n / 2 % GEMM_PANEL == 0;
+            ck_assert_int_eq(cu_gemm(NULL, &a), whole ? cudaSuccess : cudaErrorInvalidValue);
+        }
+        if (a.n / 2 % GEMM_PANEL == 0) {
+            ck_assert(!emu_first_unwritten(of[1], bytes));
+            ck_assert_mem_eq(of[1], of[0], bytes);
+        }
+        emu_free(of[0]);
+        emu_free(of[1]);
+    }
+    bed_close(&b);
 }
 END_TEST
 
@@ -284,6 +324,8 @@ int main(void)
     tcase_set_timeout(t, 250);
     tcase_add_test(t, what_does_not_fit_is_told);
     tcase_add_loop_test(t, a_product_has_the_bits_of_its_plain_values, 0, N_SHAPES);
+    for (int i = 0; i < N_SHAPES; i++)
+        if (shapes[i].n % 2 == 0) tcase_add_loop_test(t, halves_are_gated, i, i + 1);
     tcase_add_test(t, bias_and_residual_are_added);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -383,6 +383,65 @@ START_TEST(test_wgmma)
 }
 END_TEST
 
+/* ---- launches that begin early ---------------------------------------------------------------- */
+
+enum early_plant {
+    WELL,
+    READS_BEFORE,
+    COPIES_BEFORE,
+    WRITES_BEFORE,
+    ONE_DOES_NOT_WAIT,
+    STILL_LOAD,
+    READS_FIRST_OF_THREE, /* all of them begin early but the first, which wrote it */
+    N_EARLY
+};
+
+/* out = 2 in + fixed; a launch before wrote `in`, nobody writes `fixed`. */
+static __global__ void early_kernel(float *out, const float *in, const float *fixed, int plant)
+{
+    CU_STATIC_SHARED(float, room, 64 * 4);
+    int t = (int)threadIdx.x;
+    float x = fixed[t];
+    cu_grid_go();
+    if (plant == READS_BEFORE && t == 7) x += in[t];
+    if (plant == COPIES_BEFORE) cu_cp_async16(room + 4 * t, in + t / 4 * 4);
+    if (plant == WRITES_BEFORE && t == 7) out[t] = x;
+    if (plant != ONE_DOES_NOT_WAIT || t != 7) cu_grid_wait();
+    cu_cp_async_commit();
+    CU_CP_ASYNC_WAIT(0);
+    float y = plant == STILL_LOAD ? cu_f32_of_bits(cu_ldg4(in + t)) : in[t];
+    if (plant == ONE_DOES_NOT_WAIT && t == 7) return;
+    out[t] = 2 * y + x;
+}
+
+START_TEST(test_early)
+{
+    int plant = _i / SEEDS;
+    char msg[600];
+    float *fixed = device_floats(64, true), *a = device_floats(64, false);
+    float *b = device_floats(64, false), *c = device_floats(64, false);
+    emu_seed((uint64_t)(_i % SEEDS));
+    emu_catch_faults();
+    for (int early = 0; early < 2; early++) { /* the same launches in a row: nothing is amiss */
+        bool third = plant == READS_FIRST_OF_THREE;
+        CU_LAUNCH(early_kernel, 1, 64, 0, NULL, a, fixed, fixed, (int)WELL);
+        CU_LAUNCH_EARLY(early_kernel, 1, 64, 0, NULL, early != 0, b, a, fixed,
+                        third ? (int)WELL : plant);
+        if (third)
+            CU_LAUNCH_EARLY(early_kernel, 1, 64, 0, NULL, early != 0, c, a, fixed,
+                            (int)READS_BEFORE);
+        emu_fault_kind found = emu_take_fault(msg, sizeof(msg));
+        ck_assert_msg(found == (early && plant != WELL ? EMU_EARLY : EMU_OK),
+                      "plant %d, early %d: found %d: %s", plant, early, found, msg);
+        for (int i = 0; plant == WELL && i < 64; i++) ck_assert(b[i] == (float)(7 * i));
+    }
+    emu_free(fixed);
+    emu_free(a);
+    emu_free(b);
+    emu_free(c);
+}
+END_TEST
+
 START_TEST(test_refused_launches)
 {
     float *in = device_floats(256, true), *out = device_floats(256, false);
@@ -417,6 +476,7 @@ int main(void)
     tcase_add_test(tc, test_last_block);
     tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
     tcase_add_loop_test(tc, test_wgmma, 0, (int)N_WGMMA * (int)SEEDS);
+    tcase_add_loop_test(tc, test_early, 0, (int)N_EARLY * (int)SEEDS);
     tcase_add_test(tc, test_refused_launches);
     suite_add_tcase(s, tc);
     return run_suite_as(s, CK_NOFORK);

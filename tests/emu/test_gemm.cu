@@ -83,6 +83,7 @@ static float *run(const bed *b, int from, int n, bool split)
     a.stride = sh->n;
     a.scratch = split ? b->scratch : NULL;
     a.n_sm = N_SM;
+    a.early = emu_begins_early();
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
     const void *bad = emu_first_unwritten(a.y, (size_t)n * sh->n * sizeof(float));
     ck_assert_msg(!bad, "%d x %d, %d rows: a result is missing", sh->n, sh->k, n);
@@ -224,6 +225,7 @@ START_TEST(gates_are_those_of_its_sums)
         a.scratch = b.scratch;
         a.n_sm = N_SM;
         a.gelu = i == 1;
+        a.early = emu_begins_early();
         a.y = device_empty((size_t)a.rows * (size_t)a.n);
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         cu_silu_args g = {};

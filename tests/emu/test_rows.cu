@@ -132,6 +132,7 @@ static void check_norm(int dim, int n, bool add, bool pick, int seed)
     a.dim = dim;
     a.out = device_empty(all);
     a.out16 = (uint16_t *)emu_alloc(all * 2);
+    a.early = emu_begins_early();
     ck_assert_int_eq(cu_rms_norm(NULL, &a), cudaSuccess);
     for (int i = 0; i < n_out; i++) {
         size_t from = (size_t)(pick ? index[i] : i) * dim, to = (size_t)i * dim;

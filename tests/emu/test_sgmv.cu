@@ -311,6 +311,7 @@ static void run(const world *w, const step_of *s, float **y)
         if (s->bias[o]) so.bias = (float *)(held[n_held++] = device_copy(s->bias[o], d * 4));
         a.out[o] = so;
     }
+    a.early = emu_begins_early();
     ck_assert_int_eq(cu_sgmv_shrink(NULL, &a), cudaSuccess);
     if (s->gated)
         expand_gated(&a, s);
@@ -620,6 +621,7 @@ START_TEST(test_gather)
     args.n_out = 1;
     args.out[0].in = args.out[0].out = out;
     args.out[0].in_stride = args.out[0].out_stride = args.out[0].d_out = WIDE;
+    args.early = emu_begins_early();
     ck_assert_int_eq(cu_sgmv_gather(NULL, &args, token), cudaSuccess);
     ck_assert_int_eq(cu_sgmv_expand(NULL, &args), cudaSuccess);
     for (int i = 0; i < ROWS; i++) {

@@ -704,6 +704,8 @@ static void fig_many(void)
 }
 
 #ifdef BENCH_EMULATED
+static bool own_products;
+
 /* What steps launch, for predict.py. */
 static void fig_launches(void)
 {
@@ -744,8 +746,11 @@ static int options(int argc, char **argv, backend_config *bc, const char **scrat
     int i = 1;
     for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
         const char *v = argv[i + 1];
-        if (strcmp(argv[i], "--fraction") == 0)
-            bc->fraction = strtod(v, NULL);
+        if (strcmp(argv[i], "--fraction") == 0) bc->fraction = strtod(v, NULL);
+#ifdef BENCH_EMULATED
+        else if (strcmp(argv[i], "--products") == 0) /* "own": without cuBLAS's */
+            own_products = strcmp(v, "own") == 0;
+#endif
         else if (strcmp(argv[i], "--scratch") == 0)
             *scratch = v;
         else if (strcmp(argv[i], "--json") == 0 && (json = fopen(v, "w")))
@@ -802,6 +807,9 @@ int main(int argc, char **argv)
     make_noise();
     fig_copy();
     fig_matrix();
+#ifdef BENCH_EMULATED
+    emu_rt_no_cublas(own_products);
+#endif
     load_model(scratch);
     make_pages((size_t)sh->many * (lora_bytes() + ((size_t)1 << 20)));
     make_adapters(sh->batch);

@@ -10,7 +10,8 @@ import struct
 
 FAT, ENTRY_ELF, COMPRESSED = 0xBA55ED50, 2, 0xE000
 OPS = {0x23C: "HMMA", 0x9F0: "HGMMA", 0x221: "FADD", 0xFAE: "LDGSTS", 0x981: "LDG", 0x986: "STG", 0x984: "LDS", 0x388: "STS",
-       0x83B: "LDSM", 0x9A8: "ATOMG", 0x983: "LDL", 0x387: "STL", 0xB1D: "BAR", 0x308: "MUFU", 0x229: "DADD", 0x22B: "DFMA", 0x228: "DMUL"}
+       0x83B: "LDSM", 0x9A8: "ATOMG", 0x983: "LDL", 0x387: "STL", 0xB1D: "BAR", 0x308: "MUFU", 0x229: "DADD", 0x22B: "DFMA", 0x228: "DMUL",
+       0x82E: "ACQBULK", 0x82D: "PREEXIT"}  # griddepcontrol's wait and launch_dependents
 BRA, CALL, EXIT, RET = 0x947, 0x944, 0x94D, 0x950
 
 
@@ -100,36 +101,40 @@ class Kernel:
             out[a] = (b, [w for w in ways.get(b - 1, [b]) if 0 <= w < n])
         return out
 
-    def least(self, wanted):
+    def least(self, wanted, late=False):
         """The fewest instructions of a walk from the first to an EXIT with at least so many of each of `wanted`
         ({"LDG": 4}; "MUFU>=8" counts them only where so many stand together): what one warp issues for a piece of work of that size, where nothing slow happens.
-        None: there is no such walk."""
+        late: only those behind the first griddepcontrol.wait.  None: there is no such walk."""
         names = sorted(wanted)
         some = [(n.split(">=")[0], int((n + ">=0").split(">=")[1])) for n in names]
         most = tuple(wanted[n] for n in names)
         blocks = self.blocks()
-        marks, ends = {}, set()
+        marks, ends, waits = {}, set(), {}
         for a, (b, _) in blocks.items():
             ops = [self.op(i) for i in range(a, b)]
             counts = [sum(OPS.get(o) == n for o in ops) for n, _ in some]
             marks[a] = tuple(c if c >= least else 0 for c, (_, least) in zip(counts, some))
             if EXIT in ops:
                 ends.add(a)
-        start = (0, tuple(0 for _ in names))
+            if any(OPS.get(o) == "ACQBULK" for o in ops):
+                waits[a] = next(i for i, o in enumerate(ops) if OPS.get(o) == "ACQBULK")
+        start = (0, tuple(0 for _ in names), not late)
         best, heap = {start: 0}, [(0, start)]
         while heap:
-            cost, (at, had) = heapq.heappop(heap)
-            if cost > best[at, had]:
+            cost, (at, had, counts) = heapq.heappop(heap)
+            if cost > best[at, had, counts]:
                 continue
             if at < 0:
                 return cost
             b, ways = blocks[at]
             got = tuple(min(h + m, w) for h, m, w in zip(had, marks[at], most))
-            steps = [(w, got) for w in ways]
+            took = b - at if counts else b - at - waits[at] if at in waits else 0
+            counts = counts or at in waits
+            steps = [(w, got, counts) for w in ways]
             if at in ends and got == most:
-                steps.append((-1, got))
+                steps.append((-1, got, counts))
             for state in steps:
-                new = cost + b - at
+                new = cost + took
                 if new < best.get(state, 1 << 60):
                     best[state] = new
                     heapq.heappush(heap, (new, state))

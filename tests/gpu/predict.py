@@ -13,6 +13,7 @@ Fails (1) where a kernel is heavier than FILE says, a layer has more launches, o
 """
 import argparse
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -31,6 +32,9 @@ WEIGHED = (80, 89, 90)
 BLOCK_SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10}  # of one block, asked for by name
 ASSUMED = {
     "gap_us": 1.0,  # from the end of a launch of a graph to the begin of the next
+    # of it, where the next may begin early (programmatic dependent launch): the most that an empty pair of kernels was seen to
+    # save, in a graph, at 1,755 MHz (github.com/pegainfer-project/pegainfer, issue 569, comment of 6 July 2026)
+    "early_us": 0.96,
     "chain_us": 1.2,  # a kernel's first useful byte, and its last write
     "join_us": 0.5,  # more of the gap before a launch that waits for two branches of a graph: no source, half a gap
     "trip_us": 0.25,  # to the second-level cache and back, for what other blocks wrote: up to 400 cycles on an H100
@@ -68,7 +72,7 @@ STEPS = {  # name: rows, positions before and with them, rows of a sequence, ada
 for form in FORMS:
     STEPS[f"32 rows over 512, {form}"] = (*STEPS["32 rows over 512"], form)
 for form in ("FP8", "4 bits"):
-    for at in ("1 row over 512", "32 rows over 512, 32 adapters", "prompts of 4 x 2048"):
+    for at in ("1 row over 512", "8 rows over 512", "32 rows over 512, 32 adapters", "prompts of 4 x 2048"):
         STEPS[f"{at}, {form}"] = (*STEPS[at], form)
 
 # ---- pieces of work by which kernels are weighed: {instruction: times} of one warp -----------------------------------------
@@ -97,6 +101,7 @@ for nt in (1, 2, 4, 8):
     for form in range(1, 7):  # two blocks of 128 k in a turn
         for k in (256, 768):
             WORK[f"gemm_codes_few_kernel<{nt},{form}>", f"{k} k"] = {"HMMA": k // 16 * nt}
+        WORK[f"gemm_codes_few_kernel<{nt},{form}>", "256 k, gated"] = {"HMMA": 16 * nt, "MUFU": 4 * nt}
 for form in range(1, 7):
     for k in (64, 192):
         WORK[f"gemm_codes_many_kernel<{form}>", f"{k} k"] = {"HMMA": k, "STS": k // 16}
@@ -110,7 +115,7 @@ for n in (1, 2):  # of 64 k, whose copies are left out
     WORK["gemm_wide_kernel<1>", f"{n} tiles, gated"] = {"HGMMA": 4 * n, "MUFU": 104 * n}
     WORK["gemm_wide_kernel<1>", f"{n} chunks"] = {"HGMMA": 4 * n, "FADD>=16": 104 * n}
 WORK["shrink_tile_kernel<1>", "64 k, 64 ranks"] = {"HMMA": 32}
-WORK["rms_norm_kernel<1>", "4 values a thread"] = {"LDG": 2, "STG": 1}
+WORK["rms_norm_kernel<1>", "8 values a thread"] = {"LDG": 4, "STG": 2}
 WORK["rope_kernel", "a head of 128"] = {"STG": 4}
 WORK["silu_kernel", "4 values a thread"] = {"LDG": 2, "STG": 1}
 WORK["plain_kernel", "a row, any length"] = {"STG": 1}
@@ -140,8 +145,10 @@ def weigh(objects):
             if not work:
                 continue
             bad += [f"{k.label} for sm_{arch} no longer does '{w}' as predict.py has it" for w, n in work.items() if n is None]
+            # before a wait for the launches before, at least; 0: it has none
+            ahead = min(n - (k.least(WORK[k.label, w], late=True) or 0) for w, n in work.items() if n) if k.count("ACQBULK") else 0
             out.setdefault(k.label, {})[f"sm_{arch}"] = {"registers": k.registers, "shared": k.shared, "work": work,
-                                                         "object": k}
+                                                         "ahead": ahead, "object": k}
     bad += [f"{label} is in no object" for label in sorted({w[0] for w in WORK} - set(out))]
     return out, bad
 
@@ -167,12 +174,15 @@ class Step:
                          (2 * m["ffn"], m["dim"], [m["ffn"], m["ffn"]]), (m["dim"], m["ffn"], [m["dim"]])]
         self.at = -1
         self.last = (0, 0, 0)  # us of the last launch: fixed, of its instructions, of its bytes
+        self.early = False  # the next one begins beside the last one
+        self.before = (0, 0)  # us of that, from its begin: all, and of its bytes
 
     def work(self, label, what):
         return self.weights[label][f"sm_{self.arch}"]["work"][what]
 
-    def launch(self, label, blocks, threads, instructions, bytes_, shared=0, chain_us=0.0):
-        """A kernel of ours: what takes longer, its bytes or its instructions; and what each launch takes."""
+    def launch(self, label, blocks, threads, instructions, bytes_, shared=0, chain_us=0.0, ahead=0):
+        """A kernel of ours: what takes longer, its bytes or its instructions; and what each launch takes.  chain_us: what it
+        waits for besides, of a step's lists alone; ahead: bytes that each block asks for before the launch before has ended."""
         k = self.weights[label][f"sm_{self.arch}"]["object"]
         fit = resident(self.arch, k, threads, shared)
         if fit < 1:
@@ -180,24 +190,40 @@ class Step:
         warps = threads // 32 * min(fit, -(-blocks // self.n_sm))
         ipc = min(ASSUMED["warp_ipc"], ASSUMED["sm_ipc"] / warps)
         waves = -(-blocks // (fit * self.n_sm))
+        took, used = self.before
+        if self.early and took > ASSUMED["gap_us"]:
+            instructions -= self.weights[label][f"sm_{self.arch}"]["ahead"] / waves  # of the first: done before the wait
         issue = waves * instructions / ipc / self.cycles
         self.bytes += bytes_
-        moved = bytes_ / (self.copy * ASSUMED["memory"]) * 1e6
-        return self.took(ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us, issue, moved)
+        rate = self.copy * ASSUMED["memory"] / 1e6
+        fixed, moved = ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us, bytes_ / rate
+        if self.early:
+            # It begins a gap after the launch before did.  Until that ends, lists are followed, and memory is free for as long
+            # as that launch leaves it, two trips after it was asked.
+            fixed -= ASSUMED["early_us"] + min(chain_us, max(0, took - ASSUMED["gap_us"]))
+            free = took - used - ASSUMED["gap_us"] - 2 * ASSUMED["trip_us"]
+            moved -= max(0, min(free, min(blocks, fit * self.n_sm) * ahead / rate))
+        return self.took(fixed, issue, moved)
 
     def took(self, fixed, issue, moved):
         self.last = (fixed, issue, moved)
-        return fixed + max(issue, moved)
+        return self.ended(fixed + max(issue, moved))
 
-    def beside(self, branch, main):
+    def ended(self, us):
+        self.before = (us - (ASSUMED["gap_us"] - (ASSUMED["early_us"] if self.early else 0)), self.last[2])
+        return us
+
+    def beside(self, branch, main, early):
         """Two launches that nothing orders: each as long as alone, and both together no faster than the device issues their
         instructions and moves their bytes."""
         alone, parts = 0, []
         for launch in (main, branch):  # the product says which one it is
+            self.early = early and launch is main
             alone = max(alone, launch())
             parts.append(self.last)
-        fixed = min(p[0] for p in parts)
-        return max(alone, fixed + max(sum(p[1] for p in parts), sum(p[2] for p in parts))) + ASSUMED["join_us"]
+        fixed, self.early = min(p[0] for p in parts), early
+        self.last = (fixed, sum(p[1] for p in parts), sum(p[2] for p in parts))
+        return self.ended(max(alone, fixed + max(self.last[1:])) + ASSUMED["join_us"])
 
     def wide_product(self, n, k, bytes_):
         """By wgmma: a block for each multiprocessor walks tiles of 128 rows by 208 columns.  A stage of 64 k takes as long as
@@ -241,12 +267,14 @@ class Step:
         first, more = (self.work(label, f"{i} k") for i in (least, most))
         split = chunks > 1 and -(-n // 64) < 2 * self.n_sm
         each = (more - first) / (most - least)  # of one k
-        if n == 2 * MODEL["ffn"] and not self.adapters and not self.form:  # its epilogue is the gate, which leaves bf16 of half of it
+        if n == 2 * MODEL["ffn"] and not self.adapters:  # its epilogue is the gate, which leaves bf16 of half of it
             bytes_ -= self.rows * n * 3
-            first = self.work(label, "128 k, gated")
+            first = self.work(label, f"{least} k, gated")
         moved = bytes_ + (2 * chunks * self.rows * n * 4 if split else 0)
+        # of each of its 128 threads: 4 steps of two rows, or a block of codes; with 64 rows, codes are not asked for ahead
+        ahead = 128 * (128 if not self.form else 0 if nt == 8 else 64 if self.form[1] == 8 else 32)
         return self.launch(label, -(-n // 64) * (chunks if split else 1), 128,
-                           first + ((2048 if split else k) - least) * each, moved)
+                           first + ((2048 if split else k) - least) * each, moved, ahead=ahead)
 
     def product(self):
         self.at += 1
@@ -266,11 +294,12 @@ class Step:
         fill = blocks / (-(-blocks // self.n_sm) * self.n_sm)
         rate = self.copy * min(ASSUMED["product_memory"], ASSUMED["product_fill"] * fill)
         flop = 2 * n * k * self.rows
+        self.early = False
         return self.took(ASSUMED["gap_us"], 1e6 * flop / (self.matrix * ASSUMED["product_rate"]), 1e6 * bytes_ / rate)
 
     def rms_norm_kernel(self):
         d = MODEL["dim"]
-        return self.launch("rms_norm_kernel<1>", self.rows, d // 4, self.work("rms_norm_kernel<1>", "4 values a thread"),
+        return self.launch("rms_norm_kernel<1>", self.rows, d // 8, self.work("rms_norm_kernel<1>", "8 values a thread"),
                            self.rows * d * 6)
 
     def rope_kernel(self):
@@ -294,8 +323,6 @@ class Step:
                            chain_us=ASSUMED["lora_chain_us"])
 
     def expand_kernel(self):
-        if self.ours and not self.adapters:
-            return 0  # the product itself adds the residual stream
         _, _, outs = self.products[self.at]
         label, groups = f"expand_kernel<{self.nt},1>", sum(-(-n // 512) for n in outs)
         what = "64 columns, 16 ranks" if self.adapters else "64 columns, bare"
@@ -307,8 +334,6 @@ class Step:
                            ASSUMED["lora_chain_us"])
 
     def expand_gated_kernel(self):
-        if self.ours and not self.adapters and not self.form:
-            raise SystemExit("the gate is a part of expand, which a product of ours leaves out")
         _, _, outs = self.products[self.at]
         label, rank = "expand_gated_kernel", MODEL["rank"] if self.adapters else 0
         one, eight = (self.work(label, f"64 columns, 16 ranks, {n} rows") for n in (1, 8))
@@ -327,7 +352,8 @@ class Step:
         if self.turned:  # its row's heads of q, k and v, as rope_kernel has them; their read, and a write before the tile's
             group = MODEL["heads"] // MODEL["kv"]
             one, three = (n + (group + 2) * self.work("rope_kernel", "a head of 128") for n in (one, three))
-            chain = 3 * ASSUMED["trip_us"]
+            if not self.early or self.len < 128:  # else the first tile is on its way meanwhile
+                chain = 3 * ASSUMED["trip_us"]
         splits = -(-self.len // 512)
         items = self.rows * MODEL["kv"] * splits
         tiles = min(self.len, 512) // 64
@@ -359,17 +385,20 @@ class Step:
     def total(self, names):
         """Of the whole step, whose layers have the launches `names`: ms, and those of its bytes or products alone."""
         us, names = 0, list(names)
-        self.turned = "rope_kernel" not in names  # attention does it on the way
+        self.turned = not any("rope_kernel" in n for n in names)  # attention does it on the way
+        self.before = (1e9, 1e9)  # the first of a layer comes after its last one
         while names:
             main = names.pop(0)
-            if main.startswith("~"):  # a branch, and what it runs beside
-                us += self.beside(getattr(self, main[1:]), getattr(self, names.pop(0)))
-            else:
-                us += getattr(self, main)()
+            branch = main.startswith("~") and getattr(self, main[1:])  # and what it runs beside
+            main = names.pop(0) if branch else main
+            self.early = main.startswith("+")
+            main = getattr(self, main.lstrip("+"))
+            us += self.beside(branch, main, self.early) if branch else main()
         us *= MODEL["layers"]
         self.bytes, self.flop = self.bytes * MODEL["layers"], self.flop * MODEL["layers"]
         self.rows = self.rows // self.each  # logits of the last of each sequence
         self.form = None
+        self.early = False
         us += self.multiply(MODEL["vocab"], MODEL["dim"]) + ASSUMED["head_and_rest_us"]
         return us / 1e3, 1e3 * max(self.bytes / self.copy, self.flop / self.matrix)
 
@@ -378,10 +407,11 @@ def steps(weights, launches):
     out = {}
     for device in DEVICES:
         for name, step in STEPS.items():
-            ours, least = Step(device, weights, name, True).total(launches[step[4]])
+            sm = f"sm_{DEVICES[device][0]}"
+            ours, least = Step(device, weights, name, True).total(launches[f"{sm} own"][step[4]])
             out[f"{device}: {name}"] = {"ours_ms": round(ours, 3), "least_ms": round(least, 3)}
             if len(step) == 5:  # cuBLAS has none with codes
-                ms, least = Step(device, weights, name, False).total(launches[step[4]])
+                ms, least = Step(device, weights, name, False).total(launches[f"{sm} cublas"][step[4]])
                 out[f"{device}: {name}"].update(cublas_ms=round(ms, 3), least_ms=round(least, 3))
     return out
 
@@ -390,14 +420,21 @@ def steps(weights, launches):
 
 
 def traced(program):
+    """{device and products: {kind: [launches of one layer]}}: beside another one behind a ~, early behind a +."""
+    return {f"sm_{sm} {products}": traced_on(program, sm, products)
+            for sm in sorted(d[0] for d in DEVICES.values()) for products in ("own", "cublas")}
+
+
+def traced_on(program, sm, products):
     """{kind: [launches of one layer]} of emu.bench_device, whose shape has two layers."""
-    said = subprocess.run([pathlib.Path(program).resolve(), "--shape", "tiny", "--fraction", "0.9", "launches"], check=True, capture_output=True,
-                          text=True, cwd=pathlib.Path(__file__).parent.parent).stdout
+    asked = ["--shape", "tiny", "--fraction", "0.9", "--products", products, "launches"]
+    said = subprocess.run([pathlib.Path(program).resolve(), *asked], check=True, capture_output=True, text=True,
+                          env={**os.environ, "EMU_CAPABILITY": str(sm)}, cwd=pathlib.Path(__file__).parent.parent).stdout
     out = {}
     for kind, names in re.findall(r"^LAUNCHES (\w+): (.*)$", said, re.M):
-        branch = ["~" * n.startswith("~") for n in names.split(";") if n]
+        how = [re.match("[~+]?", n).group(0) for n in names.split(";") if n]
         every = [re.search(r"[A-Za-z_]\w+", n).group(0) for n in names.split(";") if n]
-        every = [b + ("product" if n == "cublasLtMatmul" or n.startswith("gemm_") else n) for b, n in zip(branch, every)]
+        every = [h + ("product" if n == "cublasLtMatmul" or n.startswith("gemm_") else n) for h, n in zip(how, every)]
         for n in range(len(every) // 2, 0, -1):  # the longest run that stands there twice
             begin = [i for i in range(len(every) - 2 * n + 1) if every[i:i + n] == every[i + n:i + 2 * n]]
             if begin:
@@ -405,7 +442,8 @@ def traced(program):
                 break
         else:
             raise SystemExit(f"{program}: steps of kind '{kind}' have no layer that repeats: {every}")
-        out[kind] = layer[layer.index("rms_norm_kernel"):] + layer[:layer.index("rms_norm_kernel")]
+        first = next(i for i, n in enumerate(layer) if n.endswith("rms_norm_kernel"))
+        out[kind] = layer[first:] + layer[:first]
     return out
 
 
@@ -428,10 +466,12 @@ def heavier(budget, weights, launches, times):
                     bad.append(f"{label} for {sm}: {n} instructions for {what}, the budget has {was['work'].get(what)}")
     for label in sorted(set(budget["kernels"]) - set(weights)):
         bad.append(f"{label} is in the budget and in no object")
-    for kind, names in launches.items():
-        if names != budget["launches"].get(kind):
-            bad.append(f"a layer of kind '{kind}' has {len(names)} launches ({', '.join(names)}), "
-                       f"the budget has {', '.join(budget['launches'].get(kind, []))}")
+    for where, kinds in launches.items():
+        for kind, names in kinds.items():
+            was = budget["launches"].get(where, {}).get(kind, [])
+            if names != was:
+                bad.append(f"{where}: a layer of kind '{kind}' has {len(names)} launches ({', '.join(names)}), "
+                           f"the budget has {', '.join(was)}")
     for name, now in times.items():
         was = budget["steps"].get(name, dict.fromkeys(now, 0))
         bad += [f"{name}: {law} {now[law]}, the budget has {was[law]}" for law in was
@@ -464,8 +504,9 @@ def main():
                 did = ", ".join(f"{what}: {n}" for what, n in w["work"].items())
                 print(f"{label:24} {sm:6} {w['registers']:5} {w['shared']:7}  {did}")
         print()
-    for kind, names in launches.items():
-        print(f"{kind}: {len(names)} launches a layer: {', '.join(names)}")
+    for where, kinds in launches.items():
+        for kind, names in kinds.items():
+            print(f"{where}, {kind}: {len(names)} launches a layer: {', '.join(names)}")
     for name, t in times.items():
         cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
         print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")

@@ -4,7 +4,8 @@
 
 Prints for each kernel and architecture: registers, shared memory, stack, tensor-core instructions, loads and
 stores of local memory, and how many threads of a multiprocessor registers, shared memory and block size admit.
-Fails (1) when a hot kernel has no tensor-core instruction or touches local memory, or a hot kernel is missing.
+Fails (1) when a hot kernel has no tensor-core instruction or touches local memory, or a hot kernel is missing; where one that
+may begin early does not wait, or lets the next one begin only after that.
 """
 import re
 import sys
@@ -28,6 +29,8 @@ HOT = {
     "experts": {"route_kernel": False, "list_kernel": False, "gather_kernel": False, "combine_kernel": False},
     "norms": {"layer_norm_kernel": False, "wide_norm_kernel": False},
 }
+# Launched by CU_LAUNCH_EARLY; from sm_90 on.
+EARLY = {"gemm_small_kernel", "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
 
 
 def main(objects):
@@ -46,6 +49,10 @@ def main(objects):
             missing.discard(base)
             if HOT[stem][base] and not mma:
                 bad.append(f"{k.label} for sm_{arch} uses no tensor cores")
+            if base in EARLY and arch >= 90:
+                ops = [cubin.OPS.get(k.op(i)) for i in range(len(k))]
+                if "PREEXIT" not in ops or "ACQBULK" not in ops[ops.index("PREEXIT"):]:
+                    bad.append(f"{k.label} for sm_{arch} does not begin early, or does not wait")
             if local or k.stack:
                 bad.append(f"{k.label} for sm_{arch} touches local memory ({local} instructions)")
         bad += [f"{m} is not in {path}" for m in missing]

@@ -1169,6 +1169,27 @@ _rule("cuda.codes-zero", "engine/cuda/products/gemm_codes.cu",
 _rule("cuda.codes-of-doubles", "engine/cuda/products/codes.c",
       "if (!bf16) c->form = (gemm_form)(c->form + 1);", "",
       "emu.test_codes", "scales that BF16 has not are kept as they are")
+_rule("cuda.codes-halves", "engine/cuda/products/gemm_codes.cu",
+      "-half * 60, a->gated", "0, a->gated",
+      "emu.test_codes", "gate and up by codes have the scales of their own rows")
+_rule("cuda.codes-fused", "engine/cuda/linear.c",
+      "if (fused && !planned && !by_codes(w[0])) fused = 0;", "if (fused && !planned) fused = 0;",
+      "emu.test_quantised", "q, k and v by codes are one product, gate and up another that gates")
+_rule("cuda.early-wait", "engine/cuda/products/gemm.cu",
+      "    cu_grid_wait();\n    for (", "    for (",
+      "emu.test_gemm", "a product that begins early waits for what made x")
+_rule("cuda.early-lists-only", "engine/cuda/sgmv.cu",
+      "    cu_grid_wait(); /* for v, and what is added to */\n", "",
+      "emu.test_sgmv", "an expand that begins early waits for v")
+_rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
+      "    if ((int)blockIdx.x >= n) return cu_grid_wait();", "    if ((int)blockIdx.x >= n) return;",
+      "emu.test_graphs_early", "a block without work stands for the launches before it as well")
+_rule("cuda.early-constant", "engine/cuda/products/gemm.cu",
+      "uint4 xv = in ? cu_ld16(x +", "uint4 xv = in ? cu_ldg16(x +",
+      "emu.test_graphs_early", "what a launch before wrote is not read as if it were constant")
+_rule("cuda.early-attention", "engine/cuda/attend.cu",
+      "    cu_grid_wait(); /* for q, k and v */\n", "",
+      "emu.test_attend", "attention that begins early waits for q, k and v")
 _rule("cuda.added-tokens", "engine/cuda/products/gemm_inside.h",
       "return a->place && col < a->n ? a->place[col] : col;", "return col;",
       "emu.test_gemm emu.test_golden", "logits of added tokens go to their places")

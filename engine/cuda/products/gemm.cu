@@ -11,7 +11,8 @@ enum { F32_WARPS = 8 };
 /* ---- few rows ----------------------------------------------------------------------------------
  * A warp: 16 columns of y (rows of w), 8 NT rows. */
 
-/* acc = the sums of one chunk. */
+/* acc = the sums of one chunk.  Its first weights are on their way before the launches before have
+ * ended, which made x. */
 template <int NT, bool BF16>
 CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *row_lo,
                          const uint16_t *row_hi, int chunk, int g, int q)
@@ -23,6 +24,7 @@ CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *ro
     CU_UNROLL
     for (int nt = 0; nt < NT; nt++) acc[nt][0] = acc[nt][1] = acc[nt][2] = acc[nt][3] = 0;
     load_weights(lo, hi, row_lo, row_hi, begin, end, q);
+    cu_grid_wait();
     for (int k0 = begin; k0 < end; k0 += AT_ONCE * STEP) {
         load_weights(next_lo, next_hi, row_lo, row_hi, k0 + AT_ONCE * STEP, end, q);
         CU_UNROLL
@@ -33,7 +35,7 @@ CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *ro
             for (int nt = 0; nt < NT; nt++) {
                 int row = nt * 8 + g;
                 bool in = row < a->rows && k < end;
-                uint4 xv = in ? cu_ldg16(x + (size_t)row * (size_t)a->k + k) : zero16();
+                uint4 xv = in ? cu_ld16(x + (size_t)row * (size_t)a->k + k) : zero16();
                 mma32<BF16>(acc[nt], lo[i], hi[i], xv);
             }
         }
@@ -51,6 +53,7 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
     gemm_small_kernel(gemm_args a, float *partial, uint32_t *ticket)
 {
     CU_STATIC_SHARED(uint32_t, turn, 1);
+    cu_grid_go();
     int t = (int)threadIdx.x, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
     int apart = columns_apart(&a), first = (int)blockIdx.x * SMALL_COLS, n_chunk = chunks_of(a.k);
     int col = a.gated ? first / 2 + t / CU_WARP * 8 + g : first + t / CU_WARP * 16 + g;
@@ -159,8 +162,8 @@ template <int NT, bool BF16>
 static void launch_small(cudaStream_t stream, const gemm_args *a)
 {
     few_launch l = few_launch_of(a);
-    CU_LAUNCH((gemm_small_kernel<NT, BF16>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0, stream, *a,
-              l.partial, (uint32_t *)a->scratch);
+    CU_LAUNCH_EARLY((gemm_small_kernel<NT, BF16>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0, stream,
+                    a->early, *a, l.partial, (uint32_t *)a->scratch);
 }
 
 template <bool BF16>
@@ -190,7 +193,7 @@ extern "C" cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args)
         return cudaErrorInvalidValue;
     bool gates = args->rows <= GEMM_SMALL_ROWS || (args->wide && gemm_wide_takes(args));
     if (args->gated && (args->type != DT_BF16 || args->n % 2 || !gates || args->bias || args->res ||
-                        args->place || args->codes.form))
+                        args->place || (args->codes.form && args->n / 2 % GEMM_PANEL)))
         return cudaErrorInvalidValue;
     if (args->type == DT_F32)
         CU_LAUNCH(gemm_f32_kernel,

@@ -50,11 +50,13 @@ typedef struct gemm_args {
     int n_sm;         /* multiprocessors of the device */
     gemm_codes codes; /* form GEMM_PLAIN: w has values */
     /* Of up to GEMM_SMALL_ROWS rows, and of those that gemm_wide.cu takes: w is gate [n / 2][k],
-     * then up, both values, and what is written is bf16 [rows][n / 2], silu(gate) * up of the same
-     * sums, or gelu's by tanh.  NULL: y is.  Not together with bias, res or place. */
+     * then up, and what is written is bf16 [rows][n / 2], silu(gate) * up of the same sums, or
+     * gelu's by tanh.  NULL: y is.  Not together with bias, res or place; of codes only where n / 2
+     * is a multiple of GEMM_PANEL. */
     uint16_t *gated;
     bool gelu;
-    bool wide; /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
+    bool wide;  /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
+    bool early; /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
 } gemm_args;
 
 /* What a split of this shape needs; 0: it is not split. */

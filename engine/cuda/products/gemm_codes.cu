@@ -108,24 +108,44 @@ CU_INLINE constexpr size_t block_bytes()
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-/* A lane's part of a block: of rows g (0) and g + 8 (1). */
+/* The 16 rows of W of a warp: both halves of a panel, or one half, which is gate's, and the same
+ * half of the panel that has these rows of up. */
+typedef struct {
+    const char *panel;   /* or its second half's codes; NULL: there are no such rows */
+    int at;              /* bytes to the first half's records, where that is a panel's second */
+    size_t code, record; /* bytes from the first half's to the second's */
+} code_rows;
+
+CU_INLINE code_rows rows_of(const gemm_args *a, int first, int warp)
+{
+    size_t each = a->codes.panel_bytes;
+    int col = a->gated ? first / 2 + warp * 8 : first + warp * GEMM_PANEL, half = col % GEMM_PANEL;
+    const char *panel = (const char *)a->w + (size_t)(col / GEMM_PANEL) * each;
+    size_t up = (size_t)(a->n / 2 / GEMM_PANEL) * each;
+    code_rows r = {panel + half * 64, -half * 60, a->gated ? up : 512, a->gated ? up : 32};
+    if (col >= (a->gated ? a->n / 2 : a->n)) r.panel = nullptr;
+    return r;
+}
+
+/* A lane's part of a block: of its first (0) and its second row (1). */
 template <int FORM>
 struct code_block {
     static constexpr int WORDS = of_8_bits<FORM>() ? 2 : 1; /* of 16 bytes */
     uint4 code[2][WORDS];
     uint32_t record[2][AT_ONCE];
 
-    CU_INLINE_METHOD void load(const gemm_args *a, const char *panel, int block, int lane)
+    CU_INLINE_METHOD void load(const gemm_args *a, const code_rows *rows, int block, int lane)
     {
-        const char *from = panel + (size_t)block * block_bytes<FORM>() + lane * 16;
+        const char *from = rows->panel + (size_t)block * block_bytes<FORM>() + lane * 16;
         CU_UNROLL
-        for (int i = 0; i < 2 * WORDS; i++) code[i % 2][i / 2] = cu_ldg16_once(from + i * 512);
-        const char *records = panel + a->codes.records_at + lane / 4 * 4;
+        for (int i = 0; i < 2 * WORDS; i++)
+            code[i % 2][i / 2] = cu_ldg16_once(from + i / 2 * 1024 + i % 2 * rows->code);
+        const char *records = rows->panel + a->codes.records_at + rows->at + lane / 4 * 4;
         int k = block * GEMM_CODES_K, shift = a->codes.shift;
         if (shift >= 7) {
             const char *r = records + (size_t)(k >> shift) * (GEMM_PANEL * 4);
             record[0][0] = cu_ldg4(r);
-            record[1][0] = cu_ldg4(r + 32);
+            record[1][0] = cu_ldg4(r + rows->record);
             return;
         }
         CU_UNROLL
@@ -133,11 +153,11 @@ struct code_block {
             int run = (k + STEP * i + lane % 4 * 8) >> shift;
             const char *r = records + (size_t)run * (GEMM_PANEL * 4);
             record[0][i] = cu_ldg4(r);
-            record[1][i] = cu_ldg4(r + 32);
+            record[1][i] = cu_ldg4(r + rows->record);
         }
     }
 
-    /* Of step i, of row g + 8 half. */
+    /* Of step i, of the lane's first or second row. */
     CU_INLINE_METHOD uint4 values(int half, int i, const code_scale *s) const
     {
         if constexpr (of_8_bits<FORM>()) {
@@ -167,7 +187,7 @@ struct code_block {
             CU_UNROLL
             for (int nt = 0; nt < NT; nt++) {
                 bool in = WHOLE || STEP * i + 8 * q < left;
-                mma32<true>(acc[nt], w_lo, w_hi, in ? cu_ldg16(x[nt] + STEP * i) : zero16());
+                mma32<true>(acc[nt], w_lo, w_hi, in ? cu_ld16(x[nt] + STEP * i) : zero16());
             }
         }
         CU_UNROLL
@@ -178,8 +198,8 @@ struct code_block {
 /* acc = the sums of one chunk, in the order of gemm.cu's sum_chunk(); x: the lane's rows at the
  * chunk's first k, and then, behind its last block. */
 template <int NT, int FORM>
-CU_INLINE void sum_codes(float (*acc)[4], const gemm_args *a, const char *panel, const uint16_t **x,
-                         int chunk, int lane)
+CU_INLINE void sum_codes(float (*acc)[4], const gemm_args *a, const code_rows *rows,
+                         const uint16_t **x, int chunk, int lane)
 {
     int begin = chunk * GEMM_CHUNK, q = lane % 4;
     int end = begin + GEMM_CHUNK < a->k ? begin + GEMM_CHUNK : a->k;
@@ -187,26 +207,28 @@ CU_INLINE void sum_codes(float (*acc)[4], const gemm_args *a, const char *panel,
     code_block<FORM> b;
     CU_UNROLL
     for (int nt = 0; nt < NT; nt++) acc[nt][0] = acc[nt][1] = acc[nt][2] = acc[nt][3] = 0;
-    if (!panel) return;      /* no such columns */
+    if (!rows->panel || NT == 8) cu_grid_wait();
+    if (!rows->panel) return; /* no such columns */
     if constexpr (NT == 8) { /* registers hold no second block, nor other code, beside these sums */
         CU_UNROLL_BY(1)
         for (int left = end - begin; left > 0; left -= GEMM_CODES_K) {
-            b.load(a, panel, block++, lane);
+            b.load(a, rows, block++, lane);
             b.template add<NT, false>(acc, a, x, left, q);
         }
         return;
     }
     code_block<FORM> next;
-    if (block < whole) b.load(a, panel, block, lane);
+    if (block < whole) b.load(a, rows, block, lane);
+    cu_grid_wait(); /* for x */
     for (; block < whole; block += 2) {
-        if (block + 1 < whole) next.load(a, panel, block + 1, lane);
+        if (block + 1 < whole) next.load(a, rows, block + 1, lane);
         b.template add<NT, true>(acc, a, x, GEMM_CODES_K, q);
         if (block + 1 == whole) break;
-        if (block + 2 < whole) b.load(a, panel, block + 2, lane);
+        if (block + 2 < whole) b.load(a, rows, block + 2, lane);
         next.template add<NT, true>(acc, a, x, GEMM_CODES_K, q);
     }
     if (whole * GEMM_CODES_K == end) return;
-    b.load(a, panel, whole, lane);
+    b.load(a, rows, whole, lane);
     b.template add<NT, false>(acc, a, x, end - whole * GEMM_CODES_K, q);
 }
 
@@ -216,11 +238,11 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
     gemm_codes_few_kernel(gemm_args a, float *partial, uint32_t *ticket)
 {
     CU_STATIC_SHARED(uint32_t, turn, 1);
+    cu_grid_go();
     int t = (int)threadIdx.x, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
-    int col0 = (int)blockIdx.x * SMALL_COLS + t / CU_WARP * GEMM_PANEL;
-    const char *panel = col0 < a.n
-                            ? (const char *)a.w + (size_t)(col0 / GEMM_PANEL) * a.codes.panel_bytes
-                            : nullptr;
+    int apart = columns_apart(&a), first = (int)blockIdx.x * SMALL_COLS;
+    int col = a.gated ? first / 2 + t / CU_WARP * 8 + g : first + t / CU_WARP * GEMM_PANEL + g;
+    const code_rows rows = rows_of(&a, first, t / CU_WARP);
     const uint16_t *x[NT];
     CU_UNROLL
     for (int nt = 0; nt < NT; nt++) {
@@ -230,22 +252,25 @@ static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
     }
     float acc[NT][4];
     if (partial) {
-        sum_codes<NT, FORM>(acc, &a, panel, x, (int)blockIdx.y, lane);
-        add_split<NT>(&a, acc, partial, ticket, turn, col0 + g, true, q);
+        sum_codes<NT, FORM>(acc, &a, &rows, x, (int)blockIdx.y, lane);
+        add_split<NT>(&a, acc, partial, ticket, turn, col, !a.gated || col < apart, q);
         return;
     }
     float total[NT][4];
     CU_UNROLL
     for (int i = 0; i < NT * 4; i++) total[i / 4][i % 4] = 0;
     for (int c = 0; c < chunks_of(a.k); c++) {
-        sum_codes<NT, FORM>(acc, &a, panel, x, c, lane);
+        sum_codes<NT, FORM>(acc, &a, &rows, x, c, lane);
         CU_UNROLL
         for (int i = 0; i < NT * 4; i++) {
             float *to = &total[i / 4][i % 4], sum = acc[i / 4][i % 4];
             *to = cu_add(*to, sum);
         }
     }
-    put_sums<NT>(&a, nullptr, total, 0, col0 + g, 8, q);
+    if (a.gated)
+        put_gates<NT>(&a, total, col, q);
+    else
+        put_sums<NT>(&a, nullptr, total, 0, col, apart, q);
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */
@@ -314,8 +339,8 @@ template <int NT, int FORM>
 static void launch_few(cudaStream_t stream, const gemm_args *a)
 {
     few_launch l = few_launch_of(a);
-    CU_LAUNCH((gemm_codes_few_kernel<NT, FORM>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0, stream, *a,
-              l.partial, (uint32_t *)a->scratch);
+    CU_LAUNCH_EARLY((gemm_codes_few_kernel<NT, FORM>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0,
+                    stream, a->early, *a, l.partial, (uint32_t *)a->scratch);
 }
 
 template <int FORM>

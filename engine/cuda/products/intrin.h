@@ -219,29 +219,33 @@ CU_INLINE uint2 cu_ld8(const void *p)
 
 CU_INLINE uint4 cu_ldg16(const void *p)
 {
-    return cu_ld16(p);
+    uint4 r;
+    emu_load_still(&r, p, 16);
+    return r;
 }
 
 CU_INLINE uint2 cu_ldg8(const void *p)
 {
-    return cu_ld8(p);
+    uint2 r;
+    emu_load_still(&r, p, 8);
+    return r;
 }
 
 CU_INLINE uint32_t cu_ldg4(const void *p)
 {
     uint32_t r;
-    emu_load(&r, p, 4);
+    emu_load_still(&r, p, 4);
     return r;
 }
 
 CU_INLINE uint4 cu_ldg16_once(const void *p)
 {
-    return cu_ld16(p);
+    return cu_ldg16(p);
 }
 
 CU_INLINE uint2 cu_ldg8_once(const void *p)
 {
-    return cu_ld8(p);
+    return cu_ldg8(p);
 }
 
 CU_INLINE void cu_st16(void *p, uint4 v)
@@ -506,6 +510,57 @@ CU_INLINE void cu_ldmatrix_x2_trans(uint32_t *r, const void *row)
                  : "=r"(r[0]), "=r"(r[1])
                  : "r"(cu_shared_address(row))
                  : "memory");
+}
+
+#endif
+
+/* ---- launches that begin before the ones before have ended (launch.h) -------------------- */
+
+#ifdef LORAD_EMU
+
+CU_INLINE void cu_grid_go(void)
+{
+}
+
+CU_INLINE void cu_grid_wait(void)
+{
+    emu_grid_wait();
+}
+
+CU_INLINE void cu_fetch_ahead(const void *p, uint32_t bytes)
+{
+    emu_fetch_ahead(p, bytes);
+}
+
+#else
+
+/* The next launch, if it may begin early, may now, for all that this block does. */
+CU_INLINE void cu_grid_go(void)
+{
+#    if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#    endif
+}
+
+/* All launches before have ended, and what they wrote is here: also those before the one before,
+ * for each waits in every thread.  No load for memory that nobody writes while the kernel runs
+ * may read it. */
+CU_INLINE void cu_grid_wait(void)
+{
+#    if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#    endif
+}
+
+/* Global memory on its way to the second-level cache; both multiples of 16. */
+CU_INLINE void cu_fetch_ahead(const void *p, uint32_t bytes)
+{
+#    if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
+#    else
+    (void)p;
+    (void)bytes;
+#    endif
 }
 
 #endif

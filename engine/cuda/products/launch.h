@@ -2,6 +2,11 @@
  * emulator (tests/emu/emu.h, LORAD_EMU).  For .cu files only.
  *
  *     CU_LAUNCH(kernel, grid, block, shared_bytes, stream, args...)
+ *     CU_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, early, args...)
+ *                                       early: its blocks may begin as soon as all of the launch
+ *                                       before have (programmatic dependent launch, sm_90 on).
+ *                                       Every thread of such a kernel calls cu_grid_wait(), and
+ *                                       until then reads only what no launch of the step writes
  *     CU_ALLOW_SHARED(kernel, bytes)    once before launches with more than 48 KiB of it
  *     CU_SHARED(float, name);           the launch's dynamic shared memory:
  *                                       float *name, 16-byte aligned
@@ -17,7 +22,9 @@
 #ifdef LORAD_EMU
 
 #    define CU_LAUNCH(kernel, grid, block, shared, stream, ...) \
-        emu_launch(#kernel, kernel, grid, block, shared, stream, __VA_ARGS__)
+        emu_launch(#kernel, kernel, grid, block, shared, stream, false, __VA_ARGS__)
+#    define CU_LAUNCH_EARLY(kernel, grid, block, shared, stream, early, ...) \
+        emu_launch(#kernel, kernel, grid, block, shared, stream, early, __VA_ARGS__)
 #    define CU_ALLOW_SHARED(kernel, bytes) \
         (emu_allow_shared((const void *)(kernel), bytes), cudaSuccess)
 #    define CU_SHARED(type, name) type *name = (type *)emu_dynamic_shared()
@@ -29,6 +36,26 @@
 
 #    define CU_LAUNCH(kernel, grid, block, shared, stream, ...) \
         kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+#    define CU_LAUNCH_EARLY(kernel, grid, block, shared, stream, early, ...) \
+        cu_launch_early(kernel, grid, block, shared, stream, early, __VA_ARGS__)
+
+/* What it answers is cudaGetLastError()'s as well. */
+template <class... P, class... A>
+static void cu_launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                            cudaStream_t stream, bool early, A... args)
+{
+    cudaLaunchAttribute may = {};
+    may.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    may.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = stream;
+    c.attrs = &may;
+    c.numAttrs = early ? 1 : 0;
+    (void)cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
+}
 /* All that the first-level cache can give: how many blocks fit hangs on it. */
 #    define CU_ALLOW_SHARED(kernel, bytes)                                                     \
         (cudaFuncSetAttribute((const void *)(kernel),                                          \

@@ -12,7 +12,14 @@
 #include "engine/cuda/products/launch.h"
 #include "engine/cuda/rows/turn.h"
 
-enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535, NORM_THREADS = 1024 };
+enum {
+    WARP = 32,
+    ROW_THREADS = 256,
+    ROPE_WARPS = 4,
+    BLOCKS_MAX = 65535,
+    NORM_THREADS = 1024,
+    FOURS = 2
+};
 
 static int blocks_for(size_t n, int each)
 {
@@ -20,11 +27,11 @@ static int blocks_for(size_t n, int each)
     return b > BLOCKS_MAX ? BLOCKS_MAX : (int)b;
 }
 
-/* Threads for a row: one for every four values.  It depends on the row's length,
+/* Threads for a row: one for every eight values.  It depends on the row's length,
  * never on how many there are. */
 static int threads_for(int dim)
 {
-    int t = (dim + 3) / 4;
+    int t = (dim + 7) / 8;
     t = (t + WARP - 1) / WARP * WARP;
     return t > NORM_THREADS ? NORM_THREADS : t;
 }
@@ -129,16 +136,16 @@ extern "C" cudaError_t cu_take_tokens(cudaStream_t stream, const cu_take_args *a
 
 /* -------------------------------------------------------------------------------- rms norm -- */
 
-/* Sum over the block, the same bits in every thread: a butterfly inside the
- * warps, then the warps in order. */
+/* Sum over the block, the same bits in every thread: a butterfly inside the warps, then one of
+ * their sums. */
 __device__ static float block_sum(float v, float *smem)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, n = (int)blockDim.x / WARP;
     for (int d = WARP / 2; d > 0; d /= 2) v = cu_add(v, cu_shfl_xor_f32(v, d));
     if (lane == 0) smem[warp] = v;
     __syncthreads(); /* all warps' sums are in smem */
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum = cu_add(sum, smem[i]);
+    float sum = lane < n ? smem[lane] : 0;
+    for (int d = WARP / 2; d > 0; d /= 2) sum = cu_add(sum, cu_shfl_xor_f32(sum, d));
     return sum;
 }
 
@@ -172,38 +179,53 @@ __device__ static __forceinline__ void store_4_bf16(uint16_t *row, const float *
     }
 }
 
-/* One row of four values at a time; grid: rows.  WHOLE: rows begin on 16 bytes and a thread has one
- * four, which it keeps; else it reads again what it read (or wrote) itself: no barrier needed. */
+/* One row of four values at a time; grid: rows.  WHOLE: rows begin on 16 bytes and a thread has up to
+ * FOURS fours, which it keeps; else it reads again what it read (or wrote) itself: no barrier
+ * needed. */
 template <bool WHOLE>
 __global__ __launch_bounds__(NORM_THREADS) void rms_norm_kernel(cu_rms_norm_args a)
 {
     CU_STATIC_SHARED(float, sums, WARP);
+    cu_grid_go();
     int row = (int)blockIdx.x, from = a.index ? a.index[row] : row;
-    if (from < 0) return; /* the whole block */
     float *x = a.x + (size_t)from * a.dim;
     const float *add = a.add ? a.add + (size_t)from * a.dim : NULL;
     const int mine = (int)threadIdx.x * 4, each = (int)blockDim.x * 4;
-    float acc = 0, v[4] = {0, 0, 0, 0}, w[4];
+    const int n = WHOLE ? FOURS : (a.dim - mine + each - 1) / each; /* that a thread has */
+    float acc = 0, kept[FOURS][4], gains[FOURS][4];
     bool vec = WHOLE || a.dim % 4 == 0;
-    for (int i = mine; i < a.dim; i += each) {
+    CU_UNROLL
+    for (int f = 0; WHOLE && f < FOURS; f++)
+        if (mine + f * each < a.dim) load_4(gains[f], a.weight, mine + f * each, a.dim, vec);
+    cu_grid_wait();       /* for x */
+    if (from < 0) return; /* the whole block */
+    CU_UNROLL
+    for (int f = 0; f < n; f++) {
+        float *v = kept[WHOLE ? f : 0];
+        int i = mine + f * each;
+        if (WHOLE && i >= a.dim) break;
         load_4(v, x, i, a.dim, vec);
         if (add) {
             for (int k = 0; k < 4; k++) v[k] = i + k < a.dim ? cu_add(v[k], add[i + k]) : 0;
             store_4(x, v, i, a.dim, vec);
         }
         for (int k = 0; k < 4; k++) acc = cu_fma(v[k], v[k], acc);
-        if (WHOLE) break;
     }
     float inv = cu_div(1.0F, cu_sqrt(cu_add(cu_div(block_sum(acc, sums), (float)a.dim), a.eps)));
     float *out = a.out ? a.out + (size_t)row * a.dim : NULL;
     uint16_t *out16 = a.out16 ? a.out16 + (size_t)row * a.dim : NULL;
-    for (int i = mine; i < a.dim; i += each) {
-        if (!WHOLE) load_4(v, x, i, a.dim, vec);
-        load_4(w, a.weight, i, a.dim, vec);
+    CU_UNROLL
+    for (int f = 0; f < n; f++) {
+        float *v = kept[WHOLE ? f : 0], *w = gains[WHOLE ? f : 0];
+        int i = mine + f * each;
+        if (WHOLE && i >= a.dim) break;
+        if (!WHOLE) {
+            load_4(v, x, i, a.dim, vec);
+            load_4(w, a.weight, i, a.dim, vec);
+        }
         for (int k = 0; k < 4; k++) v[k] = cu_mul(cu_mul(v[k], inv), w[k]);
         if (out) store_4(out, v, i, a.dim, vec);
         if (out16) store_4_bf16(out16, v, i, a.dim, vec);
-        if (WHOLE) break;
     }
 }
 
@@ -212,10 +234,10 @@ extern "C" cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *
     if (args->n_rows <= 0 || args->dim <= 0) return cudaSuccess;
     if (args->add && args->index) return cudaErrorInvalidValue;
     dim3 grid((unsigned)args->n_rows), block((unsigned)threads_for(args->dim));
-    if (args->dim % 4 == 0 && args->dim <= 4 * NORM_THREADS)
-        CU_LAUNCH(rms_norm_kernel<true>, grid, block, 0, stream, *args);
+    if (args->dim % 4 == 0 && args->dim <= 4 * FOURS * NORM_THREADS)
+        CU_LAUNCH_EARLY(rms_norm_kernel<true>, grid, block, 0, stream, args->early, *args);
     else
-        CU_LAUNCH(rms_norm_kernel<false>, grid, block, 0, stream, *args);
+        CU_LAUNCH_EARLY(rms_norm_kernel<false>, grid, block, 0, stream, args->early, *args);
     return cudaGetLastError();
 }
 

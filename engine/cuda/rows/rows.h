@@ -66,6 +66,7 @@ typedef struct cu_rms_norm_args {
     const int32_t *index;
     float eps;
     int n_rows, dim;
+    bool early; /* the launch may begin early (launch.h); index is not a kernel's */
 } cu_rms_norm_args;
 cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *args);
 

@@ -11,29 +11,24 @@ namespace
 {
 
 struct launch {
-    const void *kernel;
-    const char *name;
-    dim3 grid, block;
-    size_t shared;
-    void (*body)(const void *);
-    size_t bytes;
+    emu_job job;
     alignas(16) char args[]; // what the kernel was called with
 };
 
 void run(void *arg)
 {
-    const launch *l = static_cast<const launch *>(arg);
-    emu_launch_raw(l->kernel, l->name, l->grid, l->block, l->shared, l->body, l->args, l->bytes);
+    emu_launch_raw(&static_cast<const launch *>(arg)->job);
 }
 
-void submit(CUstream_st *stream, const void *kernel, const char *name, dim3 grid, dim3 block,
-            size_t shared, void (*body)(const void *), const void *args, size_t bytes)
+void submit(const emu_job *job)
 {
-    launch *l = static_cast<launch *>(aligned_alloc(16, (sizeof(launch) + bytes + 15) / 16 * 16));
+    size_t bytes = sizeof(launch) + job->args_bytes;
+    launch *l = static_cast<launch *>(aligned_alloc(16, (bytes + 15) / 16 * 16));
     if (!l) abort();
-    *l = {kernel, name, grid, block, shared, body, bytes};
-    memcpy(l->args, args, bytes);
-    (void)emu_rt_submit(stream, name, run, free, l);
+    l->job = *job;
+    memcpy(l->args, job->args, job->args_bytes);
+    l->job.args = l->args;
+    (void)emu_rt_submit(job->stream, job->name, job->early, run, free, l);
 }
 
 } // namespace

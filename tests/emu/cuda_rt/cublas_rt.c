@@ -192,7 +192,7 @@ static lt_status matmul(void *handle, void *d, const void *alpha, const void *a,
                .d = out};
     memcpy(&j->alpha, alpha, sizeof(float));
     memcpy(&j->beta, beta, sizeof(float));
-    return emu_rt_submit(stream, "cublasLtMatmul", run, free, j) == cudaSuccess ? 0 : 13;
+    return emu_rt_submit(stream, "cublasLtMatmul", false, run, free, j) == cudaSuccess ? 0 : 13;
 }
 
 err_code blas_load(blas_api *out, err *e)

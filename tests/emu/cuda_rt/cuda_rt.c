@@ -104,7 +104,7 @@ static struct {
     FILE *trace;
     cudaStream_t traced; /* the first that it saw: launches on others are branches */
     bool no_cublas;
-    int major; /* of the compute capability */
+    int capability; /* 0: not asked for yet */
     uint64_t eager;
     bool eager_known;
     struct {
@@ -115,8 +115,7 @@ static struct {
 } rt = {.mu = PTHREAD_MUTEX_INITIALIZER,
         .n_devices = 1,
         .memory = (size_t)1 << 30,
-        .fail_in = -1,
-        .major = 8};
+        .fail_in = -1};
 
 static void lock(void)
 {
@@ -237,11 +236,6 @@ uint64_t emu_rt_launched(const char *part)
     return n;
 }
 
-void emu_rt_capability(int major)
-{
-    rt.major = major;
-}
-
 void emu_rt_no_cublas(bool none)
 {
     rt.no_cublas = none;
@@ -360,6 +354,18 @@ cudaError_t cudaGetDevice(int *device)
     return leave(cudaSuccess);
 }
 
+void emu_rt_capability(int is)
+{
+    rt.capability = is;
+}
+
+static int capability(void)
+{
+    const char *text = rt.capability ? NULL : getenv("EMU_CAPABILITY");
+    if (!rt.capability) rt.capability = text ? atoi(text) : 80;
+    return rt.capability;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
     ENTER("cudaGetDeviceProperties");
@@ -368,8 +374,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
                                  .totalGlobalMem = rt.memory,
                                  .sharedMemPerBlockOptin = 99 * 1024,
                                  .sharedMemPerMultiprocessor = 100 * 1024,
-                                 .major = rt.major,
-                                 .minor = 0,
+                                 .major = capability() / 10,
+                                 .minor = capability() % 10,
                                  .multiProcessorCount = 4};
     return leave(cudaSuccess);
 }
@@ -378,8 +384,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 {
     ENTER("cudaDeviceGetAttribute");
     if (device < 0 || device >= rt.n_devices) return leave(cudaErrorInvalidDevice);
-    *value = attr == cudaDevAttrComputeCapabilityMajor   ? rt.major
-             : attr == cudaDevAttrComputeCapabilityMinor ? 0
+    *value = attr == cudaDevAttrComputeCapabilityMajor   ? capability() / 10
+             : attr == cudaDevAttrComputeCapabilityMinor ? capability() % 10
                                                          : 4;
     return leave(cudaSuccess);
 }
@@ -613,7 +619,7 @@ static op *make(op_kind kind, const char *name)
     return o;
 }
 
-cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *arg),
+cudaError_t emu_rt_submit(cudaStream_t s, const char *name, bool early, void (*run)(void *arg),
                           void (*drop)(void *arg), void *arg)
 {
     cudaError_t e = enter(name);
@@ -628,7 +634,8 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *ar
         o->arg = arg;
         count_launch(name);
         if (!rt.traced) rt.traced = s;
-        if (rt.trace) (void)fprintf(rt.trace, "%s%s;", s == rt.traced ? "" : "~", name);
+        const char *how = s != rt.traced ? "~" : early ? "+" : "";
+        if (rt.trace) (void)fprintf(rt.trace, "%s%s;", how, name);
         if (!s->capture) *(strncmp(name, "cublas", 6) == 0 ? &rt.n.products : &rt.n.launches) += 1;
     }
     return leave(enqueue(s, o));

@@ -18,8 +18,8 @@ extern "C" {
 
 /* Enqueues work: run(arg) once in the stream's turn, or at each launch of the graph
  * that is being captured from `s`; drop(arg) (may be NULL) when it will not run again.
- * The name is for messages. */
-cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *arg),
+ * The name is for messages; early: for the trace. */
+cudaError_t emu_rt_submit(cudaStream_t s, const char *name, bool early, void (*run)(void *arg),
                           void (*drop)(void *arg), void *arg);
 
 /* ---- bridge.cpp: the emulator that runs kernels and watches memory (tests/emu/emu.h) ------ */
@@ -57,16 +57,17 @@ void emu_rt_count(emu_rt_counts *out);
 /* How often something whose name holds `part` was enqueued, also while a graph was captured. */
 uint64_t emu_rt_launched(const char *part);
 
-/* What devices are from now on: compute capability `major`.0 (default 8). */
-void emu_rt_capability(int major);
-
 /* cuBLAS's heuristic names nothing any more: products are ours (engine/cuda/products/gemm.h). */
 void emu_rt_no_cublas(bool none);
 bool emu_rt_has_cublas(void);
 
 /* Names of kernels and products, each before a semicolon, go there as they are enqueued one by
- * one; NULL: nowhere.  Behind a ~ those of other streams than the first. */
+ * one; NULL: nowhere.  Behind a ~ those of other streams than the first, behind a + those that
+ * may begin early. */
 void emu_rt_trace(FILE *to);
+
+/* What the device says of its capability, 80 for 8.0; $EMU_CAPABILITY for all that is opened. */
+void emu_rt_capability(int is);
 
 #ifdef __cplusplus
 }

@@ -95,6 +95,20 @@ static void check_forms(const rig *r, gemm_form form)
     ck_assert_ptr_eq(k, q + matrix(r, PROJ_Q)->head.bytes);
 }
 
+/* Row by row: of what is launched, the first step is plain and the second recorded, so each counts
+ * twice.  q, k and v are one product, gate and up another, which gates. */
+static void check_launches(rig *r, const golden_case *c, gemm_form form, float *logits)
+{
+    uint64_t codes = emu_rt_launched("gemm_codes"), gates = emu_rt_launched("silu_kernel");
+    run_alone(r, c, 1, false, logits);
+    if (form == GEMM_PLAIN) return;
+    codes = emu_rt_launched("gemm_codes") - codes;
+    int each = matrix(r, PROJ_DOWN)->codes.form == GEMM_PLAIN ? 3 : 4;
+    int heads = (int)codes - 2 * each * model_get_config(r->m)->n_layer;
+    ck_assert_msg(heads == 0 || heads == 2, "%d products beside %d of a layer", heads / 2, each);
+    ck_assert_uint_eq(emu_rt_launched("silu_kernel"), gates);
+}
+
 START_TEST(answers_are_the_oracles)
 {
     char dir[128];
@@ -128,6 +142,8 @@ START_TEST(answers_are_the_oracles)
 
     run_alone(&r, &a, 5, false, other);
     assert_same_bits(whole, other, PROMPT, r.n_vocab, "in pieces");
+    check_launches(&r, &a, bases[_i].form, other);
+    assert_same_bits(whole, other, PROMPT, r.n_vocab, "row by row");
     run_pair(&r, &a, &b, other, beside);
     assert_same_bits(whole, other, PROMPT, r.n_vocab, "beside another");
     rig_close(&r);

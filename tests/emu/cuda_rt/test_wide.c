@@ -15,7 +15,7 @@ static backend *open_backend(int major)
     backend *be;
     err e = {0};
     emu_rt_device(1, MEMORY);
-    emu_rt_capability(major);
+    emu_rt_capability(10 * major);
     ck_assert_msg(be_open(&be, &backend_cuda, &cfg, &e) == ERR_NONE, "%s", e.msg);
     return be;
 }

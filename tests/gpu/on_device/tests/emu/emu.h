@@ -61,6 +61,13 @@ static inline void emu_mma_truncates(int on) /* a device does as it does */
     (void)on;
 }
 
+static inline bool emu_begins_early(void)
+{
+    int major = 0;
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    return major >= 9;
+}
+
 static inline void emu_seed(uint64_t seed)
 {
     (void)seed; /* a device has its own order */
