@@ -3,6 +3,8 @@
  * and whole, few rows and many; and each row against itself in products of every size, bit for
  * bit. */
 #include "engine/cuda/products/gemm.h"
+#include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/launch.h"
 #include "engine/cuda/rows/rows.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
@@ -68,6 +70,12 @@ static void bed_close(bed *b)
     if (b->scratch) emu_free(b->scratch);
 }
 
+/* Makes some of x's values again, as a launch before a product makes all. */
+static __global__ void again_kernel(uint16_t *x, int k)
+{
+    x[(int)threadIdx.x * (k / 32)] = x[(int)threadIdx.x * (k / 32)];
+}
+
 /* Rows [from, from + n) of x. */
 static float *run(const bed *b, int from, int n, bool split)
 {
@@ -84,6 +92,7 @@ static float *run(const bed *b, int from, int n, bool split)
     a.scratch = split ? b->scratch : NULL;
     a.n_sm = N_SM;
     a.early = emu_begins_early();
+    if (sh->type != DT_F32) CU_LAUNCH(again_kernel, 1, 32, 0, NULL, (uint16_t *)a.x, sh->k);
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
     const void *bad = emu_first_unwritten(a.y, (size_t)n * sh->n * sizeof(float));
     ck_assert_msg(!bad, "%d x %d, %d rows: a result is missing", sh->n, sh->k, n);

@@ -1186,7 +1186,7 @@ _rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
       "emu.test_graphs_early", "a block without work stands for the launches before it as well")
 _rule("cuda.early-constant", "engine/cuda/products/gemm.cu",
       "uint4 xv = in ? cu_ld16(x +", "uint4 xv = in ? cu_ldg16(x +",
-      "emu.test_graphs_early", "what a launch before wrote is not read as if it were constant")
+      "emu.test_gemm", "what a launch before wrote is not read as if it were constant")
 _rule("cuda.early-attention", "engine/cuda/attend.cu",
       "    cu_grid_wait(); /* for q, k and v */\n", "",
       "emu.test_attend", "attention that begins early waits for q, k and v")
