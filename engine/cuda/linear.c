@@ -626,7 +626,7 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
                           .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
                           .eps = eps,
-                           .n_rows = cuda_step_rows(cu, n_rows),
+                          .n_rows = cuda_step_rows(cu, n_rows),
                           .dim = dim,
                           .early = cu->step.of && cuda_early(cu)};
     cu->x16_of = half ? out : NULL;

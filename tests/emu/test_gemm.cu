@@ -190,13 +190,13 @@ START_TEST(columns_go_to_their_places)
         bed_open(&b, &shapes[_i]);
         float *want = run(&b, 0, counts[i], true);
         gemm_args a = {b.sh->type, b.w,     b.x,       NULL, NULL, NULL, NULL,  b.sh->n, b.sh->k,
-                       counts[i],  b.sh->n, b.scratch, N_SM, {},   NULL, false, false};
+                       counts[i],  b.sh->n, b.scratch, N_SM, {},   NULL, false, false,   false};
         check_places(&a, want);
         free(want);
         bed_close(&b);
         float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
         a = {f32.type,   w,     w,    y,    NULL, NULL, NULL,  f32.n, f32.k,
-             1 + 10 * i, f32.n, NULL, N_SM, {},   NULL, false, false};
+             1 + 10 * i, f32.n, NULL, N_SM, {},   NULL, false, false, false};
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         for (int at = 0; at < a.rows * a.n; at++) {
             double sum = 0;

@@ -112,10 +112,7 @@ static struct {
         uint64_t n;
     } launched[NAMES_MAX];
     const void *registered; /* one is enough: the swap pool */
-} rt = {.mu = PTHREAD_MUTEX_INITIALIZER,
-        .n_devices = 1,
-        .memory = (size_t)1 << 30,
-        .fail_in = -1};
+} rt = {.mu = PTHREAD_MUTEX_INITIALIZER, .n_devices = 1, .memory = (size_t)1 << 30, .fail_in = -1};
 
 static void lock(void)
 {
