@@ -25,9 +25,9 @@ if(LORAD_CUDA)
         endif()
         set(LORAD_CUDA_ARCH "${arch}" CACHE STRING "compute capabilities to compile kernels for")
     endif()
-    # PTX twice: of the least, and of the least from 90 on, where launches may begin early.  Compiling
-    # again for each device would give the same, and take longer.  Machine code is made of it for
-    # each; the first goes along for devices to come.
+    # PTX twice: of the least, and of the least from 90 on, where launches may begin early.
+    # Compiling again for each device would give the same, and take longer.  Machine code is made of
+    # it for each; the first goes along for devices to come.
     set(arch ${LORAD_CUDA_ARCH})
     list(SORT arch COMPARE NATURAL)
     set(old ${arch})

@@ -305,8 +305,8 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
     return p;
 }
 
-/* The widths of MLPs and of latents are for adapters' tables; and room for masks of all tokens that may be
- * added. */
+/* The widths of MLPs and of latents are for adapters' tables; and room for masks of all tokens that
+ * may be added. */
 static bool cuda_reserve(backend *be, const step_bounds *most)
 {
     cuda_state *cu = cuda_of(be);

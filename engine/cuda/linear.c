@@ -23,6 +23,7 @@
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
+/* `src` NULL: what the memory holds is somebody else's to write. */
 static err_code weight_place(backend *be, weight **out, const void *src, size_t bytes, dtype type,
                              int rows, int cols, bool low, err *e)
 {
@@ -38,7 +39,7 @@ static err_code weight_place(backend *be, weight **out, const void *src, size_t 
                        "(device-memory-fraction)",
                        bytes, cu->mem.used, cu->mem.bytes);
     }
-    err_code rc = cuda_upload(be, w->p, src, bytes);
+    err_code rc = src ? cuda_upload(be, w->p, src, bytes) : ERR_NONE;
     if (rc) {
         cuda_weight_destroy(be, &w->head);
         return err_set(e, rc, "the device takes no matrix of %zu bytes", bytes);
@@ -52,8 +53,8 @@ static err_code weight_make(backend *be, weight **out, const void *src, dtype ty
 {
     size_t size = dtype_bytes(type), row = (size_t)cols * size;
     size_t wide = (size_t)cuda_k(type, cols) * size;
-    if (wide == row)
-        return weight_place(be, out, src, (size_t)rows * row, type, rows, cols, low, e);
+    if (wide == row || !src)
+        return weight_place(be, out, src, (size_t)rows * wide, type, rows, cols, low, e);
     char *padded = calloc((size_t)rows, wide);
     if (!padded) return err_set(e, ERR_NOMEM, "no memory for a matrix");
     for (int i = 0; i < rows; i++)

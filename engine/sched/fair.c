@@ -31,14 +31,11 @@ enum {
     SCARCE_US = 100000,       /* an adapter has waited so long: there is no room */
     CLOSE_AFTER_US = 2500000, /* for one that was asked for so long ago */
     REST_US = 100000,         /* and is not taken up again at once */
-    COMPANY_MAX = 32,         /* waiting for one adapter: more count as so many */
-    BRIEF = 64,               /* tokens; what is shorter stays about as long */
     CLOSED_SHARE = 4,         /* at most every so many-th adapter in use takes nobody new */
     REFRESH = 64,             /* flows whose share is brought up to date in one fair_publish() */
 };
 
-static const double patience = 0.9; /* of its target may be spent waiting for company */
-static const double futile = 1.3;   /* times what a load takes: with less time left it is in vain */
+static const double patience = 0.9;        /* of its target may be spent waiting for company */
 static const double least_memory_us = 2e6; /* of a flow's share of the device */
 /* Weight of "an equal share" where little was seen, in requests of mean cost: until a flow could
  * have had so many served, its share says more about chance than about the flow. */
@@ -92,7 +89,7 @@ typedef struct {
     bool aged, near;
     int64_t since_us;
     int rank, company;
-    int64_t tenant_round, class_round, deadline_us, served, turn;
+    int64_t tenant_round, class_round, deadline_us, served, arrived_us;
 } head;
 
 struct fair {
@@ -576,22 +573,13 @@ static int rank_of(const fair *f, const job *j)
     return c->rank + too_long;
 }
 
-/* Rule 8: an adapter in use saves a load and bytes in every step: worth a little waiting. */
-static int64_t turn_of(const fair *f, const job *j)
-{
-    bool used = j->adapter == NONE || f->entries[j->adapter].running > 0;
-    return j->arrived_us - (used ? FAIR_LOCALITY_US : 0);
-}
-
 /* Rule 4: one load serves all who wait for the adapter (S-LoRA's clusters), and takes room for as
  * long as their answers take.  Where room is short, much company and short answers go first. */
 static int company_of(const fair *f, const job *j)
 {
     if (!f->scarce) return 0;
     if (j->adapter == NONE || f->entries[j->adapter].running > 0) return INT_MAX;
-    int n = f->entries[j->adapter].waiting;
-    double stay = BRIEF + j->output;
-    return (int)(1e6 * sqrt(n < COMPANY_MAX ? n : COMPANY_MAX) / stay);
+    return (int)(1e6 * sqrt(f->entries[j->adapter].waiting) / (1 + j->output));
 }
 
 /* Where adapters wait for room, a request with time to spare does not ask for one that nobody uses.
@@ -600,15 +588,6 @@ static bool waits_for_company(const fair *f, const job *j, int64_t now_us)
 {
     double spare = patience * target_us(f, j) - 2 * f->stay_us;
     return f->scarce && (double)(now_us - j->arrived_us) < spare;
-}
-
-/* Where adapters wait for room, one that would come after the deadline takes it from one that would
- * not.  What is missed already is no hurry, and waits as long as it must. */
-static bool comes_too_late(const fair *f, const job *j, int64_t now_us)
-{
-    int64_t left = j->deadline_us - now_us;
-    return f->scarce && j->deadline_us && left >= 0 && (double)left < futile * f->fetch_us &&
-           !is_aged(f, j, now_us);
 }
 
 typedef struct {
@@ -629,7 +608,7 @@ static void describe(const fair *f, const view *v, int ticket, head *h)
     h->deadline_us = j->deadline_us;
     h->rank = rank_of(f, j);
     h->served = t->served + t->ghost;
-    h->turn = turn_of(f, j);
+    h->arrived_us = j->arrived_us;
     h->company = company_of(f, j);
 }
 
@@ -645,7 +624,7 @@ static bool goes_before(const head *x, const head *y)
     if (x->near && x->deadline_us != y->deadline_us) return x->deadline_us < y->deadline_us;
     if (x->rank != y->rank) return x->rank < y->rank;
     if (x->served != y->served) return x->served < y->served;
-    if (x->turn != y->turn) return x->turn < y->turn;
+    if (x->arrived_us != y->arrived_us) return x->arrived_us < y->arrived_us;
     return x->ticket < y->ticket;
 }
 
@@ -727,8 +706,7 @@ static bool may_be_named(const fair *f, const job *j, int64_t now_us, int asked)
     if (!is_cold(f, j)) return !is_closed(f, j, now_us);
     if (is_blocked(f, j)) return true;
     if (is_closed(f, j, now_us)) return false;
-    return f->n_blocked + asked < DEMANDS && !waits_for_company(f, j, now_us) &&
-           !comes_too_late(f, j, now_us);
+    return f->n_blocked + asked < DEMANDS && !waits_for_company(f, j, now_us);
 }
 
 /* The first from `i` on that may be named, at most WINDOW further on; NONE: nobody. */

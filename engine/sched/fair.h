@@ -15,7 +15,7 @@
  *     6. rank: the more urgent class.  A prompt that cannot meet its target anyway counts as one
  *        class lower (FastServe's skip-join).
  *     7. served: the tenant that was served least.
- *     8. turn: arrival, where an adapter in use counts as some milliseconds.
+ *     8. arrival.
  *
  * Nobody starves, by rule 1: once a head is aged, no free seat is given to anybody but heads that
  * are older, of which there is one for each other flow, and those that come back pre-empted.  These
@@ -26,8 +26,7 @@
  * Who is not named at all, whatever the rules say (may_be_named()):
  *     - who waits for its adapter lets others of its flow pass (Chameleon's bypass).  Few adapters
  *       are asked for at once;
- *     - while adapters wait for room, who has time to spare waits for company, and nothing is
- *       loaded that would come after its request's deadline;
+ *     - while adapters wait for room, who has time to spare waits for company;
  *     - if that lasts, adapters that are long in use take nobody new, until what was asked for is
  *       there (LoRAX's cycle time).
  *
@@ -50,7 +49,6 @@ enum {
     FAIR_TENANTS = PROMISE_TENANTS, /* counters; the least served is forgotten first */
     FAIR_PICKS = 64,                /* the most that one pick names */
     FAIR_OUTPUT_PRICE = 2,          /* an output token costs as much as two prompt tokens (VTC) */
-    FAIR_LOCALITY_US = 20000,       /* what an adapter in use is worth */
 };
 
 typedef struct fair_class {

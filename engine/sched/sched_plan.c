@@ -366,9 +366,9 @@ static bool admit(sched *sc, int i, int64_t now)
     return true;
 }
 
-/* How many of n rows fit into the step's time.  Decode rows always do, but in the background, and so
- * does the least chunk of the first prompt.  Nobody is given a seat for less: it would be held, and
- * hardly used. */
+/* How many of n rows fit into the step's time.  Decode rows always do, but in the background, and
+ * so does the least chunk of the first prompt.  Nobody is given a seat for less: it would be held,
+ * and hardly used. */
 static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us)) return n;

@@ -383,7 +383,8 @@ START_TEST(test_wgmma)
 }
 END_TEST
 
-/* ---- launches that begin early ---------------------------------------------------------------- */
+/* ---- launches that begin early ----------------------------------------------------------------
+ * */
 
 enum early_plant {
     WELL,

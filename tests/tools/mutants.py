@@ -327,18 +327,12 @@ _rule("fair.skip-join", "engine/sched/fair.c",
 _rule("fair.few-demands", "engine/sched/fair.c",
       "return f->n_blocked + asked < DEMANDS &&", "return f->n_blocked + asked < 1000 * DEMANDS &&",
       "engine.test_fair", "only a few adapters are asked for at once")
-_rule("fair.comes-too-late", "engine/sched/fair.c",
-      "(double)left < futile * f->fetch_us", "(double)left < 0 * futile * f->fetch_us",
-      "engine.test_fair", "no room is taken for an adapter that comes after the deadline")
 _rule("fair.company", "engine/sched/fair.c",
       "if (!f->scarce) return 0;", "if (f) return 0;",
       "engine.test_fair", "where room is short, brief answers go first")
 _rule("fair.waits-for-company", "engine/sched/fair.c",
       "return f->scarce && (double)(now_us - j->arrived_us) < spare;", "return f->scarce && spare < -1e18 * (double)now_us;",
       "engine.test_fair", "where room is short, who has time waits for company")
-_rule("fair.locality", "engine/sched/fair.c",
-      "(used ? FAIR_LOCALITY_US : 0)", "(used ? 0 : 0)",
-      "engine.test_fair", "among equals an adapter in use goes first")
 _rule("fair.ghosts", "engine/sched/fair.c",
       "if (!blocked) add_ghost(f, j);", "if (!blocked && want < 0) add_ghost(f, j);",
       "engine.test_fair", "one pick shares between tenants as many picks would")

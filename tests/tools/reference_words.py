@@ -172,7 +172,6 @@ FAIR, POLICY, COST, LENGTHS, PROMISE, AHEAD, PACE = (
 TUNING_TABLES = [
     ("fair: who is next", [
         ("engine/sched/fair.h", "FAIR_OUTPUT_PRICE", "", "An output token costs a tenant as much as so many prompt tokens (VTC)"),
-        ("engine/sched/fair.h", "FAIR_LOCALITY_US", "us", "An adapter in use saves a load: its requests count as having come so much earlier"),
         (FAIR, "QUANTUM_JOBS", "", "A tenant's round, in requests of mean cost: so far may one be ahead of another"),
         (FAIR, "CLASS_QUANTUM_JOBS", "", "A class's round: so much of the urgent classes before the lowest has its share"),
         (FAIR, "DEMANDS", "", "Adapters asked for at once while others wait for room: the order is the scheduler's"),
@@ -182,10 +181,7 @@ TUNING_TABLES = [
         (FAIR, "CLOSE_AFTER_US", "us", "An adapter that was asked for longer ago makes others give way"),
         (FAIR, "REST_US", "us", "An adapter that gave way is not taken up again for so long"),
         (FAIR, "CLOSED_SHARE", "", "At most every so many-th adapter in use takes nobody new"),
-        (FAIR, "COMPANY_MAX", "", "Company beyond this gives no more advantage"),
-        (FAIR, "BRIEF", "tokens", "Answers shorter than this hold an adapter's room about equally long"),
         (FAIR, "patience", "", "Share of its target that a request waits for company, where room is short"),
-        (FAIR, "futile", "", "With less time left than so many loads, a load is in vain"),
         ("engine/sched", "policy_hurry hurry", "", "The last share of the target, in which a deadline is near"),
         (FAIR, "least_memory_us", "us", "So long a flow's share of the device is remembered at least"),
         (FAIR, "prior_jobs", "", "Weight of \"an equal share\" where a flow was hardly seen, in requests of mean cost"),
@@ -193,6 +189,8 @@ TUNING_TABLES = [
     ("policy: what a step holds", [
         (POLICY, "gentle", "", "Share by which prompts stretch the streams' step while no first token needs more"),
         (POLICY, "haste", "", "Where deadlines need more, so many times what they need: later arrivals will ask, too"),
+        (POLICY, "brief", "", "So much longer a step may be for all of a short new prompt, whose first token need not wait for a second one"),
+        (POLICY, "BRIEF_ROWS", "rows", "How short such a prompt is"),
         (POLICY, "reserve", "", "Share of its target that a first token should leave over"),
         (POLICY, "thrift", "", "Share of the time until a stream's next token that a step may take"),
         (POLICY, "GAP", "targets", "A stream's next token is due by then, however far ahead it is"),

@@ -4,8 +4,8 @@
  *     K [CU_PAGE_TOKENS][head_dim]
  *     V [CU_PAGE_TOKENS][v_dim]
  * of f32, bf16 or f16, so that one head's part of a page is one contiguous piece.  Pages stand
- * `stride` bytes apart, in any order; rows of two-byte values begin on 16 bytes where both sizes are
- * multiples of 8 (asked by the tensor-core path).
+ * `stride` bytes apart, in any order; rows of two-byte values begin on 16 bytes where both sizes
+ * are multiples of 8 (asked by the tensor-core path).
  */
 #ifndef ENGINE_CUDA_ROWS_KV_H
 #define ENGINE_CUDA_ROWS_KV_H

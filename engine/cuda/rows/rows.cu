@@ -179,8 +179,8 @@ __device__ static __forceinline__ void store_4_bf16(uint16_t *row, const float *
     }
 }
 
-/* One row of four values at a time; grid: rows.  WHOLE: rows begin on 16 bytes and a thread has up to
- * FOURS fours, which it keeps; else it reads again what it read (or wrote) itself: no barrier
+/* One row of four values at a time; grid: rows.  WHOLE: rows begin on 16 bytes and a thread has up
+ * to FOURS fours, which it keeps; else it reads again what it read (or wrote) itself: no barrier
  * needed. */
 template <bool WHOLE>
 __global__ __launch_bounds__(NORM_THREADS) void rms_norm_kernel(cu_rms_norm_args a)

@@ -300,17 +300,6 @@ START_TEST(few_adapters_are_asked_for_at_once)
 }
 END_TEST
 
-START_TEST(among_equals_an_adapter_in_use_goes_first)
-{
-    fair_seat(f, enter_with(9, 7, 0), 0);
-    int cold = enter_with(1, 8, 1000), warm = enter_with(2, 7, 1000 + FAIR_LOCALITY_US - 1);
-    ck_assert_int_eq(first(30000), warm);
-    fair_leave(f, warm, 30000);
-    (void)enter_with(2, 7, 1000 + FAIR_LOCALITY_US + 1); /* that much it is worth, and no more */
-    ck_assert_int_eq(first(30000), cold);
-}
-END_TEST
-
 START_TEST(an_adapter_long_in_use_takes_nobody_new_while_another_starves)
 {
     int hot = enter_with(1, 7, 0);
@@ -398,36 +387,6 @@ START_TEST(where_adapters_lack_room_short_answers_go_first)
 }
 END_TEST
 
-START_TEST(no_room_is_asked_for_an_adapter_that_would_come_too_late)
-{
-    int64_t now = 0;
-    for (int i = 0; i < 100; i++) { /* each came after a second */
-        int t = enter_with(50, 50, now);
-        fair_block(f, t, now);
-        now += SECOND;
-        serve(t, now);
-    }
-    int stuck = make_scarce(now);
-    now += SECOND / 5;
-    /* It has waited for company as long as it may. */
-    int soon = enter_cold(1, 0, 50, now - 460000, now + 40000),
-        later = enter_cold(2, 0, 50, now - SECOND, 0);
-    int n = fair_pick(f, now, 9, picks), seen = 0;
-    for (int i = 0; i < n; i++) {
-        ck_assert_int_ne(picks[i], soon);
-        seen += picks[i] == stuck || picks[i] == later;
-    }
-    ck_assert_int_eq(seen, 2);
-    /* Once it is missed there is time enough. */
-    n = fair_pick(f, now + SECOND / 2 + 1, 9, picks);
-    seen = 0;
-    for (int i = 0; i < n; i++) seen += picks[i] == soon;
-    ck_assert_int_eq(seen, 1);
-}
-END_TEST
-
-/* Where room is short, who has time does not ask for an adapter that nobody uses,
- * until most of it is gone. */
 START_TEST(who_has_time_waits_for_company)
 {
     int stuck = make_scarce(0), patient = enter_cold(1, 2, 50, 0, 0);
@@ -508,7 +467,6 @@ int main(void)
     tcase_add_test(tc, nobody_comes_back_with_old_credit);
     tcase_add_test(tc, no_class_comes_back_with_old_credit);
     tcase_add_test(tc, few_adapters_are_asked_for_at_once);
-    tcase_add_test(tc, among_equals_an_adapter_in_use_goes_first);
     tcase_add_test(tc, who_has_time_waits_for_company);
     tcase_add_test(tc, weights_of_tenants_and_classes_divide_what_is_served);
     tcase_add_test(tc, other_weights_count_from_then_on);
@@ -517,7 +475,6 @@ int main(void)
     tcase_add_test(tc, a_tenants_own_target_is_what_its_requests_are_held_to);
     tcase_add_test(tc, a_head_that_waits_too_long_goes_before_all);
     tcase_add_test(tc, where_adapters_lack_room_short_answers_go_first);
-    tcase_add_test(tc, no_room_is_asked_for_an_adapter_that_would_come_too_late);
     tcase_add_test(tc, pre_emption_does_not_begin_the_ageing_anew);
     tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
     tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);

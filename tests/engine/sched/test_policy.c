@@ -188,7 +188,8 @@ START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
 }
 END_TEST
 
-/* 8 streams, whose step takes 2 ms; one that is new, of 64 tokens: 1 ms, more than a gentle share. */
+/* 8 streams, whose step takes 2 ms; one that is new, of 64 tokens: 1 ms, more than a gentle
+ * share. */
 START_TEST(a_short_prompt_goes_whole)
 {
     cost_model c = known_costs();
