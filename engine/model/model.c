@@ -652,12 +652,8 @@ static void forward(model *m, kv_pool *kv, const step *s)
     forward_embed(m, s);
     if (c->embed_scale != 1)
         be_scale(m->be, m->x, c->embed_scale, (size_t)s->n_rows * (size_t)c->dim);
-    m->given_up = false;
-    for (int i = 0; i < c->n_layer && !m->given_up; i++) {
-        m->given_up = i > 0 && m->urgent && atomic_load(m->urgent);
-        if (!m->given_up) forward_layer(m, kv, s, i);
-    }
-    if (s->n_logit && !m->given_up) forward_logits(m, s);
+    for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);
+    if (s->n_logit) forward_logits(m, s);
 }
 
 err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e)
@@ -681,20 +677,11 @@ err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e)
 
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e)
 {
-    return model_forward_unless(m, kv, s, NULL, logits_out, e);
-}
-
-err_code model_forward_unless(model *m, kv_pool *kv, const step *s, const atomic_bool *urgent,
-                              const float **logits_out, err *e)
-{
-    m->urgent = urgent;
     err_code rc = model_enqueue(m, kv, s, e);
-    m->urgent = NULL;
     if (rc) return rc;
-    *logits_out = m->given_up ? NULL : m->logits;
-    if (!m->given_up)
-        be_logits_fetch(m->be, m->logits, s->n_logit,
-                        s->logit_stride ? s->logit_stride : m->cfg.n_vocab);
+    be_logits_fetch(m->be, m->logits, s->n_logit,
+                    s->logit_stride ? s->logit_stride : m->cfg.n_vocab);
+    *logits_out = m->logits;
     return be_sync(m->be, e); /* errors are sticky: this is the only check */
 }
 

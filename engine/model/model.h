@@ -11,7 +11,6 @@
 #ifndef ENGINE_MODEL_MODEL_H
 #define ENGINE_MODEL_MODEL_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -233,11 +232,6 @@ bool model_embed_values(const model *m, int from, int to, dtype type, void *out)
  * host-readable, valid until the next call.  The scheduler guarantees pages and bounds.
  * ERR_DEVICE when the backend failed. */
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e);
-/* The same, but given up between two layers once *urgent is set (NULL: never): *logits_out is NULL
- * then, and what its rows left in their pages counts for nothing.  For backends whose operations
- * are over when they return. */
-err_code model_forward_unless(model *m, kv_pool *kv, const step *s, const atomic_bool *urgent,
-                              const float **logits_out, err *e);
 
 /* Behind a pass and its sampling (or their enqueueing), before the next one: the hidden states of n
  * rows of the step from row0 on, all of one view (NULL: the base's), behind the last norm, to the

@@ -43,8 +43,6 @@ struct model {
     uint64_t packed_floor_bytes;
     weights_form weights;
     int max_rows, max_logits;
-    bool given_up;                                /* the latest step, between two layers */
-    const atomic_bool *urgent;                    /* of the step that runs, or NULL */
     int max_context, stream_sinks, stream_window; /* of model_options */
     int *window;                                  /* [n_layer] where layers differ, else NULL */
     dtype kv_type;

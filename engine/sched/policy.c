@@ -38,7 +38,7 @@ static const double thrift = 0.9;
 static const double stride = 1.5;
 
 /* Of the tightest target for a first token, what a step with rows of the background may take. */
-static const double unnoticed = 0.02;
+static const double unnoticed = 0.008;
 
 /* So long the prompts' share of the time is remembered. */
 static const double memory_us = 5e6;

@@ -63,7 +63,6 @@ void sched_take_inbox(sched *sc)
     if (sc->adjusted) take_classes(sc);
     request *rq = sc->inbox_head;
     sc->inbox_head = sc->inbox_tail = NULL;
-    atomic_store(&sc->urgent, false);
     lock_release(&sc->mu);
     while (rq) {
         request *next = rq->next;
@@ -687,7 +686,6 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         else
             sc->inbox_head = rq;
         sc->inbox_tail = rq;
-        if (!rq->background) atomic_store(&sc->urgent, true);
         cond_signal(&sc->work);
     }
     lock_release(&sc->mu);

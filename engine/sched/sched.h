@@ -94,8 +94,7 @@ typedef struct sched_stats {
     int n_running, n_waiting;
     int n_pages, n_pages_used, n_pages_cached; /* of the arena's chunks; adapters have some too */
     uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens;
-    uint64_t n_out;      /* times that a stream sat out a step (policy_trim()) */
-    uint64_t n_given_up; /* steps with rows of the background, as a first token was waited for */
+    uint64_t n_out; /* times that a stream sat out a step (policy_trim()) */
     uint64_t n_prompt_tokens,
         n_output_tokens; /* as tenants are charged: recomputing adds nothing */
     uint64_t n_looked_up_tokens,

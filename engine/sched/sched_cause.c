@@ -90,12 +90,6 @@ void sched_cause_step(sched *sc, const flight *f, int64_t took_us)
     }
 }
 
-void sched_cause_given_up(sched *sc, int64_t began_us, int64_t now)
-{
-    sc->sums.us[MISS_DECODE_STEPS] += now - began_us;
-    sc->looked_us = now;
-}
-
 /* ---------------------------------------------------------------------- requests -- */
 
 void sched_cause_loads(const sched *sc, int64_t us[2])

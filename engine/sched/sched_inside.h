@@ -63,9 +63,8 @@ typedef struct held {
  * brought is counted in its requests from its enqueueing on (n_computed, n_ahead), so that the
  * next one can be planned on top of it. */
 typedef struct flight {
-    bool up;       /* enqueued, and its results have not been taken */
-    bool given_up; /* it was never enqueued as a whole: nothing of it counts */
-    bool ahead;    /* enqueued while another was in flight */
+    bool up;    /* enqueued, and its results have not been taken */
+    bool ahead; /* enqueued while another was in flight */
     int n_seq, n_draw, mark;
     request **owner;      /* [max_seqs]; NULL: has ended since, its row is discarded */
     int *chunk;           /* [max_seqs] */
@@ -123,7 +122,6 @@ struct sched {
     double surprise[SLO_CLASS_MAX][2];
     sched_stats stats; /* guarded by mu */
     _Atomic int64_t heartbeat_us;
-    atomic_bool urgent; /* somebody has come who is not in the background: the inbox holds him */
     telemetry *tele;
     cause_sums sums_shown; /* guarded by mu */
 
@@ -368,8 +366,6 @@ void sched_cause_planned(sched *sc, int64_t now);
 double sched_cause_own_us(const sched *sc, const request *rq, int n);
 /* A step took so long. */
 void sched_cause_step(sched *sc, const flight *f, int64_t took_us);
-/* One was given up: the time is that of those who had rows in it. */
-void sched_cause_given_up(sched *sc, int64_t began_us, int64_t now);
 /* All waited for that, from `began_us` until now. */
 void sched_cause_lost(sched *sc, miss_cause why, int64_t began_us, int64_t now);
 /* It has its seat, and `kept` positions; KV up to `end`; gives its seat up; has its first token;

@@ -114,21 +114,9 @@ static void sample_some(void *arg, int i)
     }
 }
 
-/* Has the step rows of the background, and nothing that it cannot be given up for?  A draft model
- * goes on from what becomes of its guesses. */
-static bool may_be_given_up(const sched *sc)
-{
-    bool background = false;
-    for (int s = 0; s < sc->step.n_seq; s++) background |= sc->row_owner[s]->background;
-    return background && !sc->drafting;
-}
-
 static err_code on_host(sched *sc, err *e)
 {
-    const atomic_bool *urgent = may_be_given_up(sc) ? &sc->urgent : NULL;
-    err_code rc = model_forward_unless(sc->m, sc->kv, &sc->step, urgent, &sc->logits, e);
-    sc->now->given_up = !rc && !sc->logits;
-    if (sc->now->given_up) return ERR_NONE;
+    err_code rc = model_forward(sc->m, sc->kv, &sc->step, &sc->logits, e);
     if (!rc) rc = sched_pool_step(sc, e);
     sc->now->computed_us = clock_now_us();
     if (!rc && sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
@@ -223,7 +211,6 @@ err_code sched_launch(sched *sc, err *e)
     assert(!f->up && sc->step.n_seq > 0 && sc->step.n_seq <= sc->cfg.max_seqs);
     f->n_seq = sc->step.n_seq;
     f->n_draw = 0;
-    f->given_up = false;
     memset(f->broken, 0, (size_t)f->n_seq * sizeof(*f->broken));
     memset(f->late, 0, (size_t)f->n_seq * sizeof(*f->late));
     memset(f->n_got, 0, (size_t)f->n_seq * sizeof(*f->n_got));

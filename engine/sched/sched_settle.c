@@ -354,13 +354,6 @@ void sched_run_step(sched *sc, int64_t seen_us)
         sched_restart(sc, &e);
         return;
     }
-    if (f->given_up) { /* who came is planned for, and its rows come again */
-        sched_cause_given_up(sc, f->planned_us, clock_now_us());
-        lock_take(&sc->mu);
-        sc->stats.n_given_up++;
-        lock_release(&sc->mu);
-        return;
-    }
     sched_take_off(sc);
     if (before && !land(sc, before)) return;
     if (!sched_may_fly(sc, f)) (void)land(sc, f);

@@ -44,9 +44,6 @@ static void put_engine(prom *p, const metrics_view *v, int64_t max_queued)
     prom_counter(p, "lorad_step_rows_total", "Rows of all steps", t->n_rows);
     prom_counter(p, "lorad_engine_streams_out_total",
                  "Times that a stream sat out a step, for others were due", t->n_out);
-    prom_counter(p, "lorad_engine_steps_given_up_total",
-                 "Steps with lines of batches that ended early, as a first token was waited for",
-                 t->n_given_up);
     prom_family(p, "lorad_speculated_tokens_total", "counter",
                 "Tokens that were guessed and computed beside others, by whether they came, and "
                 "what guessed them");

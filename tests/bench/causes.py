@@ -70,10 +70,11 @@ class Scene:
         assert r.status == 200, said
         return r.headers["x-request-id"]
 
-    def ask_all(self, many):
-        """At once; their connections are there already, or the first ones' steps stand back behind the others' handshakes."""
+    def ask_all(self, many, ahead=False):
+        """At once; with their connections made `ahead`, or else the first ones' steps stand back behind the others' handshakes."""
+        lines = [self.line() if ahead else None for _ in many]
         with concurrent.futures.ThreadPoolExecutor(len(many)) as pool:
-            return [f.result() for f in [pool.submit(self.ask, *one, line=line) for one, line in zip(many, [self.line() for _ in many])]]
+            return [f.result() for f in [pool.submit(self.ask, *one, line=line) for one, line in zip(many, lines)]]
 
     def evict(self, names):
         for name in names:
@@ -112,7 +113,9 @@ class Scene:
 
 def burst(model):
     with Scene(model, {"engine.max_seqs": 4}) as s:
-        return s.judge(lambda: [s.ask("base", 8) for _ in range(4)], lambda: s.ask_all([("base", 8)] * 40), "queue", "decode_steps")
+        def fault():
+            return s.ask_all([("base", 8)] * 40, ahead=True)
+        return s.judge(lambda: [s.ask("base", 8) for _ in range(4)], fault, "queue", "decode_steps")
 
 
 def slow_disk(model):

@@ -248,12 +248,6 @@ _rule("batches.no-long-step", "engine/sched/policy.c",
 _rule("batches.turns", "engine/sched/policy.c",
       "return dx ? by_due(&rq[x->request], &rq[y->request], tie) : tie;", "return tie;",
       "engine.test_policy", "lines of batches have their rows by turns")
-_rule("batches.given-up", "engine/sched/sched.c",
-      "if (!rq->background) atomic_store(&sc->urgent, true);", "",
-      "engine.test_sched", "a step of batches ends early for a first token")
-_rule("batches.given-up-counts-for-nothing", "engine/sched/sched_settle.c",
-      "if (f->given_up) {", "if (f->given_up && f->n_seq < 0) {",
-      "engine.test_sched", "what was given up is computed again")
 _rule("multipart.across-pieces", "gateway/http/multipart.c",
       "rc = give(m, m->mark, was, e);", "(void)was;",
       "gateway.test_multipart", "what only looked like a boundary is data")

@@ -279,21 +279,6 @@ err_code model_forward(model *m, kv_pool *pool, const step *st, const float **ou
     return compute(m, pool, st, e);
 }
 
-/* Behind the gate, as between layers; nobody may read then what it has left in its pages. */
-err_code model_forward_unless(model *m, kv_pool *pool, const step *st, const atomic_bool *urgent,
-                              const float **out, err *e)
-{
-    err_code rc = model_forward(m, pool, st, out, e);
-    if (rc || !urgent || !atomic_load(urgent)) return rc;
-    *out = NULL;
-    for (int i = 0; i < st->n_seq; i++) {
-        const step_seq *s = &st->seq[i];
-        for (int k = 0; k < s->n_rows; k++)
-            cell_at((fake_kv *)pool, s, s->pos0 + k)->token = POISON;
-    }
-    return ERR_NONE;
-}
-
 /* What the positions up to `pos` say; h as answer_row() has it. */
 static void state_of_hash(uint64_t h, float out[STATE])
 {

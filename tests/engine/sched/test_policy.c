@@ -70,10 +70,10 @@ END_TEST
 
 START_TEST(the_background_makes_no_step_long)
 {
-    ck_assert_double_eq_tol(policy_background_us(0, INFINITY, SECOND), 0.02 * SECOND, 1e-6);
+    ck_assert_double_eq_tol(policy_background_us(0, INFINITY, SECOND), 0.008 * SECOND, 1e-6);
     ck_assert_double_eq_tol(policy_background_us(0.05 * SECOND, INFINITY, SECOND), 0.05 * SECOND,
                             1e-6);
-    ck_assert_double_eq_tol(policy_background_us(10, 0.01 * SECOND, SECOND), 0.01 * SECOND, 1e-6);
+    ck_assert_double_eq_tol(policy_background_us(10, 0.005 * SECOND, SECOND), 0.005 * SECOND, 1e-6);
     ck_assert_double_eq_tol(policy_background_us(10, -5, SECOND), 10, 1e-6);
 }
 END_TEST

@@ -129,38 +129,6 @@ START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
 }
 END_TEST
 
-/* Who comes while it stands at the gate has the next one; what it had computed comes again. */
-START_TEST(a_step_of_the_background_is_given_up_for_a_first_token)
-{
-    setting st = {.max_rows = 16, .max_seqs = 4, .n_pages = 100};
-    rig *r = start(&st);
-    client *low = make(1, 8, 6), *high = make(50, 12, 4), *more = make(60, 12, 4);
-    low->rq.slo_class = more->rq.slo_class = 2;
-    low->rq.background = more->rq.background = true;
-    gate(r, true, 1);
-    submit(r, low);
-    await_step(r, 2);
-    submit(r, more); /* no reason: it is in the background itself */
-    gate(r, true, 1);
-    await_step(r, 3);
-    ck_assert_int_eq(atomic_load(&low->rq.n_pushed), 2);
-    submit(r, high);
-    gate(r, true, 1);
-    await_step(r, 4);
-    ck_assert_int_eq(atomic_load(&low->rq.n_pushed), 2);
-    ck_assert_int_eq(r->m.last->n_seq, 1);
-    ck_assert_int_eq(r->m.last->n_rows, 12);
-    gate(r, false, 0);
-    finish_well(high);
-    finish_well(low);
-    finish_well(more);
-    drop(low);
-    drop(high);
-    drop(more);
-    ck_assert_uint_eq(stop(r).n_given_up, 1);
-}
-END_TEST
-
 /* A prompt that takes three steps has them to itself, and then all go on. */
 START_TEST(the_background_has_no_row_beside_an_awaited_first_token)
 {
@@ -1041,7 +1009,6 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_loop_test(tc, streams_that_sit_out_steps_give_the_same_tokens, 0, 3);
     tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
     tcase_add_test(tc, the_background_has_no_row_beside_an_awaited_first_token);
-    if (!before) tcase_add_test(tc, a_step_of_the_background_is_given_up_for_a_first_token);
     tcase_add_loop_test(tc, a_preempted_request_goes_on_in_the_cheaper_way, 0, 4);
     tcase_add_loop_test(tc, a_cost_model_that_lies_stops_nobody, 0, 2);
     tcase_add_test(tc, a_swapped_request_can_be_cancelled);
