@@ -20,7 +20,7 @@ enum {
 static const double gentle = 0.3;
 
 /* A short prompt goes whole, where a step of decode rows takes so much longer by it at most.  Each
- * of its pieces would read its adapter anew, and the streams beside it would wait for all of them. */
+ * of its pieces would read its adapter anew, and the streams beside it would wait for them. */
 static const double brief = 1;
 
 /* More than that they get in proportion to what their deadlines ask, and so much of it: later
