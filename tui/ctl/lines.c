@@ -94,6 +94,7 @@ lines_what lines_next(lines *l, const char **text)
     HistEvent ev;
     int n = 0;
     l->dropped = false;
+    (void)el_set(l->edit, EL_PREP_TERM, 1); /* or a ^D right behind the prompt is the terminal's */
     const char *typed = el_gets(l->edit, &n);
     if (l->dropped) el_reset(l->edit);
     if (l->dropped) return LINES_DROPPED;
