@@ -12,16 +12,11 @@ enum {
     /* ... and where streams miss their targets even without it: also, a model is corrected by what
      * it sees. */
     LEAST_LOOSE = 16,
-    BRIEF_ROWS = 64, /* of a short prompt, at most */
-    GAP = 16,        /* targets that a stream's next token may be away, however far ahead it is */
+    GAP = 16, /* targets that a stream's next token may be away, however far ahead it is */
 };
 
 /* What prompts may add to a step of decode rows, as long as no first token needs more. */
 static const double gentle = 0.3;
-
-/* A short prompt goes whole, where a step of decode rows takes so much longer by it at most.  Each
- * of its pieces would read its adapter anew, and the streams beside it would wait for them. */
-static const double brief = 1;
 
 /* More than that they get in proportion to what their deadlines ask, and so much of it: later
  * arrivals ask too. */
@@ -466,19 +461,6 @@ policy_seat policy_seats(const policy_request *rq, int n, int i, const policy_li
     return sum > room ? SEAT_THINS : SEAT_FITS;
 }
 
-/* What the step takes with all of the first prompt, if that is new and short; 0: it is not, or a
- * stream would lose its pace. */
-static double brief_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                       const cost_model *cost, const cost_work *streams, double most_us)
-{
-    int i = (int)streams->decode;
-    const policy_request *r = i < n_plan ? &rq[plan[i].request] : NULL;
-    if (!r || r->running || r->background || r->left > BRIEF_ROWS) return 0;
-    cost_work w = cost_with_chunk(streams, r->left, r->context, r->rank);
-    double us = cost_predict(cost, &w), rounding = 1 + 1e-9;
-    return us <= fmin(most_us, cost_predict(cost, streams) * (1 + brief)) ? us * rounding : 0;
-}
-
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
                         const cost_model *cost, int64_t now_us, double step_us, int *least)
 {
@@ -501,9 +483,8 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
     double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept);
     if (kept || step_us > 0 || slack > base) *least = LEAST_KEPT;
     if (step_us <= 0 && slack <= base) return pace; /* the target is missed without any prompt */
-    double most = step_us > 0 ? step_us : allowed;
-    pace = fmax(pace, brief_us(rq, plan, n_plan, cost, &w, fmin(most, slack)));
     if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);
+    double most = step_us > 0 ? step_us : allowed;
     return fmax(pace, fmin(most, base * (1 + haste * needed)));
 }
 

@@ -12,8 +12,7 @@
  * much that not all can run in each; policy_seats() says whether one more would cost them their
  * pace.  policy_budget_us() says how long the step may take: prompts are cut so that the streams
  * beside them keep their pace (Sarathi-Serve), and more so than their targets ask: a step is
- * stretched by a third, by all of a short new prompt, or by what the deadlines of the prompts ask,
- * whichever is more.
+ * stretched by a third, or by what the deadlines of the prompts ask, whichever is more.
  *
  * Threads: any thread.
  */

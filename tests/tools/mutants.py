@@ -1117,13 +1117,6 @@ _rule("cuda.chunked-windows", "engine/cuda/attend.cu",
 _rule("cuda.part-norms", "engine/cuda/linear.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")
-_rule("policy.short-prompt-whole", "engine/sched/policy.c",
-      "    pace = fmax(pace, brief_us(rq, plan, n_plan, cost, &w, fmin(most, slack)));\n",
-      "    (void)brief_us;\n",
-      "engine.test_policy", "a short new prompt is not cut into pieces")
-_rule("policy.rest-is-not-short", "engine/sched/policy.c",
-      "if (!r || r->running || r->background", "if (!r || r->background",
-      "engine.test_policy", "the rest of a long prompt keeps the streams' pace")
 _rule("hurry.rest", "engine/program/hurry.c",
       "now_us < atomic_load(&rest_us) || ", "",
       "base.test_hurry", "nobody hurries for a while after one who did")

@@ -189,8 +189,6 @@ TUNING_TABLES = [
     ("policy: what a step holds", [
         (POLICY, "gentle", "", "Share by which prompts stretch the streams' step while no first token needs more"),
         (POLICY, "haste", "", "Where deadlines need more, so many times what they need: later arrivals will ask, too"),
-        (POLICY, "brief", "", "So much longer a step may be for all of a short new prompt, whose first token need not wait for a second one"),
-        (POLICY, "BRIEF_ROWS", "rows", "How short such a prompt is"),
         (POLICY, "reserve", "", "Share of its target that a first token should leave over"),
         (POLICY, "thrift", "", "Share of the time until a stream's next token that a step may take"),
         (POLICY, "GAP", "targets", "A stream's next token is due by then, however far ahead it is"),

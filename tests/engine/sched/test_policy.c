@@ -188,34 +188,6 @@ START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
 }
 END_TEST
 
-/* 8 streams, whose step takes 2 ms; one that is new, of 64 tokens: 1 ms, more than a gentle
- * share. */
-START_TEST(a_short_prompt_goes_whole)
-{
-    cost_model c = known_costs();
-    policy_request rq[9];
-    for (int i = 0; i < 8; i++) {
-        rq[i] = decoding(1, i);
-        rq[i].due_us = SECOND;
-        rq[i].tpot_us = 100000;
-    }
-    rq[8] = waiting(1, 0);
-    rq[8].left = 64;
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 3000, 1e-3);
-    rq[8].left = 65; /* not short */
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2600, 1e-3);
-    rq[8].left = 64;
-    rq[8].running = true; /* the rest of a long one */
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2600, 1e-3);
-    rq[8].running = false;
-    c.theta[1] = 2001; /* more than the streams take themselves */
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2600, 1e-3);
-    c.theta[1] = 1000;
-    for (int i = 0; i < 8; i++) rq[i].due_us = 202900; /* they have less time than that */
-    ck_assert_double_le(budget(rq, 9, &c, 200000), 2900);
-}
-END_TEST
-
 /* 8 streams: their step takes 2 ms, so prompts may make it 2.6 ms. */
 START_TEST(streams_keep_their_pace_while_no_first_token_needs_more)
 {
@@ -569,7 +541,6 @@ int main(void)
     tcase_add_test(tc, the_victim_is_of_the_lowest_class_and_arrived_last);
     tcase_add_test(tc, no_two_ever_preempt_each_other_in_turn);
     tcase_add_test(tc, nothing_bounds_a_step_without_streams_or_knowledge);
-    tcase_add_test(tc, a_short_prompt_goes_whole);
     tcase_add_test(tc, streams_keep_their_pace_while_no_first_token_needs_more);
     tcase_add_test(tc, the_share_of_prompts_grows_with_what_they_need);
     tcase_add_test(tc, a_target_bounds_the_pace_unless_streams_alone_miss_it);
