@@ -53,28 +53,13 @@ enum { CASES_RUN = N_CASE };
 #endif
 /* Of fixtures/families. */
 #ifdef CONFORM_CUDA
-static const char *const families[] = {"gemma2",
-                                       "gemma2-bf16",
-                                       "gemma3",
-                                       "phi3",
-                                       "granite",
-                                       "smollm3",
-                                       "qwen3-mixed",
-                                       "glm4",
-                                       "olmo3",
-                                       "cohere2",
-                                       "starcoder2",
-                                       "gpt-oss-odd",
-                                       "olmoe",
-                                       "granitemoe",
-                                       "qwen2-moe",
-                                       "qwen3-moe-stacked",
-                                       "olmo2",
-                                       "llama4-128e",
-                                       "deepseek-v2",
-                                       "deepseek-v2-lite",
-                                       "deepseek-v3",
-                                       "deepseek-v3-halves"};
+static const char *const families[] = {
+    "gemma2",      "gemma2-bf16",       "gemma3",      "phi3",
+    "granite",     "smollm3",           "qwen3-mixed", "glm4",
+    "olmo3",       "cohere2",           "starcoder2",  "gpt-oss-odd",
+    "olmoe",       "granitemoe",        "qwen2-moe",   "qwen3-moe-stacked",
+    "olmo2",       "llama4-128e",       "deepseek-v2", "deepseek-v2-lite",
+    "deepseek-v3", "deepseek-v3-halves"};
 static const double FAMILY_BOUND = 1e-2; /* F16: activations are rounded there */
 #else
 static const double FAMILY_BOUND = 1e-4;
