@@ -131,7 +131,7 @@ def main(model, seconds=10, rounds=12):
             c.join()
             lone.append(c.end - begun)
         rate = LOAD / statistics.median(lone)
-        file = upload(server, key, 50000)
+        file = upload(server, key, 100000)
         all_rounds = [one_round(server, key, file, seconds, rate, i) for i in range(rounds)]
         groups = [all_rounds[i:i + GROUP] for i in range(0, rounds - rounds % GROUP, GROUP)] or [all_rounds]
         out = {"rate": rate, "lone_s": statistics.median(lone), "n": sum(len(r["alone"]) for r in all_rounds), "groups": [
