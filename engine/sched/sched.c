@@ -227,7 +227,7 @@ static void publish_counts(sched *sc)
 static bool wait_for_work(sched *sc, bool idle)
 {
     lock_take(&sc->mu);
-    while (!sc->inbox_head && !sc->stop && idle) {
+    while (!sc->inbox_head && !sc->jobs && !sc->stop && idle) {
         if (sc->n_inside == 0) sc->looked_us = 0; /* nobody loses anything */
         /* With requests that could not run (an adapter, pages or a mask on
          * its way) look again soon. */
@@ -268,6 +268,7 @@ static void *engine_thread(void *arg)
             (void)be_sync(sc->be, &e);
             sched_restart(sc, &e);
         }
+        sched_do_job(sc);
         if (sched_should_land(sc)) sched_land(sc);
         sched_plan_step(sc, now);
         if (sc->must_land) {
@@ -285,6 +286,7 @@ static void *engine_thread(void *arg)
     sched_land(sc);
     sched_take_inbox(sc);
     sched_finish_all(sc, FINISH_CANCELLED, NULL);
+    sched_end_jobs(sc);
     return NULL;
 }
 
@@ -329,6 +331,7 @@ static void free_all(sched *sc)
     fair_destroy(sc->fair);
     lengths_destroy(sc->lengths);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
+    cond_free(&sc->job_done);
     cond_free(&sc->work);
     lock_free(&sc->mu);
     free(sc);
@@ -475,6 +478,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     take_config(sc, cfg);
     lock_init(&sc->mu, LOCK_SCHED);
     cond_init(&sc->work);
+    cond_init(&sc->job_done);
     atomic_store(&sc->heartbeat_us, clock_now_us());
     sc->arena = cfg->arena;
     if (!sc->arena) rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);

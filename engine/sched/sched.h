@@ -26,6 +26,7 @@
 #include "engine/base/err.h"
 #include "engine/lora.h"
 #include "engine/memory/devmem.h"
+#include "engine/memory/kv.h"
 #include "engine/memory/swap.h"
 #include "engine/model/model.h"
 #include "engine/sample/spec.h"
@@ -167,8 +168,37 @@ board *sched_board(sched *sc);
 /* What became of requests; the gateway adds what it refuses.  Lives as long as the scheduler. */
 telemetry *sched_telemetry(const sched *sc);
 
-/* Positions in one KV page. */
+/* Positions in one KV page, and its bytes. */
 int sched_page_tokens(const sched *sc);
+size_t sched_page_bytes(const sched *sc);
+
+/* A text whose keys and values go from one engine to another, which computes the same bits: its
+ * whole pages (sched_text_pages()), by the prefix caches of both. */
+typedef struct sched_text {
+    kv_domain domain;
+    const int32_t *token; /* [n_token], borrowed for the call */
+    int n_token;
+} sched_text;
+
+/* All but the one with the last token, which the next row is made of. */
+int sched_text_pages(const sched *sc, const sched_text *t);
+
+/* Each waits for the engine thread, which does one such thing between two steps, at most until
+ * until_us.  Any thread.  ERR_UNSUPPORTED: there is no prefix cache, or the model is one of
+ * streams; ERR_TIMEOUT; ERR_NOMEM; ERR_STOPPING; ERR_DEVICE.
+ *
+ * How many pages of its beginning the prefix cache has; microseconds that computing the others
+ * would take with an adapter of this rank, 0: not known. */
+err_code sched_pages_look(sched *sc, const sched_text *t, int rank, int64_t until_us, int *n_have,
+                          double *us, err *e);
+/* Copies pages [first, first + n) out, as far as the cache has them: *n_done of them, each of
+ * sched_page_bytes(), behind one another. */
+err_code sched_pages_save(sched *sc, const sched_text *t, int first, int n, void *out,
+                          int64_t until_us, int *n_done, err *e);
+/* Copies them into pages that nobody holds, and publishes those: *n_done stand in the cache then.
+ * Fewer than n: there is no more room, or what comes before them is not there any more. */
+err_code sched_pages_load(sched *sc, const sched_text *t, int first, int n, const void *in,
+                          int64_t until_us, int *n_done, err *e);
 
 /* Largest prompt + output that can ever be served (max_context, pages). */
 int sched_max_context(const sched *sc);

@@ -4,11 +4,12 @@
  *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
  *   sched_spec.c    rows for tokens that are guessed
  *   sched_draft.c   guesses of a draft model
- *   sched_sample.c  forward pass and sampling of a step
- *   sched_pool.c    hidden states of prompts that have no answer in tokens
+ *   sched_sample.c  forward pass and sampling of a step; hidden states of prompts that have no
+ *                   answer in tokens
  *   sched_restart.c what becomes of all when the device fails
  *   sched_flight.c  steps between their enqueueing and their settlement
  *   sched_settle.c  the step itself, and what becomes of its requests
+ *   sched_pages.c   pages of the prefix cache that come from another engine, or go there
  *   sched_cause.c   where their time goes, for who is told why a promise broke
  *
  * Threads: the engine's, but for what the struct says.
@@ -107,6 +108,8 @@ struct sched {
     lock mu; /* inbox, stats, flags */
     cond work;
     request *inbox_head, *inbox_tail;
+    struct page_job *jobs; /* guarded by mu */
+    cond job_done;
     int n_inside;                            /* submitted and not finished; guarded by mu */
     int most_inside;                         /* guarded by mu; at most cap */
     bool adjusted;                           /* `wanted` is to be cfg.classes; guarded by mu */
@@ -453,11 +456,15 @@ void sched_draft_begin(sched *sc);
 void sched_draft_wish(sched *sc, int s, int most);
 void sched_draft(sched *sc, double tokens, double bound_us);
 
-/* ---- sched_pool.c */
+/* ---- sched_pages.c */
+/* One of those who wait to have pages copied gets it. */
+void sched_do_job(sched *sc);
+/* The engine ends: nobody gets it any more. */
+void sched_end_jobs(sched *sc);
+
+/* ---- sched_sample.c, of prompts that are pooled */
 err_code sched_pool_create(sched *sc, err *e);
 void sched_pool_destroy(sched *sc);
-/* The step's forward pass is done, or enqueued: its rows go to the requests that pool them. */
-err_code sched_pool_step(sched *sc, err *e);
 /* All of a prompt was given.  False: *e says why nothing can be made of it. */
 bool sched_pool_end(const sched *sc, request *rq, err *e);
 

@@ -101,7 +101,7 @@ _rule("packed.floor", "engine/model/packed.c",
 _rule("pooled.every-position", "engine/sched/sched_plan.c",
       "if (len > from + 1) len = from + 1;", "if (len < from) len = from;",
       "engine.test_sched_pool", "a mean takes nothing from the prefix cache that it has not read")
-_rule("pooled.head-of-adapter", "engine/sched/sched_pool.c",
+_rule("pooled.head-of-adapter", "engine/sched/sched_sample.c",
       "if (rq->lora && rq->lora->score_head) return rq->lora->score_head;", "if (!rq->pool) return NULL;",
       "engine.test_sched_pool", "an adapter's classes are those of its own head")
 _rule("pooled.classes-make-no-text", "engine/sched/sched_plan.c",
@@ -218,6 +218,12 @@ _rule("move.next-node", "gateway/move/mover.c",
 _rule("move.books", "gateway/move/mover.c",
       "    atomic_fetch_add(&rq->meter->output_tokens, 1);\n", "",
       "e2e.test_move", "tokens of another node are paid for once")
+_rule("move.pages-in-place", "engine/sched/sched_pages.c",
+      "j->in + (size_t)(have - j->first) * bytes", "j->in",
+      "engine.test_pages", "each page comes to its place")
+_rule("move.pages-behind", "engine/sched/sched_pages.c",
+      "if (have < j->first || want <= 0) return have;", "if (want <= 0) return have;",
+      "engine.test_pages", "no page is put behind one that is not there")
 
 # ---- files and batches -----------------------------------------------------------------------
 

@@ -1,0 +1,227 @@
+/* sched_pages.c -- pages of the prefix cache that come from another engine, or go there.
+ *
+ * Nothing is pinned for it: a request that left (request_leave()) has its whole pages in the cache
+ * until room is needed, and what came lies there until a request finds it.  So a page that is lost
+ * on the way costs its computation, and nothing else.
+ *
+ * A job is a stranger's struct on his stack.  The engine does one between two steps, when no step
+ * is in flight; how long it takes is bounded by the caller's number of pages.  It never waits.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/base/lock.h"
+#include "engine/sched/sched_inside.h"
+
+typedef struct page_job page_job;
+
+struct page_job {
+    page_job *next;
+    const sched_text *text;
+    int first, n;
+    const unsigned char *in; /* [n] pages to be loaded, or */
+    unsigned char *out;      /* [n] pages to be saved; both NULL: a look */
+    int rank;
+    int32_t *page; /* [first + n] */
+    int n_done;
+    double us;
+    bool begun, over; /* guarded by sched.mu */
+    err why;          /* of what failed; its code is ERR_NONE else */
+};
+
+int sched_text_pages(const sched *sc, const sched_text *t)
+{
+    return t->n_token > 0 ? (t->n_token - 1) / sc->page_tokens : 0;
+}
+
+size_t sched_page_bytes(const sched *sc)
+{
+    attn_shape shape = model_attn_shape(sc->m);
+    return be_kv_page_bytes(sc->be, &shape);
+}
+
+/* --------------------------------------------------------------- engine thread -- */
+
+/* What computing the pages behind `have` would take. */
+static double compute_us(const sched *sc, const page_job *j, int have)
+{
+    const cost_work none = {0};
+    if (sc->cost.n < COST_LEARNING) return 0;
+    int from = have * sc->page_tokens, n = j->n * sc->page_tokens - from;
+    cost_work w = cost_with_chunk(&none, n, from, j->rank);
+    return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
+}
+
+static void save(sched *sc, page_job *j, int have)
+{
+    size_t bytes = sched_page_bytes(sc);
+    for (int i = j->first; i < have; i++)
+        be_kv_save(sc->be, sc->kv, j->page[i], j->out + (size_t)(i - j->first) * bytes);
+    be_kv_copied(sc->be);
+    j->n_done = have > j->first ? have - j->first : 0;
+}
+
+/* Returns how many stand in j->page then, held by us. */
+static int load(sched *sc, page_job *j, int have)
+{
+    size_t bytes = sched_page_bytes(sc);
+    int want = j->first + j->n - have, room = kv_available(sc->pages, true);
+    if (have < j->first || want <= 0) return have;
+    if (want > room) want = room;
+    if (!kv_claim(sc->pages, want, true)) return have;
+    for (int end = have + want; have < end; have++) {
+        int page = kv_take(sc->pages);
+        assert(page >= 0); /* it was claimed */
+        j->page[have] = page;
+        be_kv_load(sc->be, sc->kv, page, j->in + (size_t)(have - j->first) * bytes);
+    }
+    (void)kv_claim(sc->pages, 0, false);
+    be_kv_copied(sc->be);
+    return have;
+}
+
+static void publish(sched *sc, page_job *j, int from, int to)
+{
+    const sched_text *t = j->text;
+    for (int i = from; i < to; i++)
+        kv_publish(sc->pages, &t->domain, j->page, i, t->token + (size_t)i * sc->page_tokens);
+    j->n_done = to > j->first ? to - j->first : 0;
+}
+
+/* False: the device has failed. */
+static bool copy(sched *sc, page_job *j)
+{
+    const sched_text *t = j->text;
+    int have =
+        kv_match(sc->pages, &t->domain, &sc->see, t->token, t->n_token, j->page, j->first + j->n);
+    int all = have;
+    if (j->out) save(sc, j, have);
+    if (j->in) all = load(sc, j, have);
+    if (!j->out && !j->in) {
+        j->n_done = have;
+        j->us = compute_us(sc, j, have);
+    }
+    bool good = be_sync(sc->be, &j->why) == ERR_NONE;
+    if (good && j->in) publish(sc, j, have, all);
+    if (good) j->why.code = ERR_NONE;
+    for (int i = all - 1; i >= 0; i--) kv_release(sc->pages, j->page[i]); /* the tail goes first */
+    return good;
+}
+
+static void end_job(sched *sc, page_job *j)
+{
+    lock_take(&sc->mu);
+    j->over = true;
+    cond_broadcast(&sc->job_done);
+    lock_release(&sc->mu);
+}
+
+void sched_do_job(sched *sc)
+{
+    lock_take(&sc->mu);
+    page_job *j = sc->jobs;
+    if (j) {
+        sc->jobs = j->next;
+        j->begun = true;
+    }
+    lock_release(&sc->mu);
+    if (!j) return;
+    sched_land(sc);
+    int64_t began_us = clock_now_us();
+    if (sc->dead)
+        (void)err_set(&j->why, ERR_DEVICE, "the device has failed");
+    else if (!copy(sc, j))
+        sched_restart(sc, &j->why);
+    sched_cause_lost(sc, MISS_SWAP, began_us, clock_now_us());
+    end_job(sc, j);
+}
+
+void sched_end_jobs(sched *sc)
+{
+    lock_take(&sc->mu);
+    for (page_job *j = sc->jobs; j; j = j->next) {
+        (void)err_set(&j->why, ERR_STOPPING, "the server is shutting down");
+        j->over = true;
+    }
+    sc->jobs = NULL;
+    cond_broadcast(&sc->job_done);
+    lock_release(&sc->mu);
+}
+
+/* --------------------------------------------------------------------- callers -- */
+
+/* mu is held. */
+static void take_out(sched *sc, const page_job *j)
+{
+    lock_assert_held(&sc->mu);
+    page_job **link = &sc->jobs;
+    while (*link != j) link = &(*link)->next;
+    *link = j->next;
+}
+
+static err_code await(sched *sc, page_job *j, int64_t until_us)
+{
+    lock_take(&sc->mu);
+    page_job **link = &sc->jobs;
+    if (sc->stop) {
+        (void)err_set(&j->why, ERR_STOPPING, "the server is shutting down");
+        j->over = true;
+    } else {
+        while (*link) link = &(*link)->next;
+        *link = j;
+        cond_signal(&sc->work);
+    }
+    while (!j->over) {
+        if (j->begun) {
+            cond_wait(&sc->job_done, &sc->mu);
+        } else if (!cond_wait_until(&sc->job_done, &sc->mu, until_us) && !j->begun && !j->over) {
+            take_out(sc, j);
+            (void)err_set(&j->why, ERR_TIMEOUT, "the engine had no time for it");
+            j->over = true;
+        }
+    }
+    lock_release(&sc->mu);
+    return j->why.code;
+}
+
+static err_code do_job(sched *sc, page_job *j, int64_t until_us, err *e)
+{
+    assert(j->first >= 0 && j->n >= 0 && j->first + j->n <= sched_text_pages(sc, j->text));
+    if (!sc->cfg.prefix_cache) return err_set(e, ERR_UNSUPPORTED, "there is no prefix cache");
+    if (sc->see.window > 0)
+        return err_set(e, ERR_UNSUPPORTED, "pages of a model of streams are not all there");
+    j->page = calloc((size_t)(j->first + j->n) + 1, sizeof(*j->page));
+    if (!j->page) return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = await(sc, j, until_us);
+    free(j->page);
+    if (rc) *e = j->why;
+    return rc;
+}
+
+err_code sched_pages_look(sched *sc, const sched_text *t, int rank, int64_t until_us, int *n_have,
+                          double *us, err *e)
+{
+    page_job j = {.text = t, .n = sched_text_pages(sc, t), .rank = rank};
+    err_code rc = do_job(sc, &j, until_us, e);
+    *n_have = j.n_done;
+    *us = j.us;
+    return rc;
+}
+
+err_code sched_pages_save(sched *sc, const sched_text *t, int first, int n, void *out,
+                          int64_t until_us, int *n_done, err *e)
+{
+    page_job j = {.text = t, .first = first, .n = n, .out = out};
+    err_code rc = do_job(sc, &j, until_us, e);
+    *n_done = rc ? 0 : j.n_done;
+    return rc;
+}
+
+err_code sched_pages_load(sched *sc, const sched_text *t, int first, int n, const void *in,
+                          int64_t until_us, int *n_done, err *e)
+{
+    page_job j = {.text = t, .first = first, .n = n, .in = in};
+    err_code rc = do_job(sc, &j, until_us, e);
+    *n_done = rc ? 0 : j.n_done;
+    return rc;
+}
