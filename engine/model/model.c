@@ -316,7 +316,8 @@ static bool same_model(const model_config *a, const model_config *b)
            rope_config_same(&a->rope, &b->rope) &&
            rope_config_same(&a->local_rope, &b->local_rope) && a->type == b->type &&
            a->embed_type == b->embed_type && a->head_type == b->head_type &&
-           a->embed_print == b->embed_print && a->head_print == b->head_print;
+           a->embed_print == b->embed_print && a->head_print == b->head_print &&
+           a->weights_print == b->weights_print;
 }
 
 /* The configuration is read by other threads all the time: a second model is loaded,

@@ -101,6 +101,7 @@ typedef struct model_config {
      * matrix, by which an adapter's copy of them is recognised. */
     dtype embed_type, head_type;
     uint64_t embed_print, head_print;
+    uint64_t weights_print; /* the same of samples out of all tensors: which training it is */
     /* An adapter's vocabulary may have added_max tokens more than the base's, and at least
      * vocab_least (0: as many as the base), by model_allow_added(). */
     int added_max, vocab_least;

@@ -27,6 +27,8 @@
 
 enum { AHEAD_BYTES = 128 << 20 }; /* that the kernel reads while others are packed */
 enum { ROWS_EACH = 16 };          /* that a thread makes plain at a time */
+/* Of so many tensors at most, and of each a piece in the middle. */
+enum { SAMPLES = 512, SAMPLE_BYTES = 64 };
 
 weights_form model_weights_form(const char *word)
 {
@@ -500,6 +502,25 @@ static void print_tables(loader *l)
     if (c->tied) c->embed_print = c->head_print;
 }
 
+/* Models of one shape differ by their weights alone, a merged adapter's by few of them. */
+static uint64_t print_samples(const loader *l)
+{
+    size_t each = l->n_want / SAMPLES + 1;
+    fingerprint f;
+    fingerprint_begin(&f);
+    for (size_t i = 0; i < l->n_want; i += each) {
+        const stored *s = &l->want[i].s;
+        for (int k = 0; k < STORED_PARTS; k++) {
+            uint8_t some[SAMPLE_BYTES] = {0};
+            uint64_t n = s->part[k].bytes < sizeof(some) ? s->part[k].bytes : sizeof(some);
+            if (!s->part[k].data) continue;
+            memcpy(some, s->part[k].data + (s->part[k].bytes - n) / 2, n);
+            fingerprint_add(&f, some, sizeof(some));
+        }
+    }
+    return fingerprint_end(&f);
+}
+
 /* By codes, of the files or of what model.weights asks for; else of plain values. */
 static err_code make_weight(loader *l, const wanted *w, err *e)
 {
@@ -733,6 +754,7 @@ static err_code load_all(loader *l, const char *path, err *e)
     measure(l, &survey);
     rc = check_room(l, &survey, e);
     if (!rc) rc = find_packed(l, e);
+    if (!rc) l->m->cfg.weights_print = print_samples(l);
     if (!rc && !l->m->packed) print_tables(l);
     size_t asked = 0, ahead = 0, matrices = 0;
     for (size_t i = 0; i < l->n_want && !rc; i++) {

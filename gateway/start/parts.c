@@ -153,11 +153,12 @@ static err_code open_model(parts *p, err *e)
     if (s->pooled.problem[0]) log_warn("gateway", "embeddings are off: %s", s->pooled.problem);
     s->thinking = c->model_reasoning ? thinking_style_of(s->chat) : THINKING_NONE;
     const model_config *mc = model_get_config(s->model);
-    char text[256];
+    char text[320];
     uint8_t digest[DIGEST_BYTES];
-    int n = snprintf(text, sizeof(text), "%s %s %s %s %s %d %d %d %s", LORAD_VERSION, mc->family,
-                     mc->format, be_caps(s->be)->detail, model_kv_name(s->model), mc->n_layer,
-                     mc->dim, mc->n_vocab, c->model_weights);
+    int n =
+        snprintf(text, sizeof(text), "%s %s %s %s %s %d %d %d %s %llx", LORAD_VERSION, mc->family,
+                 mc->format, be_caps(s->be)->detail, model_kv_name(s->model), mc->n_layer, mc->dim,
+                 mc->n_vocab, c->model_weights, (unsigned long long)mc->weights_print);
     digest_bytes(text, (size_t)n, digest);
     snprintf(s->fingerprint, sizeof(s->fingerprint), "fp_%02x%02x%02x%02x%02x", digest[0],
              digest[1], digest[2], digest[3], digest[4]);
