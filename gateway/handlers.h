@@ -49,8 +49,9 @@ void detokenize_handle(exchange *x);
 /* A chat's body, counted under the caller's limits; false: it has been answered. */
 bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n);
 
-/* move/move_api.c: POST /fleet/v1/requests, by other nodes of the fleet */
-void move_take_request(exchange *x);
+/* move/move_api.c, by other nodes of the fleet */
+void move_take_request(exchange *x); /* POST /fleet/v1/requests */
+void move_give_pages(exchange *x);   /* POST /fleet/v1/pages */
 
 /* health.c, too: vLLM's GET /version */
 void version_get(exchange *x);

@@ -92,7 +92,8 @@ const route routes_inference[] = {
     {"GET", "/health", 0, health_live}, /* vLLM's probes */
     {"GET", "/ping", 0, health_live},
     {"POST", "/ping", 0, health_live},
-    {"POST", "/fleet/v1/requests", 0, move_take_request}, /* by a word of its own */
+    {"POST", "/fleet/v1/requests", 0, move_take_request}, /* by a word of their own */
+    {"POST", "/fleet/v1/pages", 0, move_give_pages},
     {NULL, NULL, 0, NULL},
 };
 

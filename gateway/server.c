@@ -33,6 +33,14 @@ int server_class_of(const config *c, const tenant *t, const char *tier, char *re
     return i;
 }
 
+const char *moved_kv_name(int end)
+{
+#define MOVED_KV_WORD_(name, word) #word,
+    static const char *const words[MOVED_KV_ENDS] = {MOVED_KV_LIST(MOVED_KV_WORD_)};
+#undef MOVED_KV_WORD_
+    return words[end];
+}
+
 int64_t server_retry_after_ms(server *s, const request *rq)
 {
     int64_t ms = sched_retry_us(s->sched, rq) / 1000;

@@ -35,12 +35,28 @@
 #include "storage/settler.h"
 #include "storage/store.h"
 
+/* X(NAME, word): what became of the keys and values of a request that was taken of another node. */
+#define MOVED_KV_LIST(X)                                                                           \
+    X(TAKEN, taken)     /* they came from there */                                                 \
+    X(HERE, here)       /* the prefix cache had them, or there is no whole page */                 \
+    X(CHEAPER, cheaper) /* computing them takes less time */                                       \
+    X(OFF, off)         /* by server.fleet_kv or engine.prefix_cache, or for a model of streams */ \
+    X(REFUSED, refused) /* that node has none, or others than are needed here */                   \
+    X(DAMAGED, damaged) /* their digest is another one */                                          \
+    X(LOST, lost)       /* that node does not answer, ended in the middle, or is slow */           \
+    X(FULL, full)       /* there is no room for them, or the engine had no time */
+
+#define MOVED_KV_ENUM_(name, word) MOVED_KV_##name,
+typedef enum { MOVED_KV_LIST(MOVED_KV_ENUM_) MOVED_KV_ENDS } moved_kv;
+#undef MOVED_KV_ENUM_
+
 /* Counters for /metrics, beside http.count; atomic, any thread. */
 typedef struct server_counters {
     _Atomic uint64_t prompt_tokens, cached_tokens, output_tokens;
     _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
     /* Running requests: given to other nodes, taken back from them, taken of others. */
     _Atomic uint64_t moves_out, moves_back, moves_in;
+    _Atomic uint64_t moved_kv[MOVED_KV_ENDS], moved_kv_tokens; /* tokens whose pages came */
 } server_counters;
 
 /* Batches, for /metrics; the runner writes, any thread reads. */
@@ -107,6 +123,8 @@ typedef struct server {
     server_counters count;
     batch_counts batch_count;
 } server;
+
+const char *moved_kv_name(int end);
 
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */
 int server_class_of(const config *c, const tenant *t, const char *tier, char *reason, size_t cap);

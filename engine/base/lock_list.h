@@ -106,6 +106,8 @@
       "the responses in the background that have not ended") \
     X(MOVER, "mover.mu", NO_WAIT, ALONE, \
       "requests that are to go on at another node") \
+    X(CARRY, "carry.mu", NO_WAIT, ALONE, \
+      "how many requests have their keys and values brought here, and what that took") \
     X(EFFECT, "effect_probe.mu", NO_WAIT, ALONE, \
       "versions whose effect on the logits is to be measured") \
     X(FIRSTS, "firsts.mu", NO_WAIT, ALONE, \

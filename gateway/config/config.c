@@ -70,6 +70,9 @@ const option config_options[] = {
      "Where the other servers of a fleet reach this one's API: https://host:port.  Once it drains\n"
      "they go on with what runs, and it passes their tokens on.  Empty: it neither gives nor\n"
      "takes requests."},
+    {"server", "fleet_kv", OPT_TEXT | OPT_LIVE, AT(server_fleet_kv), "auto", 0, 0,
+     "Whether keys and values of such a request are brought from the server that had it: auto,\n"
+     "where that should take less time than computing them; always; never."},
     {"server", "max_choices", OPT_INT | OPT_LIVE, AT(server_max_choices), "8", 1, 128,
      "Most choices (n times prompts) of one request."},
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
@@ -588,6 +591,7 @@ err_code config_check(const config *c, err *e)
     static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
     static const char *const formats[] = {"text", "logfmt", "json", NULL};
     static const char *const preemptions[] = {"auto", "recompute", "swap", NULL};
+    static const char *const bringings[] = {"auto", "always", "never", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
     static const char *const kv_types[] = {"auto", "bf16", "f16", "int8", NULL};
     static const char *const speculations[] = {"auto", "always", "off", NULL};
@@ -657,6 +661,9 @@ err_code config_check(const config *c, err *e)
     if (!one_of(c->engine_preemption, preemptions)) {
         return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);
     }
+    if (!one_of(c->server_fleet_kv, bringings))
+        return err_set(e, ERR_INPUT, "server.fleet_kv: '%.40s' is none of auto, always, never",
+                       c->server_fleet_kv);
     if (!one_of(c->engine_speculate, speculations)) {
         return err_set(e, ERR_INPUT, "engine.speculate: '%.40s' is unknown", c->engine_speculate);
     }

@@ -56,7 +56,7 @@ typedef struct config {
     bool metrics_vllm_names;
 
     char data_dir[CONFIG_TEXT_MAX];
-    char server_fleet_address[CONFIG_TEXT_MAX];
+    char server_fleet_address[CONFIG_TEXT_MAX], server_fleet_kv[CONFIG_TEXT_MAX];
     char storage_database[CONFIG_TEXT_MAX], storage_password_file[CONFIG_TEXT_MAX];
     bool storage_limits_open;
     char store_url[CONFIG_TEXT_MAX], store_endpoint[CONFIG_TEXT_MAX], store_region[CONFIG_TEXT_MAX];

@@ -2,28 +2,20 @@
 #include "gateway/move/mover.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <curl/curl.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/hex.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
+#include "gateway/move/carry.h"
+#include "gateway/move/node_door.h"
 #include "storage/digest.h"
-#include "storage/fleet/nodes.h"
 
 enum {
     PEERS_MAX = 64,
-    WORD_BYTES = 32,
-    WORD_MAX = 2 * WORD_BYTES,
-    PIN_MAX = 64,
-    CONNECT_MS = 3000,
+    LENT_MAX = 16, /* texts whose pages are given at once: each takes a few MiB and a thread */
     LOOK_MS = 50,  /* how often it is seen that a client is gone */
     SILENT_S = 20, /* a node that says nothing for so long is lost; it has MOVE_PING */
     TELL_AGAIN_US = 1000000,
@@ -31,13 +23,14 @@ enum {
 };
 
 typedef struct peer {
-    int node, n_here; /* requests of ours that it has */
-    char url[NODE_DOOR_MAX + 1], pin[PIN_MAX + 1], word[WORD_MAX + 1];
+    int n_here; /* requests of ours that it has */
+    node_door door;
 } peer;
 
 /* One request, from mover_take() on. */
 typedef struct move {
-    struct move *next, *prev; /* of the fresh ones, then of those that are elsewhere */
+    /* Of the fresh ones, then of those that are elsewhere; those change under mu. */
+    struct move *next, *prev;
     mover *m;
     request *rq;
     move_name name;
@@ -46,6 +39,7 @@ typedef struct move {
     CURL *curl;
     struct curl_slist *headers;
     void *order;
+    int n_given;               /* tokens of the answer in it */
     char part[MOVE_TOKEN_MAX]; /* of a token that has not come whole */
     size_t n_part;
     int end; /* finish_reason that was said; FINISH_NONE: none */
@@ -53,50 +47,28 @@ typedef struct move {
 
 struct mover {
     server *srv;
-    char door[NODE_DOOR_MAX + 1], word[WORD_MAX + 1];
+    carry *carry;
+    char door[NODE_DOOR_MAX + 1], word[DOOR_WORD_MAX + 1];
     int64_t told, look_us; /* main thread: nodes_tell_door(); when it is next tried */
     peer peers[PEERS_MAX];
     int n_peer;
     pthread_t thread;
     CURLM *multi;
-    move *away; /* the thread's own */
+    move *away; /* the thread's own; others look at it under mu */
     atomic_bool wants, stop;
-    atomic_int n; /* requests that are with us, or on their way */
-    lock mu;      /* guards: */
+    atomic_int n;      /* requests that are with us, or on their way */
+    atomic_int n_lent; /* texts: mover_lend() */
+    lock mu;           /* guards: */
     move *fresh;
 };
 
 /* ------------------------------------------------------------------ the door -- */
 
-/* As curl has it: "sha256//" and the digest of the public key in Base64. */
-static err_code read_pin(const char *path, char pin[PIN_MAX + 1], err *e)
-{
-    uint8_t digest[DIGEST_BYTES];
-    unsigned char *der = NULL;
-    FILE *f = fopen(path, "re");
-    X509 *cert = f ? PEM_read_X509(f, NULL, NULL, NULL) : NULL;
-    if (f) (void)fclose(f);
-    int n = cert ? i2d_X509_PUBKEY(X509_get_X509_PUBKEY(cert), &der) : -1;
-    X509_free(cert);
-    if (n < 0) return err_set(e, ERR_INPUT, "server.fleet_address: no certificate in %s", path);
-    digest_bytes(der, (size_t)n, digest);
-    OPENSSL_free(der);
-    strcpy(pin, "sha256//"); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): it fits */
-    (void)EVP_EncodeBlock((unsigned char *)pin + 8, digest, DIGEST_BYTES);
-    return ERR_NONE;
-}
-
 static err_code make_door(mover *m, const char *cert_path, err *e)
 {
-    char pin[PIN_MAX + 1];
-    err_code rc = read_pin(cert_path, pin, e);
-    if (rc) return rc;
-    int n = snprintf(m->door, sizeof(m->door), "%s %s %s", m->srv->cfg->server_fleet_address, pin,
-                     m->word);
     m->told = 0;
     m->look_us = 0;
-    return n < (int)sizeof(m->door) ? ERR_NONE
-                                    : err_set(e, ERR_INPUT, "server.fleet_address is too long");
+    return node_door_write(m->srv->cfg->server_fleet_address, cert_path, m->word, m->door, e);
 }
 
 void mover_tell(mover *m)
@@ -117,23 +89,7 @@ void mover_renew(mover *m, const char *cert_path)
 
 bool mover_knows(const mover *m, const char *word)
 {
-    return m && word && strlen(word) == WORD_MAX && digest_same(word, m->word, WORD_MAX);
-}
-
-/* What another node has told; false: nothing that can be used. */
-static bool read_door(const fleet_member *of, peer *out)
-{
-    char format[64];
-    *out = (peer){.node = of->node};
-    snprintf(format, sizeof(format), "%%%ds %%%ds %%%ds", NODE_DOOR_MAX - (int)strlen(MOVE_PATH),
-             PIN_MAX, WORD_MAX);
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    bool good = sscanf(of->door, format, out->url, out->pin, out->word) == 3;
-#pragma GCC diagnostic pop
-    good = good && strncmp(out->url, "https://", 8) == 0 && strncmp(out->pin, "sha256//", 8) == 0;
-    strcat(out->url, MOVE_PATH); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy) */
-    return good;
+    return m && word && strlen(word) == DOOR_WORD_MAX && digest_same(word, m->word, DOOR_WORD_MAX);
 }
 
 /* ------------------------------------------------------------- one transfer -- */
@@ -205,39 +161,13 @@ static int pick_peer(const mover *m, const move *v)
 
 static bool set_up(move *v, const peer *p, size_t len)
 {
-    char word[WORD_MAX + 32];
     CURL *c = v->curl;
-    snprintf(word, sizeof(word), "Authorization: Bearer %s", p->word);
-    const char *const lines[] = {word, "Content-Type: application/octet-stream", "Expect:"};
-    for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
-        struct curl_slist *more = curl_slist_append(v->headers, lines[i]);
-        if (!more) return false;
-        v->headers = more;
-    }
-    const struct {
-        CURLoption option;
-        long value;
-    } numbers[] = {{CURLOPT_NOSIGNAL, 1},
-                   {CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
-                   {CURLOPT_LOW_SPEED_LIMIT, 1},
-                   {CURLOPT_LOW_SPEED_TIME, SILENT_S},
-                   {CURLOPT_SSL_VERIFYPEER, 0}, /* its key is the one that its row names */
-                   {CURLOPT_SSL_VERIFYHOST, 0},
-                   {CURLOPT_FOLLOWLOCATION, 0},
-                   {CURLOPT_POST, 1},
-                   {CURLOPT_POSTFIELDSIZE, (long)len}};
-    bool ok = !curl_easy_setopt(c, CURLOPT_URL, p->url) &&
-              !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https") &&
-              !curl_easy_setopt(c, CURLOPT_PROXY, "") &&
-              !curl_easy_setopt(c, CURLOPT_PINNEDPUBLICKEY, p->pin) &&
-              !curl_easy_setopt(c, CURLOPT_HTTPHEADER, v->headers) &&
-              !curl_easy_setopt(c, CURLOPT_POSTFIELDS, v->order) &&
-              !curl_easy_setopt(c, CURLOPT_PRIVATE, v) &&
-              !curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, receive) &&
-              !curl_easy_setopt(c, CURLOPT_WRITEDATA, v);
-    for (size_t i = 0; ok && i < sizeof(numbers) / sizeof(*numbers); i++)
-        ok = !curl_easy_setopt(c, numbers[i].option, numbers[i].value);
-    return ok;
+    return node_door_post(c, &p->door, MOVE_PATH, v->order, len, &v->headers) &&
+           !curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L) &&
+           !curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)SILENT_S) &&
+           !curl_easy_setopt(c, CURLOPT_PRIVATE, v) &&
+           !curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, receive) &&
+           !curl_easy_setopt(c, CURLOPT_WRITEDATA, v);
 }
 
 static void hang_up(move *v)
@@ -246,9 +176,11 @@ static void hang_up(move *v)
         (void)curl_multi_remove_handle(v->m->multi, v->curl);
         curl_easy_cleanup(v->curl);
         v->m->peers[v->at].n_here--;
+        lock_take(&v->m->mu);
         if (v->prev) v->prev->next = v->next;
         if (!v->prev) v->m->away = v->next;
         if (v->next) v->next->prev = v->prev;
+        lock_release(&v->m->mu);
     }
     curl_slist_free_all(v->headers);
     free(v->order);
@@ -268,10 +200,13 @@ static bool ask(move *v, int at)
     if (!v->curl) return false;
     v->at = at;
     m->peers[at].n_here++;
+    v->n_given = atomic_load(&v->rq->n_pushed);
+    lock_take(&m->mu);
     v->prev = NULL;
     v->next = m->away;
     if (v->next) v->next->prev = v;
     m->away = v;
+    lock_release(&m->mu);
     return set_up(v, &m->peers[at], len) && !curl_multi_add_handle(m->multi, v->curl);
 }
 
@@ -373,18 +308,72 @@ static void *relay(void *arg)
     return NULL;
 }
 
+/* -------------------------------------------------------------- what is lent -- */
+
+/* mu is held. */
+static move *find_locked(const mover *m, uint64_t pass)
+{
+    lock_assert_held(&m->mu);
+    move *v = m->away;
+    while (v && v->name.pass != pass) v = v->next;
+    return v;
+}
+
+static err_code copy_text(mover *m, uint64_t pass, sched_text *out, err *e)
+{
+    lock_take(&m->mu);
+    const move *v = find_locked(m, pass);
+    size_t n = v ? (size_t)v->rq->n_prompt + (size_t)v->n_given : 0;
+    int32_t *token = v ? malloc(n * sizeof(*token)) : NULL;
+    if (token) {
+        size_t n_prompt = (size_t)v->rq->n_prompt;
+        memcpy(token, v->rq->prompt, n_prompt * sizeof(*token));
+        memcpy(token + n_prompt, v->rq->output, (n - n_prompt) * sizeof(*token));
+        *out = (sched_text){.token = token, .n_token = (int)n};
+        out->domain.isolation = v->rq->isolation;
+        if (v->rq->adapter_id) out->domain.from = v->rq->adapter_from;
+        memcpy(out->domain.digest, v->name.digest, sizeof(out->domain.digest));
+    }
+    lock_release(&m->mu);
+    if (token) return ERR_NONE;
+    return v ? err_set(e, ERR_NOMEM, "out of memory")
+             : err_set(e, ERR_NOT_FOUND, "no request with this pass is at another server");
+}
+
+err_code mover_lend(mover *m, uint64_t pass, sched_text *out, err *e)
+{
+    err_code rc = ERR_NONE;
+    if (atomic_fetch_add(&m->n_lent, 1) >= LENT_MAX)
+        rc = err_set(e, ERR_BUSY, "pages of %d requests are given already", LENT_MAX);
+    if (!rc) rc = copy_text(m, pass, out, e);
+    if (rc) atomic_fetch_sub(&m->n_lent, 1);
+    return rc;
+}
+
+void mover_lent(mover *m, sched_text *text)
+{
+    free((void *)text->token);
+    atomic_fetch_sub(&m->n_lent, 1);
+}
+
+carry *mover_carry(const mover *m)
+{
+    return m->carry;
+}
+
 /* ------------------------------------------------------------------ the rest -- */
 
 err_code mover_create(mover **out, server *s, const char *cert_path, err *e)
 {
-    uint8_t word[WORD_BYTES];
+    uint8_t word[DOOR_WORD_BYTES];
     mover *m = calloc(1, sizeof(*m));
     if (!m) return err_set(e, ERR_NOMEM, "out of memory");
     m->srv = s;
     random_bytes(word, sizeof(word));
     hex_write(word, sizeof(word), m->word);
     lock_init(&m->mu, LOCK_MOVER);
-    err_code rc = make_door(m, cert_path, e);
+    m->carry = carry_create(s);
+    err_code rc = m->carry ? make_door(m, cert_path, e) : err_set(e, ERR_NOMEM, "out of memory");
     if (rc) mover_destroy(m);
     if (!rc) *out = m;
     return rc;
@@ -402,6 +391,7 @@ void mover_destroy(mover *m)
                  (unsigned long long)atomic_load(&m->srv->count.moves_out),
                  (unsigned long long)atomic_load(&m->srv->count.moves_back));
     }
+    carry_destroy(m->carry);
     lock_free(&m->mu);
     free(m);
 }
@@ -420,7 +410,7 @@ void mover_begin(mover *m)
         const fleet_member *o = &list[i];
         bool may = o->node != nodes_self(m->srv->store) && !o->drains && o->silent_us >= 0 &&
                    o->silent_us < ALIVE_US;
-        if (may && read_door(o, &m->peers[m->n_peer])) m->n_peer++;
+        if (may && node_door_read(o->door, &m->peers[m->n_peer].door)) m->n_peer++;
     }
     free(list);
     m->multi = m->n_peer ? curl_multi_init() : NULL;
@@ -462,6 +452,8 @@ void mover_take(mover *m, request *rq, const move_name *name)
         return;
     }
     *v = (move){.m = m, .rq = rq, .name = *name};
+    v->name.node = nodes_self(m->srv->store);
+    random_bytes(&v->name.pass, sizeof(v->name.pass));
     lock_take(&m->mu);
     v->next = m->fresh;
     m->fresh = v;

@@ -22,6 +22,7 @@
 #include "gateway/server.h"
 
 typedef struct mover mover;
+struct carry;
 
 /* For a server with server.fleet_address, whose certificate is read from that file; `s` is
  * borrowed.  ERR_INPUT: the certificate cannot be read. */
@@ -49,5 +50,13 @@ void mover_forget(mover *m);
 /* Has it go on elsewhere, after request_go_on(); it ends as if our engine had it.  `name` is
  * copied. */
 void mover_take(mover *m, request *rq, const move_name *name);
+
+/* The text of a request that another node has, by the pass that the node was given with it, so that
+ * it is given its pages; for mover_lent().  ERR_NOT_FOUND: none has that pass; ERR_BUSY: too many
+ * are given pages now. */
+err_code mover_lend(mover *m, uint64_t pass, sched_text *out, err *e);
+void mover_lent(mover *m, sched_text *text);
+/* What brings such pages here (carry.h). */
+struct carry *mover_carry(const mover *m);
 
 #endif

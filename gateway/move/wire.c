@@ -3,11 +3,13 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char magic[8] = "lrdmove1";
-static_assert(sizeof(move_head) == 8 + 208 + 4 * 8 + 8 + 12 * 4 + 8 * 4, "no holes");
+static const char magic[8] = "lrdmove2", magic_ask[8] = "lrdask_1", magic_pages[8] = "lrdpage1";
+static_assert(sizeof(move_head) == 8 + 256 + 4 * 8 + 8 + 12 * 4 + 8 * 4, "no holes");
+static_assert(sizeof(move_ask) == 56 && sizeof(move_pages) == 56, "no holes");
 static_assert(sizeof(move_token) == 16 && sizeof(logit_bias) == 8, "no holes");
 
 static char *put(char *to, const void *from, size_t bytes)
@@ -162,4 +164,61 @@ int move_take(const void *data, size_t len, sampled *out)
     memcpy(out->top_id, at, 4 * n);
     memcpy(out->top_logprob, at + 4 * n, 4 * n);
     return (int)(sizeof(m) + 8 * n);
+}
+
+/* ------------------------------------------------------------------------ pages -- */
+
+void move_write_ask(const char *build, uint64_t pass, int first, move_ask *out)
+{
+    *out = (move_ask){.pass = pass, .first = first};
+    memcpy(out->magic, magic_ask, sizeof(magic_ask));
+    snprintf(out->build, sizeof(out->build), "%s", build);
+}
+
+err_code move_read_ask(const void *data, size_t len, move_ask *out, err *e)
+{
+    if (len != sizeof(*out)) return err_set(e, ERR_INPUT, "%zu bytes ask for no pages", len);
+    memcpy(out, data, sizeof(*out));
+    if (memcmp(out->magic, magic_ask, sizeof(magic_ask)) != 0 ||
+        !ends(out->build, sizeof(out->build)) || out->first < 0 || out->first > INT_MAX)
+        return err_set(e, ERR_INPUT, "these bytes ask for no pages");
+    return ERR_NONE;
+}
+
+void move_write_pages(const char *build, size_t page_bytes, int page_tokens, int first,
+                      move_pages *out)
+{
+    *out = (move_pages){.page_bytes = page_bytes, .page_tokens = page_tokens, .first = first};
+    memcpy(out->magic, magic_pages, sizeof(magic_pages));
+    snprintf(out->build, sizeof(out->build), "%s", build);
+}
+
+err_code move_check_pages(const move_pages *come, const move_pages *ours, err *e)
+{
+    if (memcmp(come->magic, ours->magic, sizeof(ours->magic)) != 0 ||
+        memcmp(come->build, ours->build, sizeof(ours->build)) != 0)
+        return err_set(e, ERR_CONFLICT, "its pages are of another build");
+    if (come->page_bytes != ours->page_bytes || come->page_tokens != ours->page_tokens)
+        return err_set(e, ERR_CONFLICT,
+                       "its pages have %llu bytes for %d positions, not %llu for %d",
+                       (unsigned long long)come->page_bytes, come->page_tokens,
+                       (unsigned long long)ours->page_bytes, ours->page_tokens);
+    return come->first == ours->first
+               ? ERR_NONE
+               : err_set(e, ERR_CONFLICT, "it gives pages from %d on, not from %d", come->first,
+                         ours->first);
+}
+
+void move_digest(const sched_text *t, int index, int page_tokens, const void *page, size_t bytes,
+                 uint8_t out[DIGEST_BYTES])
+{
+    const uint64_t whose[3] = {t->domain.isolation, (uint64_t)t->domain.from, (uint64_t)index};
+    size_t n = (size_t)page_tokens;
+    digest_state d;
+    digest_begin(&d);
+    digest_add(&d, whose, sizeof(whose));
+    digest_add(&d, t->domain.digest, sizeof(t->domain.digest));
+    digest_add(&d, t->token + (size_t)index * n, n * sizeof(*t->token));
+    digest_add(&d, page, bytes);
+    digest_end(&d, out);
 }

@@ -6,6 +6,12 @@
  *   answer:  one struct move_token after another, each with its n_top alternatives (n_top ids, then
  *            n_top floats); MOVE_END is the last one, MOVE_PING says nothing
  *
+ * Its keys and values are asked back by the node that goes on with it:
+ *
+ *   ask:     struct move_ask
+ *   answer:  struct move_pages, then each page behind its SHA-256 (move_digest()), to the end of
+ *            its text or of what is there
+ *
  * Threads: any; there is no state.
  */
 #ifndef GATEWAY_MOVE_WIRE_H
@@ -16,20 +22,26 @@
 
 #include "engine/base/arena.h"
 #include "engine/base/err.h"
-#include "engine/sched/request.h"
+#include "engine/sched/sched.h"
+#include "storage/digest.h"
 
-#define MOVE_PATH "/fleet/v1/requests"
+#define MOVE_PATH       "/fleet/v1/requests"
+#define MOVE_PAGES_PATH "/fleet/v1/pages"
 
 /* Two negative tokens of an answer; MOVE_END has the finish_reason in `rank`. */
 enum { MOVE_END = -1, MOVE_PING = -2 };
 enum { MOVE_TOKEN_MAX = 16 + 8 * SAMPLE_TOP_MAX };
 
-/* What of a request is not in struct request: in whose words it names a class and an adapter. */
+/* What of a request is not in struct request: in whose words it names a class and an adapter, and
+ * where its keys and values are. */
 typedef struct move_name {
-    char build[32];             /* both nodes compute the same: the server's fingerprint */
-    char class[48];             /* its class's name */
-    char adapter[112];          /* "name@7"; empty: the bare base */
-    uint64_t owner, version_id; /* of the adapter */
+    char build[32];               /* both nodes compute the same: the server's fingerprint */
+    char class[48];               /* its class's name */
+    char adapter[112];            /* "name@7"; empty: the bare base */
+    uint8_t digest[DIGEST_BYTES]; /* of the adapter's content; zero: the bare base */
+    uint64_t owner, version_id;   /* of the adapter */
+    uint64_t pass;                /* nobody can guess it: with it its pages are asked for ... */
+    int64_t node;                 /* ... of that node */
 } move_name;
 
 typedef struct move_head {
@@ -49,14 +61,41 @@ typedef struct move_token {
     int32_t rank, n_top; /* n_top -1: no log-probabilities */
 } move_token;
 
+typedef struct move_ask {
+    char magic[8];
+    char build[32];
+    uint64_t pass; /* move_name's */
+    int64_t first; /* of the pages that are wanted: all from it on */
+} move_ask;
+
+typedef struct move_pages {
+    char magic[8];
+    char build[32];
+    uint64_t page_bytes;
+    int32_t page_tokens, first;
+} move_pages;
+
 /* The order for a request that no engine has; malloced.  ERR_NOMEM. */
 err_code move_write(const request *rq, const move_name *name, int64_t now_us, void **out,
                     size_t *len, err *e);
-/* Zone 1 of `rq`, of which prompt, rules and *given point into `memory`; *name NUL-ended.  Checked
- * are lengths and counts: what the numbers may be, sched_submit() and the caller say.  ERR_INPUT
- * names what is wrong. */
+/* Zone 1 of `rq`, of which prompt, *given behind it, and rules point into `memory`; *name
+ * NUL-ended.  Checked are lengths and counts: what the numbers may be, sched_submit() and the
+ * caller say.  ERR_INPUT names what is wrong. */
 err_code move_read(const void *data, size_t len, int64_t now_us, arena *memory, request *rq,
                    move_name *name, const int32_t **given, err *e);
+
+void move_write_ask(const char *build, uint64_t pass, int first, move_ask *out);
+/* ERR_INPUT: it is none. */
+err_code move_read_ask(const void *data, size_t len, move_ask *out, err *e);
+/* What pages of this server are, from `first` on. */
+void move_write_pages(const char *build, size_t page_bytes, int page_tokens, int first,
+                      move_pages *out);
+/* ERR_CONFLICT names what of those that come is not as ours must be. */
+err_code move_check_pages(const move_pages *come, const move_pages *ours, err *e);
+/* Of page `index` of a text: over its tokens and whose they are, too, so that it is no other
+ * page. */
+void move_digest(const sched_text *t, int index, int page_tokens, const void *page, size_t bytes,
+                 uint8_t out[DIGEST_BYTES]);
 
 /* A token of an answer; its bytes. */
 size_t move_put(const sampled *t, char out[MOVE_TOKEN_MAX]);

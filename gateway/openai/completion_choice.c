@@ -355,6 +355,7 @@ static bool go_on_elsewhere(completion *c, choice *ch)
     if (ch->rq.adapter_id) {
         snprintf(name.adapter, sizeof(name.adapter), "%s@%d", c->adapter->name,
                  c->adapter->version);
+        memcpy(name.digest, c->adapter->digest, sizeof(name.digest));
         name.owner = c->adapter->tenant_id;
         name.version_id = c->adapter->id;
     }

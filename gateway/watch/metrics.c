@@ -386,6 +386,13 @@ static void put_moves(prom *p, server *s)
                  atomic_load(&s->count.moves_back));
     prom_counter(p, "lorad_moves_in_total", "Running requests that were taken of other servers",
                  atomic_load(&s->count.moves_in));
+    prom_family(p, "lorad_moves_kv_total", "counter",
+                "Of those, by what became of their keys and values");
+    for (int i = 0; i < MOVED_KV_ENDS; i++)
+        prom_count(p, atomic_load(&s->count.moved_kv[i]), "outcome", moved_kv_name(i), NULL);
+    prom_counter(p, "lorad_moves_kv_tokens_total",
+                 "Their tokens whose keys and values came from the other server",
+                 atomic_load(&s->count.moved_kv_tokens));
 }
 
 static void put_storage(prom *p, server *s)

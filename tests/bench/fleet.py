@@ -219,18 +219,32 @@ def adapter(fleet):
 
 
 def move(fleet):
-    """A server drains under 64 streams, of all kinds that move and with seeds of their own."""
+    """A server drains under 64 streams, of all kinds that move and with seeds of their own: without keys and values, and again with them."""
     key, name = fleet.tenant("mover"), demo_adapters()[0]
     fleets.upload_everywhere(fleet, key, name)
-    kinds = fleets.kinds_that_move(name)
-    asks = [(path, body | {"seed": i} if path != "/v1/messages" else body) for i in range(trials(64)) for path, body in [kinds[i % len(kinds)]]]
-    differ, taken, away, notes = fleets.moved(fleet, key, asks)
-    lost = sum(got is None for _, got in differ)
-    fleet.nodes[0].start()
+    kinds, n, computed, wrong, lost, came = fleets.kinds_that_move(name), trials(64), {}, 0, 0, 0
+    ends = ("taken", "here", "cheaper", "off", "refused", "damaged", "lost", "full")
+    names = ("lorad_prefill_tokens_total", "lorad_moves_kv_tokens_total", *(f'lorad_moves_kv_total{{outcome="{end}"}}' for end in ends))
+    for mode in ("never", "auto", "always"):
+        fleet.brings_pages(mode)
+        asks = []
+        for i in range(n):  # what no server has seen: a cache of theirs would hide what is computed
+            path, body = kinds[i % len(kinds)]
+            words = f"{mode} {i}: {'What is 7 plus 5? ' * 20}"
+            own = {"messages": [{"role": "user", "content": words}]} if "messages" in body else {"prompt": words}
+            asks.append((path, body | own | ({"seed": i} if path != "/v1/messages" else {})))
+        before = fleet.of_others(*names)
+        differ, taken, away, _ = fleets.moved(fleet, key, asks)
+        computed[mode], brought, *became = (now - was for now, was in zip(fleet.of_others(*names), before))
+        wrong, lost, came = wrong + len(differ), lost + sum(got is None for _, got in differ), came + (away >= len(asks) * 0.9)
+        fleet.nodes[0].start()
+        print(f"{mode}: {taken:.0f} choices were taken by other servers, {away} of them ended there; "
+              f"{computed[mode]:.0f} tokens were computed there again, {brought:.0f} came with their keys and values (" + ", ".join(f"{k:.0f} {end}" for k, end in zip(became, ends) if k) + ")", flush=True)
     rows = fleet.books_agree()
-    print(f"{taken:.0f} choices were taken by other servers, {away} of them ended there ({notes.count('yes')} requests); {rows} rows of usage, each once")
-    good = not differ and away >= len(asks) * 0.9
-    return verdict("fleet-move", f"{len(differ)} of {len(asks)} differ, {lost} lost, {away} ended elsewhere", "0, 0", good)
+    print(f"{rows} rows of usage, each once")
+    good = wrong == 0 and came == 3 and computed["always"] * 4 <= computed["never"]
+    return verdict("fleet-move", f"{wrong} of {3 * n} differ, {lost} lost; computed again {computed['always']:.0f} tokens, without keys and values "
+                   f"{computed['never']:.0f}", "0, 0, a quarter", good)
 
 
 CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away, "fleet-adapter": adapter, "fleet-move": move}

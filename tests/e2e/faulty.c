@@ -9,8 +9,13 @@
  *
  * $LORAD_TEST_SLOW names a file: as long as it is there, each read of a loader thread takes as many
  * milliseconds longer as it says.  $LORAD_TEST_PACE names one that does it to steps.
+ *
+ * $LORAD_TEST_PAGES names a file whose word says what becomes of pages that another node is given
+ * (gateway/move/wire.h): "damage" the second of a text, "type" tells of pages of another size,
+ * "die" ends the process at the second.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +24,7 @@
 #include <unistd.h>
 
 #include "engine/backend.h"
+#include "gateway/move/wire.h"
 
 err_code __real_be_sync(backend *be, err *e);
 err_code __wrap_be_sync(backend *be, err *e);
@@ -28,6 +34,15 @@ be_remedy __real_be_remedy_of(backend *be);
 be_remedy __wrap_be_remedy_of(backend *be);
 ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
+
+void __real_move_digest(const sched_text *t, int index, int page_tokens, const void *page,
+                        size_t bytes, uint8_t out[DIGEST_BYTES]);
+void __wrap_move_digest(const sched_text *t, int index, int page_tokens, const void *page,
+                        size_t bytes, uint8_t out[DIGEST_BYTES]);
+void __real_move_write_pages(const char *build, size_t page_bytes, int page_tokens, int first,
+                             move_pages *out);
+void __wrap_move_write_pages(const char *build, size_t page_bytes, int page_tokens, int first,
+                             move_pages *out);
 
 static int steps_left = -1; /* engine thread */
 
@@ -86,4 +101,30 @@ err_code __wrap_be_reopen(backend *be, err *e)
 {
     if (told("stays")) return err_set(e, ERR_DEVICE, "the device stays broken");
     return __real_be_reopen(be, e);
+}
+
+static bool pages_are_to(const char *what)
+{
+    const char *path = getenv("LORAD_TEST_PAGES");
+    FILE *f = path ? fopen(path, "r") : NULL;
+    char word[16] = "";
+    if (!f) return false;
+    bool is = fscanf(f, "%15s", word) == 1 && strcmp(word, what) == 0;
+    (void)fclose(f);
+    return is;
+}
+
+void __wrap_move_digest(const sched_text *t, int index, int page_tokens, const void *page,
+                        size_t bytes, uint8_t out[DIGEST_BYTES])
+{
+    __real_move_digest(t, index, page_tokens, page, bytes, out);
+    if (index > 0 && pages_are_to("damage")) out[7] ^= 1;
+    if (index > 0 && pages_are_to("die")) (void)raise(SIGKILL);
+}
+
+void __wrap_move_write_pages(const char *build, size_t page_bytes, int page_tokens, int first,
+                             move_pages *out)
+{
+    __real_move_write_pages(build, page_bytes, page_tokens, first, out);
+    if (pages_are_to("type")) out->page_bytes /= 2;
 }

@@ -35,13 +35,13 @@ class Fleet:
             node.settings["server.plain_listen"] = f"127.0.0.1:{node.plain_port}"
             node.clock = Clock(node.dir.with_suffix(".clock"))
             node.env = node.clock.env if clocks and can_be_stepped(BUILD / node.program) else {}
-        self.pace = self.nodes[0].dir.with_suffix(".pace")
+        self.pace, self.pages = (self.nodes[0].dir.with_suffix(end) for end in (".pace", ".pages"))
 
     def url(self, i):
         return f"postgres://lorad@127.0.0.1:{self.wires[i].port}/fleet"
 
     def __enter__(self):
-        os.environ["LORAD_TEST_PACE"] = str(self.pace)
+        os.environ["LORAD_TEST_PACE"], os.environ["LORAD_TEST_PAGES"] = str(self.pace), str(self.pages)
         try:
             first = self.nodes[0]
             first.start()
@@ -96,6 +96,25 @@ class Fleet:
             yield
         finally:
             self.pace.unlink()
+
+    @contextlib.contextmanager
+    def bad_pages(self, what):
+        """Of nodes[0], where it is lorad_faulty: "damage", "type", "die" (faulty.c)."""
+        self.pages.write_text(what)
+        try:
+            yield
+        finally:
+            self.pages.unlink()
+
+    def of_others(self, *names):
+        """Sums of metrics over the nodes that take what nodes[0] gives."""
+        seen = [n.metrics() for n in self.nodes[1:] if n.process.poll() is None]
+        return [sum(m[name] for m in seen) for name in names]
+
+    def brings_pages(self, mode):
+        """server.fleet_kv of those."""
+        for node in self.nodes[1:]:
+            node.admin("PATCH", "/config", {"server.fleet_kv": mode})
 
     def drains(self):
         """nodes[0]; once its engine knows that others are to go on with what runs."""
@@ -310,16 +329,19 @@ class Stream(threading.Thread):
         self.join()
         assert self.error is None, self.error
         said = {k: "".join(v) if isinstance(k, str) else v for k, v in self.said.items()}
-        return said, self.finish, self.usage and {k: v for k, v in self.usage.items() if "details" not in k and "cache" not in k}
+        usage = self.usage and {k: v for k, v in self.usage.items() if "details" not in k and "cache" not in k}
+        if usage and "cache_read_input_tokens" in self.usage:  # Anthropic's: input_tokens are those that the cache did not have
+            usage["input_tokens"] += self.usage["cache_read_input_tokens"]
+        return said, self.finish, usage
 
 
 def moved(fleet, key, asks, meanwhile=lambda streams: None):
     """All asks at node 0, undisturbed, and again while it drains; what differs, how many others had taken, how many of them for good, and what
     the log says of requests."""
-    a, others = fleet.nodes[0], fleet.nodes[1:]
+    a = fleet.nodes[0]
 
     def taken():
-        return sum(n.metrics()["lorad_moves_in_total"] for n in others if n.process.poll() is None)
+        return fleet.of_others("lorad_moves_in_total")[0]
     want = [s.whole() for s in [Stream(a, key, *ask) for ask in asks]]
     before = taken()
     with fleet.slow_steps():

@@ -124,7 +124,7 @@ gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gatewa
 gateway/openai: gateway/move/mover.h gateway/move/ticket.h gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/spans.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat engine/grammar/grammar.h engine/model/pooled.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/adapter_rows.h storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/stacks storage/targets.h adapters/store/stacks.h
 gateway/doors: gateway/auth.h gateway/handlers.h gateway/server.h gateway/http gateway/openai engine/base storage/responses gateway/ratelimit.h
 gateway/rest: storage/digest.h gateway/auth.h gateway/openai/vocabulary.h gateway/config/change.h gateway/fetch gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch adapters/residency/inplace.h engine/base engine/program/hurry.h storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h storage/watch/history.h adapters/store storage/sources storage/stacks storage/fleet/lease.h storage/fleet/nodes.h
-gateway/move: gateway/server.h engine/sched/request.h engine/base storage/digest.h storage/fleet/nodes.h
+gateway/move: gateway/server.h engine/sched/sched.h engine/base storage/digest.h storage/fleet/nodes.h
 gateway/move/move_api.c: gateway/handlers.h gateway/http gateway/net/deadline.h gateway/openai/vocabulary.h engine/base
 gateway/batches: gateway/auth.h gateway/handlers.h gateway/server.h gateway/config/classes.h gateway/doors/door_json.h gateway/http gateway/rest/api_audit.h adapters/store/storeroom.h engine/sched/sched.h engine/base storage/batches storage/digest.h storage/disk.h storage/store.h storage/seal
 
@@ -137,7 +137,7 @@ tests/adapters: adapters/format adapters/residency adapters/store engine/model t
 tests/adapters/store: tests/storage/smalldisk.h
 tests/engine/cpu: engine/model/quantise.h
 tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
-tests/e2e: engine/backend.h engine/text tests/emu/cuda_rt/emu_rt.h
+tests/e2e: engine/backend.h gateway/move/wire.h engine/text tests/emu/cuda_rt/emu_rt.h
 tests/emu: engine/base engine/cuda engine/cuda/products engine/cuda/rows
 tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine
 tests/emu/include:

@@ -210,7 +210,7 @@ _rule("move.seed", "gateway/move/wire.c", ".seed = h->seed", ".seed = h->seed + 
 _rule("move.length", "gateway/move/wire.c", "return len == want ? ERR_NONE", "return len > 0 ? ERR_NONE",
       "gateway.test_wire", "an order's arrays lie within its bytes")
 _rule("move.stranger", "gateway/move/mover.c",
-      "strlen(word) == WORD_MAX && digest_same(", "strlen(word) == WORD_MAX && !digest_same(",
+      "== DOOR_WORD_MAX && digest_same(", "== DOOR_WORD_MAX && !digest_same(",
       "e2e.test_move", "only nodes of the fleet hand in requests")
 _rule("move.next-node", "gateway/move/mover.c",
       "if (sched_submit(m->srv->sched, rq, &e)) {", "if (err_set(&e, ERR_IO, \"lost\")) {",
@@ -218,9 +218,18 @@ _rule("move.next-node", "gateway/move/mover.c",
 _rule("move.books", "gateway/move/mover.c",
       "    atomic_fetch_add(&rq->meter->output_tokens, 1);\n", "",
       "e2e.test_move", "tokens of another node are paid for once")
+_rule("move.pages-damaged", "gateway/move/carry.c",
+      "if (digest_same(is, t->digest[i], sizeof(is))) continue;", "if (digest_same(is, is, sizeof(is))) continue;",
+      "e2e.test_move", "a page that came damaged is computed, and told by name")
+_rule("move.pages-of-a-size", "gateway/move/wire.c",
+      "come->page_bytes != ours->page_bytes ||", "come->page_bytes == 0 ||",
+      "gateway.test_wire e2e.test_move", "pages of another kind are refused")
+_rule("move.pages-whose", "gateway/move/wire.c",
+      "{t->domain.isolation, (uint64_t)t->domain.from,", "{0 * t->domain.isolation, (uint64_t)t->domain.from,",
+      "gateway.test_wire", "a page's digest says whose it is")
 _rule("move.pages-in-place", "engine/sched/sched_pages.c",
       "j->in + (size_t)(have - j->first) * bytes", "j->in",
-      "engine.test_pages", "each page comes to its place")
+      "engine.test_pages e2e.test_move", "each page comes to its place")
 _rule("move.pages-behind", "engine/sched/sched_pages.c",
       "if (have < j->first || want <= 0) return have;", "if (want <= 0) return have;",
       "engine.test_pages", "no page is put behind one that is not there")

@@ -1,26 +1,46 @@
 """A server of a fleet drains under streams: the others go on with them, and clients read what they would have read."""
+import base64
+import hashlib
 import json
 import pathlib
+import re
+import struct
+import subprocess
 import tempfile
+import time
 
+import elsewhere
 import fleets
-from harness import demo_adapters, run, until
+from harness import demo_adapters, free_port, run, until
 from postgres import skip_unless_there
 
 skip_unless_there()
 BASE = {"model": "base", "prompt": "What is 7 plus 5?", "stream": True, "max_tokens": 700, "seed": 1, "ignore_eos": True}
 
 
+KV = 'lorad_moves_kv_total{outcome="%s"}'
+PAGE = 32  # positions of one KV page
+
+
+def build_of(node):
+    return node.call("POST", "/v1/completions", BASE | {"stream": False, "max_tokens": 1}, key=OTHER).json["system_fingerprint"].encode()
+
+
 def strangers_are_refused(fleet):
     b = fleet.nodes[1]
     word = fleet.postgres.sql("SELECT door FROM lorad_nodes WHERE node = 1").split()[2]
 
-    def post(order, bearer):
-        return b.call("POST", "/fleet/v1/requests", order, headers={"Content-Type": "application/octet-stream", "Authorization": f"Bearer {bearer}"}).status
+    def post(order, bearer, what="requests"):
+        return b.call("POST", f"/fleet/v1/{what}", order, headers={"Content-Type": "application/octet-stream", "Authorization": f"Bearer {bearer}"}).status
     for bearer in ("", KEY, b.admin_key, "0" * 64, word[:-1], word + "0"):
-        assert post(b"lrdmove1" + b"\0" * 400, bearer) == 401, bearer
-    for order in (b"", b"x" * 400, b"lrdmove1", b"lrdmove1" + b"\0" * 400, b"lrdmove1" + b"\xff" * 400):
+        assert post(b"lrdmove2" + b"\0" * 400, bearer) == 401, bearer
+        assert post(b"lrdask_1" + b"\0" * 48, bearer, "pages") == 401, bearer
+    for order in (b"", b"x" * 400, b"lrdmove2", b"lrdmove2" + b"\0" * 400, b"lrdmove2" + b"\xff" * 400):
         assert post(order, word) == 400, order
+    for ask, status in ((b"", 400), (b"x" * 56, 400), (b"lrdask_1" + b"\xff" * 48, 400), (b"lrdask_1" + b"\0" * 48, 409), (b"x" * 57, 413)):
+        assert post(ask, word, "pages") == status, ask
+    for first in (0, 1 << 30):  # it lends nothing
+        assert post(b"lrdask_1" + build_of(b).ljust(32, b"\0") + struct.pack("<Qq", 7, first), word, "pages") == 404
 
 
 def what_runs_goes_on_elsewhere(fleet):
@@ -32,6 +52,165 @@ def what_runs_goes_on_elsewhere(fleet):
     a.start()
     fleet.books_agree()
     assert fleet.usage(b, "mover")[0] == 2 * (len(kinds) + 1)  # a row for each choice, once
+
+
+def long_ones(fleet, word, n=4):
+    """Requests that no server has seen, and the tokens of all their prompts."""
+    bodies = [BASE | {"prompt": f"{word} {i}: " + "What is 7 plus 5? " * 30, "max_tokens": 200, "seed": i, "temperature": 1.2} for i in range(n)]
+    counts = [fleet.nodes[1].call("POST", "/tokenize", {"model": "base", "prompt": b["prompt"]}, key=KEY).json["count"] for b in bodies]
+    assert min(counts) > 4 * PAGE, counts
+    return [("/v1/completions", b) for b in bodies], sum(counts)
+
+
+def moved_pages(fleet, word, outcome):
+    """All texts are as if nothing had happened, and what became of keys and values is that; tokens that came with theirs, tokens that were computed,
+    tokens of prompts."""
+    asks, n_prompt = long_ones(fleet, word)
+    names = ("lorad_moves_in_total", KV % outcome, "lorad_moves_kv_tokens_total", "lorad_prefill_tokens_total")
+    before = fleet.of_others(*names)
+    differ, *_ = fleets.moved(fleet, KEY, asks)
+    taken, ended, came, computed = (now - was for now, was in zip(fleet.of_others(*names), before))
+    fleet.nodes[0].start()
+    assert differ == [], differ
+    assert taken == ended == len(asks), (word, taken, ended)
+    return came, computed, n_prompt
+
+
+def keys_and_values_come_along(fleet):
+    """No prompt is computed again: of each text what follows its last whole page."""
+    came, computed, n_prompt = moved_pages(fleet, "with", "taken")
+    assert came >= n_prompt - 4 * PAGE and computed <= 4 * PAGE, (came, computed, n_prompt)
+
+
+def without_them_all_is_computed(fleet):
+    fleet.brings_pages("never")
+    came, computed, n_prompt = moved_pages(fleet, "without", "off")
+    assert came == 0 and computed >= n_prompt, (came, computed, n_prompt)
+    fleet.brings_pages("always")
+
+
+def a_damaged_page_is_computed(fleet):
+    """The second of each text: what comes before it is good."""
+    with fleet.bad_pages("damage"):
+        came, computed, n_prompt = moved_pages(fleet, "damaged", "damaged")
+    assert came == 4 * PAGE and computed >= n_prompt - came, (came, computed, n_prompt)
+    said = [n.log_path.read_text() for n in fleet.nodes[1:]]
+    assert sum(text.count("page 1 of") for text in said) == sum(text.count("came damaged") for text in said) == 4
+
+
+def pages_of_another_kind_are_refused(fleet):
+    with fleet.bad_pages("type"):
+        came, computed, n_prompt = moved_pages(fleet, "typed", "refused")
+    assert came == 0 and computed >= n_prompt, (came, computed, n_prompt)
+    assert sum(n.log_path.read_text().count("its pages have") for n in fleet.nodes[1:]) == 4
+
+
+def who_gives_them_dies_in_the_middle(fleet):
+    """Its clients are lost with it; the others compute, notice, and go on."""
+    a, b, c = fleet.nodes
+    asks, _ = long_ones(fleet, "dies", 2)
+    want = [s.whole() for s in [fleets.Stream(a, KEY, *ask) for ask in asks]]
+    lost, = fleet.of_others(KV % "lost")
+    with fleet.bad_pages("die"):
+        with fleet.slow_steps():
+            streams = [fleets.Stream(a, KEY, *ask) for ask in asks]
+            for s in streams:
+                assert s.begun.wait(600)
+            fleet.drains()
+        a.process.wait(600)
+        for s in streams:
+            s.join()
+    until(lambda: fleet.of_others(KV % "lost")[0] > lost)
+    until(lambda: fleet.of_others("lorad_requests_running") == [0])
+    assert [s.whole() for s in [fleets.Stream(n, KEY, *ask) for n, ask in zip((b, c), asks)]] == want
+    a.stop()
+    a.start()
+
+
+def order_of(build, prompt, isolation, node=9, n=6):
+    """As that node would send it when it drains: greedy tokens of the base (gateway/move/wire.h)."""
+    head = struct.pack("<8s32s48s112s32sQQQq", b"lrdmove2", build, b"standard", b"", b"", 0, 0, 77, node)
+    head += struct.pack("<QQQQq", 5, 1, isolation, 1, 0) + struct.pack("<6i", 0, len(prompt), 0, n, 0, 0)
+    head += struct.pack("<6i", 0, 0, -1, 0, 1, 0) + struct.pack("<8f", 1, 0, 1, 0, 1, 0, 0, 0)
+    return head + struct.pack(f"<{len(prompt)}i", *prompt)
+
+
+def what_a_node_gives_may_be_anything(fleet):
+    """Another one's bytes in place of pages: the same tokens, and its reason."""
+    b = fleet.nodes[1]
+    word = fleet.postgres.sql("SELECT door FROM lorad_nodes WHERE node = 1").split()[2]
+    build = build_of(b)
+    prompt = b.call("POST", "/tokenize", {"model": "base", "prompt": "What is 7 plus 5? " * 30}, key=KEY).json["tokens"]
+    answer, asked = {}, []
+
+    class Node(elsewhere.Handler):
+        def do_POST(self):
+            time.sleep(answer.get("pause", 0))
+            asked.append((self.path, self.headers["Authorization"], self.rfile.read(int(self.headers["Content-Length"]))))
+            self.answer(answer["status"], answer["body"], answer.get("length"))
+    cert, key = elsewhere.certificate(pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")))
+    port = free_port()
+    elsewhere.serve(port, Node, cert, key)
+    public = subprocess.run(["openssl", "x509", "-in", cert, "-noout", "-pubkey"], check=True, capture_output=True).stdout
+    der = base64.b64decode(b"".join(public.split(b"\n")[1:-2]))
+    pins = ["sha256//" + base64.b64encode(hashlib.sha256(d).digest()).decode() for d in (der, der + b".")]
+    fleet.postgres.sql("INSERT INTO lorad_nodes(node, instance, name, epoch, heartbeat, applied) VALUES (9, 'other', 'other', 1, '-infinity', 0)")
+
+    def ask(isolation):
+        r = b.call("POST", "/fleet/v1/requests", order_of(build, prompt, isolation), headers={"Content-Type": "application/octet-stream", "Authorization": f"Bearer {word}"})
+        assert r.status == 200, r
+        return [struct.unpack("<ifii", r.body[k:k + 16])[0] for k in range(0, len(r.body), 16)]
+
+    def tokens(i, outcome, pin=pins[0]):
+        fleet.postgres.sql(f"UPDATE lorad_nodes SET door = 'https://127.0.0.1:{port} {pin} {'5' * 64}' WHERE node = 9")
+        before = b.metrics()[KV % outcome]
+        got = ask(1000 + i)
+        assert b.metrics()[KV % outcome] == before + 1, (i, outcome, b.log_path.read_text()[-2000:])
+        return got
+
+    def head(size, first=0, build=build, magic=b"lrdpage1"):
+        return struct.pack("<8s32sQii", magic, build, size, PAGE, first)
+    answer.update(status=500, body=b"")
+    want = tokens(0, "refused")
+    assert len(want) == 7 and want[-1] == -1 and min(want[:-1]) >= 0, want
+    assert asked == [("/fleet/v1/pages", "Bearer " + "5" * 64, struct.pack("<8s32sQq", b"lrdask_1", build, 77, 0))], asked
+    answer.update(status=200, body=head(1))
+    assert tokens(1, "refused") == want
+    size = int(re.findall("its pages have 1 bytes for 32 positions, not ([0-9]+)", b.log_path.read_text())[-1])
+    n = (len(prompt) - 1) // PAGE
+    record = b"\0" * (32 + size)
+    bodies = [(b"", "lost"), (b"x" * 20, "lost"), (head(size)[:-1], "lost"), (head(size), "lost"), (head(size) + record[:-1], "lost"),
+              (head(size, 1), "refused"), (head(size, build=b"fp_1"), "refused"), (head(size, magic=b"lrdpage2"), "refused"), (head(2**63), "refused"),
+              (b"\xff" * 4096, "refused"), (head(size) + record, "damaged"), (head(size) + n * record, "damaged"), (head(size) + (n + 9) * record, "damaged")]
+    for i, (body, outcome) in enumerate(bodies):
+        answer.update(body=body)
+        assert tokens(2 + i, outcome) == want, i
+    answer.update(body=head(size) + record, length=len(head(size)) + n * len(record))  # it ends before it said
+    assert tokens(50, "lost") == want
+    def records(isolation):
+        """Pages that nobody has computed, with their digests."""
+        words = [struct.pack(f"<{PAGE}i", *prompt[i * PAGE:(i + 1) * PAGE]) for i in range(n)]
+        return b"".join(hashlib.sha256(struct.pack("<QQQ", isolation, 0, i) + bytes(32) + words[i] + bytes(size)).digest() + bytes(size) for i in range(n))
+    answer.pop("length")
+    answer.update(body=head(size) + records(1060) + b"x")  # one byte more than there are
+    tokens(60, "refused")
+    answer.update(body=head(size) + records(1061), pause=0.5)
+    tokens(61, "taken")
+    answer.pop("pause")
+    b.admin("PATCH", "/config", {"server.fleet_kv": "auto"})
+    assert tokens(62, "cheaper") == want
+    tried = b.metrics()[KV % "damaged"]
+    for i in range(1000):  # what was dear once is tried again
+        if b.metrics()[KV % "damaged"] > tried:
+            break
+        ask(2000 + i)
+    assert i > 5 and b.metrics()[KV % "damaged"] > tried, i
+    b.admin("PATCH", "/config", {"server.fleet_kv": "always"})
+    asked.clear()
+    assert tokens(51, "lost", pins[1]) == want and asked == []
+    fleet.postgres.sql("DELETE FROM lorad_nodes WHERE node = 9")
+    assert tokens(52, "lost") == want
+    assert tokens(52, "here") == want
 
 
 def what_cannot_go_stays(fleet):
@@ -111,14 +290,15 @@ def a_lost_stream_is_resumed_elsewhere(fleet):
 
 
 def all_of_it():
-    global KEY, NAME
+    global KEY, NAME, OTHER
     key = pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")) / "key"
     key.write_text("11" * 32)
-    with fleets.Fleet(shared={"server.drain_timeout": "300s", "responses.key_file": key}, program="lorad_faulty") as fleet:
-        KEY, NAME = fleet.tenant("mover"), demo_adapters()[0]
+    with fleets.Fleet(shared={"server.drain_timeout": "300s", "responses.key_file": key, "server.fleet_kv": "always"}, program="lorad_faulty") as fleet:
+        KEY, OTHER, NAME = fleet.tenant("mover"), fleet.tenant("other"), demo_adapters()[0]
         fleets.upload_everywhere(fleet, KEY, NAME)
-        for step in (strangers_are_refused, what_runs_goes_on_elsewhere, what_cannot_go_stays, a_node_that_took_them_is_killed, a_lost_stream_is_resumed_elsewhere,
-                     who_leaves_ends_it_everywhere):
+        for step in (strangers_are_refused, what_runs_goes_on_elsewhere, keys_and_values_come_along, without_them_all_is_computed, a_damaged_page_is_computed,
+                     pages_of_another_kind_are_refused, who_gives_them_dies_in_the_middle, what_a_node_gives_may_be_anything, what_cannot_go_stays,
+                     a_node_that_took_them_is_killed, a_lost_stream_is_resumed_elsewhere, who_leaves_ends_it_everywhere):
             step(fleet)
             print(f"  {step.__name__}", flush=True)
 

@@ -124,7 +124,7 @@ OPERATOR = [
     ("POST", ADM + "/drain", None, {}, 202),  # the last of all: it ends the server
 ]
 OPEN = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]  # of the inference plane, for vLLM's probes
-NODES = [("POST", "/fleet/v1/requests")]  # of the inference plane: a word of the fleet's own opens it, no key does
+NODES = [("POST", "/fleet/v1/requests"), ("POST", "/fleet/v1/pages")]  # of the inference plane: a word of the fleet's own opens it, no key does
 METRICS = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")]
 
 

@@ -40,7 +40,14 @@ static void *order_of(request *rq, size_t *len)
 {
     void *order;
     err e;
-    const move_name name = {"fp_1", "standard", "mine@7", 4, 99};
+    const move_name name = {.build = "fp_1",
+                            .class = "standard",
+                            .adapter = "mine@7",
+                            .digest = {1, 2},
+                            .owner = 4,
+                            .version_id = 99,
+                            .pass = UINT64_C(1) << 63,
+                            .node = 5};
     ck_assert_int_eq(move_write(rq, &name, 1000, &order, len, &e), ERR_NONE);
     return order;
 }
@@ -61,6 +68,7 @@ START_TEST(a_request_comes_out_as_it_went_in)
     ck_assert_str_eq(name.class, "standard");
     ck_assert_str_eq(name.adapter, "mine@7");
     ck_assert(name.owner == 4 && name.version_id == 99 && got.adapter_id == 99);
+    ck_assert(name.pass == UINT64_C(1) << 63 && name.node == 5 && name.digest[1] == 2);
     ck_assert(got.id == 77 && got.tenant_id == 8 && got.isolation == UINT64_MAX);
     ck_assert(got.n_prompt == 3 && got.max_tokens == 10 && got.n_given == 2);
     ck_assert(got.adapter_from == 1 && got.weight == 2.5F && got.expires_us == 204000);
@@ -137,12 +145,66 @@ START_TEST(tokens_come_out_as_they_went_in)
 }
 END_TEST
 
+/* Of an ask and of what pages are: as they were, and no byte of them may be another one. */
+START_TEST(pages_are_those_that_were_asked_for)
+{
+    move_ask ask, got;
+    move_pages ours, come;
+    err e;
+    move_write_ask("fp_1", 77, 5, &ask);
+    ck_assert_int_eq(move_read_ask(&ask, sizeof(ask), &got, &e), ERR_NONE);
+    ck_assert(got.pass == 77 && got.first == 5 && strcmp(got.build, "fp_1") == 0);
+    for (size_t n = 0; n < sizeof(ask); n++)
+        ck_assert_int_eq(move_read_ask(&ask, n, &got, &e), ERR_INPUT);
+    for (size_t i = 0; i < sizeof(ask); i++) {
+        move_ask bad = ask;
+        ((unsigned char *)&bad)[i] ^= 0x80;
+        if (move_read_ask(&bad, sizeof(bad), &got, &e)) continue;
+        ck_assert(got.first >= 0 && got.first <= INT32_MAX);
+        ck_assert(memchr(got.build, 0, sizeof(got.build)) != NULL);
+    }
+    move_write_pages("fp_1", 4096, 16, 5, &ours);
+    ck_assert_int_eq(move_check_pages(&ours, &ours, &e), ERR_NONE);
+    for (size_t i = 0; i < sizeof(ours); i++) {
+        come = ours;
+        ((unsigned char *)&come)[i] ^= 1;
+        ck_assert_int_eq(move_check_pages(&come, &ours, &e), ERR_CONFLICT);
+    }
+}
+END_TEST
+
+/* A page is known by its bytes, its tokens, its place, and whose it is. */
+START_TEST(a_digest_is_of_one_page)
+{
+    static const int32_t one[] = {1, 2, 3, 4, 5}, two[] = {1, 2, 3, 5, 5};
+    const char bytes[] = "keys, values", others[] = "keys, valueS";
+    sched_text t = {.token = one, .n_token = 5}, u[3] = {t, t, t};
+    uint8_t is[DIGEST_BYTES], other[DIGEST_BYTES];
+    u[0].domain.isolation = 1;
+    u[1].domain.digest[31] = 1;
+    u[2].token = two;
+    move_digest(&t, 1, 2, bytes, sizeof(bytes), is);
+    for (int i = 0; i < 3; i++) {
+        move_digest(&u[i], 1, 2, bytes, sizeof(bytes), other);
+        ck_assert(memcmp(is, other, sizeof(is)) != 0);
+    }
+    move_digest(&t, 0, 2, bytes, sizeof(bytes), other);
+    ck_assert(memcmp(is, other, sizeof(is)) != 0);
+    move_digest(&t, 1, 2, others, sizeof(others), other);
+    ck_assert(memcmp(is, other, sizeof(is)) != 0);
+    move_digest(&t, 1, 2, bytes, sizeof(bytes), other);
+    ck_assert_mem_eq(is, other, sizeof(is));
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("wire");
     tcase_add_test(t, a_request_comes_out_as_it_went_in);
     tcase_add_test(t, other_bytes_are_refused_or_within_bounds);
     tcase_add_test(t, tokens_come_out_as_they_went_in);
+    tcase_add_test(t, pages_are_those_that_were_asked_for);
+    tcase_add_test(t, a_digest_is_of_one_page);
     Suite *s = suite_create("wire");
     suite_add_tcase(s, t);
     return run_suite(s);

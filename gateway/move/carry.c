@@ -1,0 +1,340 @@
+/* carry.c -- one transfer: a POST by libcurl, whose answer is taken apart as it comes.
+ *
+ * At most a few MiB of it are in memory: they are checked and copied into the engine before more is
+ * read, so TCP holds the other node back.
+ */
+#include "gateway/move/carry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/lock.h"
+#include "gateway/move/node_door.h"
+
+enum {
+    AT_ONCE = 4,
+    COPY_BYTES = 4 << 20,
+    LEAST_US = 1000000, /* a transfer may take as long as the computation, within these bounds; */
+    MOST_US = 10000000, /* the node that waits for us gives up after 20 s (mover.c) */
+    LOOK_US = 2000000,  /* for the engine to say what it has */
+};
+
+/* Weight of the newest transfer in the means; each one that is left undone makes them so much
+ * smaller, so that they are tried again. */
+static const double newest = 0.2, hope = 0.95;
+
+struct carry {
+    server *srv;
+    lock mu; /* guards all below */
+    cond freed;
+    int n_busy;
+    double setup_us, byte_us; /* until its first byte; of each further one; 0: not known */
+};
+
+/* One transfer. */
+typedef struct transfer {
+    const carry_want *w;
+    server *srv;
+    CURL *curl;
+    struct curl_slist *headers;
+    move_ask ask;
+    move_pages head;
+    size_t n_head; /* bytes of it that have come */
+    int first, next, end;
+    size_t page_bytes, n_record; /* bytes of the record that is under way */
+    int n_page, most;            /* whole ones in `page`, and room there */
+    uint8_t (*digest)[DIGEST_BYTES];
+    unsigned char *page;
+    int64_t until_us;
+    moved_kv why; /* MOVED_KV_TAKEN: nothing was wrong yet */
+    err *e;
+} transfer;
+
+carry *carry_create(server *s)
+{
+    carry *c = calloc(1, sizeof(*c));
+    if (!c) return NULL;
+    c->srv = s;
+    lock_init(&c->mu, LOCK_CARRY);
+    cond_init(&c->freed);
+    return c;
+}
+
+void carry_destroy(carry *c)
+{
+    if (!c) return;
+    cond_free(&c->freed);
+    lock_free(&c->mu);
+    free(c);
+}
+
+int carry_pages_at_once(const sched *sc)
+{
+    size_t page = sched_page_bytes(sc);
+    return page < COPY_BYTES ? (int)(COPY_BYTES / page) : 1;
+}
+
+/* ------------------------------------------------------------------ what comes -- */
+
+/* The first thing that goes wrong is the reason.  0, for curl: no more of it. */
+static size_t stop(transfer *t, moved_kv why)
+{
+    if (t->why == MOVED_KV_TAKEN) t->why = why;
+    return 0;
+}
+
+/* Those that are whole go into the engine. */
+static bool put_pages(transfer *t)
+{
+    sched *sc = t->srv->sched;
+    const sched_text *text = &t->w->text;
+    uint8_t is[DIGEST_BYTES];
+    int n_done = 0;
+    for (int i = 0; i < t->n_page; i++) {
+        const unsigned char *page = t->page + (size_t)i * t->page_bytes;
+        move_digest(text, t->next + i, sched_page_tokens(sc), page, t->page_bytes, is);
+        if (digest_same(is, t->digest[i], sizeof(is))) continue;
+        (void)err_set(t->e, ERR_CORRUPT, "page %d of %d came damaged", t->next + i, t->end);
+        (void)stop(t, MOVED_KV_DAMAGED);
+        t->n_page = i; /* those before it are good */
+    }
+    err_code rc = t->n_page == 0 ? ERR_NONE
+                                 : sched_pages_load(sc, text, t->next, t->n_page, t->page,
+                                                    t->until_us, &n_done, t->e);
+    bool all = !rc && n_done == t->n_page;
+    if (!rc && !all)
+        (void)err_set(t->e, ERR_LIMIT, "there is room for %d of %d pages", t->next + n_done,
+                      t->end);
+    if (!all) (void)stop(t, MOVED_KV_FULL);
+    t->next += n_done;
+    t->n_page = 0;
+    return t->why == MOVED_KV_TAKEN;
+}
+
+/* What of the record comes next: returns how many bytes of it are wanted now, and where to. */
+static size_t place(transfer *t, unsigned char **to)
+{
+    bool digest = t->n_record < DIGEST_BYTES;
+    size_t at = digest ? t->n_record : t->n_record - DIGEST_BYTES;
+    *to = digest ? &t->digest[t->n_page][at] : t->page + (size_t)t->n_page * t->page_bytes + at;
+    return (digest ? DIGEST_BYTES : t->page_bytes) - at;
+}
+
+static bool take_head(transfer *t)
+{
+    move_pages ours;
+    move_write_pages(t->srv->fingerprint, t->page_bytes, sched_page_tokens(t->srv->sched), t->first,
+                     &ours);
+    if (!move_check_pages(&t->head, &ours, t->e)) return true;
+    (void)stop(t, MOVED_KV_REFUSED);
+    return false;
+}
+
+static size_t receive(char *data, size_t size, size_t n, void *arg)
+{
+    transfer *t = arg;
+    long status = 0;
+    size_t left = size * n;
+    (void)curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (status != 200) return size * n;
+    while (left > 0) {
+        bool in_head = t->n_head < sizeof(t->head);
+        unsigned char *to = (unsigned char *)&t->head + t->n_head;
+        if (!in_head && t->next + t->n_page >= t->end) {
+            (void)err_set(t->e, ERR_CORRUPT, "more comes than was asked for");
+            return stop(t, MOVED_KV_REFUSED);
+        }
+        size_t want = in_head ? sizeof(t->head) - t->n_head : place(t, &to);
+        if (want > left) want = left;
+        memcpy(to, data, want);
+        data += want;
+        left -= want;
+        if (in_head) {
+            t->n_head += want;
+            if (t->n_head == sizeof(t->head) && !take_head(t)) return 0;
+            continue;
+        }
+        t->n_record += want;
+        if (t->n_record < DIGEST_BYTES + t->page_bytes) continue;
+        t->n_record = 0;
+        t->n_page++;
+        bool full = t->n_page == t->most || t->next + t->n_page == t->end;
+        if (full && !put_pages(t)) return 0;
+    }
+    return size * n;
+}
+
+/* ------------------------------------------------------------------- a transfer -- */
+
+/* The door of that node; false: *e says why. */
+static bool find_door(const server *s, int64_t node, node_door *out, err *e)
+{
+    fleet_member *list;
+    size_t n;
+    bool found = false;
+    if (nodes_list(s->store, &list, &n, e)) return false;
+    for (size_t i = 0; i < n && !found; i++)
+        found = list[i].node == node && node_door_read(list[i].door, out);
+    free(list);
+    if (!found) (void)err_set(e, ERR_NOT_FOUND, "server %lld has no address", (long long)node);
+    return found;
+}
+
+static bool set_up(transfer *t, const node_door *d)
+{
+    int64_t left_ms = (t->until_us - clock_now_us()) / 1000;
+    CURL *c = t->curl = curl_easy_init();
+    move_write_ask(t->srv->fingerprint, t->w->from->pass, t->first, &t->ask);
+    t->digest = malloc((size_t)t->most * sizeof(*t->digest));
+    t->page = malloc((size_t)t->most * t->page_bytes);
+    bool ok = c && t->digest && t->page &&
+              node_door_post(c, d, MOVE_PAGES_PATH, &t->ask, sizeof(t->ask), &t->headers) &&
+              !curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, left_ms > 1 ? (long)left_ms : 1L) &&
+              !curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, receive) &&
+              !curl_easy_setopt(c, CURLOPT_WRITEDATA, t);
+    if (!ok) (void)err_set(t->e, ERR_NOMEM, "out of memory");
+    return ok;
+}
+
+/* What the transfer, which curl has ended so, has come to. */
+static moved_kv judge(transfer *t, CURLcode rc)
+{
+    long status = 0;
+    (void)curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (t->why != MOVED_KV_TAKEN) return t->why;
+    if (!rc && status != 200) {
+        (void)err_set(t->e, ERR_NOT_FOUND, "server %lld answers %ld", (long long)t->w->from->node,
+                      status);
+        return MOVED_KV_REFUSED;
+    }
+    bool whole = !rc && t->n_head == sizeof(t->head) && t->n_record == 0;
+    if (whole && t->n_page > 0 && !put_pages(t)) return t->why;
+    if (whole && t->next > t->first) return MOVED_KV_TAKEN;
+    (void)err_set(t->e, ERR_IO, "%s after %d of %d pages",
+                  rc ? curl_easy_strerror(rc) : "the transfer ended", t->next - t->first,
+                  t->end - t->first);
+    return MOVED_KV_LOST;
+}
+
+/* By what it has taken. */
+static void learn(carry *c, const transfer *t)
+{
+    curl_off_t setup = 0, all = 0;
+    double bytes = (double)(t->next - t->first) * (double)t->page_bytes;
+    (void)curl_easy_getinfo(t->curl, CURLINFO_STARTTRANSFER_TIME_T, &setup);
+    (void)curl_easy_getinfo(t->curl, CURLINFO_TOTAL_TIME_T, &all);
+    lock_take(&c->mu);
+    bool none = c->byte_us == 0;
+    double byte_us = (double)(all - setup) / bytes;
+    c->setup_us += (none ? 1 : newest) * ((double)setup - c->setup_us);
+    c->byte_us += (none ? 1 : newest) * (byte_us - c->byte_us);
+    lock_release(&c->mu);
+}
+
+static moved_kv run(carry *c, const carry_want *w, int first, int64_t until_us, int *n_tokens,
+                    err *e)
+{
+    const sched *sc = c->srv->sched;
+    node_door d;
+    transfer t = {.w = w,
+                  .srv = c->srv,
+                  .first = first,
+                  .next = first,
+                  .end = sched_text_pages(sc, &w->text),
+                  .page_bytes = sched_page_bytes(sc),
+                  .most = carry_pages_at_once(sc),
+                  .until_us = until_us,
+                  .why = MOVED_KV_TAKEN,
+                  .e = e};
+    moved_kv why = MOVED_KV_LOST;
+    if (find_door(c->srv, w->from->node, &d, e) && set_up(&t, &d))
+        why = judge(&t, curl_easy_perform(t.curl));
+    if (why == MOVED_KV_TAKEN) learn(c, &t);
+    *n_tokens = (t.next - first) * sched_page_tokens(sc);
+    curl_easy_cleanup(t.curl);
+    curl_slist_free_all(t.headers);
+    free(t.digest);
+    free(t.page);
+    return why;
+}
+
+/* --------------------------------------------------------------- whether at all -- */
+
+/* mu is held.  Computing `bytes` of pages takes `us`; 0: nobody knows. */
+static bool is_dearer(carry *c, double bytes, double us)
+{
+    lock_assert_held(&c->mu);
+    double takes_us = c->setup_us + bytes * c->byte_us;
+    if (us <= 0 || takes_us <= us) return false;
+    c->setup_us *= hope;
+    c->byte_us *= hope;
+    return true;
+}
+
+/* MOVED_KV_TAKEN: pages from *have on are wanted, which to compute takes *us. */
+static moved_kv look(carry *c, const carry_want *w, int *have, double *us, err *e)
+{
+    sched *sc = c->srv->sched;
+    int all = sched_text_pages(sc, &w->text);
+    bool never = strcmp(w->mode, "never") == 0, always = strcmp(w->mode, "always") == 0;
+    if (never) (void)err_set(e, ERR_UNSUPPORTED, "server.fleet_kv is 'never'");
+    if (never) return MOVED_KV_OFF;
+    err_code rc = sched_pages_look(sc, &w->text, w->rank, clock_now_us() + LOOK_US, have, us, e);
+    if (rc) return rc == ERR_UNSUPPORTED ? MOVED_KV_OFF : MOVED_KV_FULL;
+    if (*have >= all) return MOVED_KV_HERE;
+    double bytes = (double)(all - *have) * (double)sched_page_bytes(sc);
+    lock_take(&c->mu);
+    bool dearer = !always && is_dearer(c, bytes, *us);
+    lock_release(&c->mu);
+    if (!dearer) return MOVED_KV_TAKEN;
+    (void)err_set(e, ERR_LIMIT, "computing them should take %.0f ms", *us / 1000);
+    return MOVED_KV_CHEAPER;
+}
+
+/* False: it is too late. */
+static bool wait_in_line(carry *c, int64_t until_us, bool *waited)
+{
+    lock_take(&c->mu);
+    *waited = c->n_busy >= AT_ONCE;
+    while (c->n_busy >= AT_ONCE && cond_wait_until(&c->freed, &c->mu, until_us)) continue;
+    bool mine = c->n_busy < AT_ONCE;
+    c->n_busy += mine;
+    lock_release(&c->mu);
+    return mine;
+}
+
+static void leave_line(carry *c)
+{
+    lock_take(&c->mu);
+    c->n_busy--;
+    cond_signal(&c->freed);
+    lock_release(&c->mu);
+}
+
+/* For what takes `us` to compute; 0: nobody knows. */
+static int64_t time_for(double us)
+{
+    return us <= 0 || us > MOST_US ? MOST_US : us < LEAST_US ? LEAST_US : (int64_t)us;
+}
+
+moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens, err *e)
+{
+    int have = 0;
+    double us = 0;
+    bool waited = false;
+    *n_tokens = 0;
+    moved_kv why = look(c, w, &have, &us, e);
+    if (why != MOVED_KV_TAKEN) return why;
+    int64_t last_us = clock_now_us() + MOST_US;
+    if (!wait_in_line(c, last_us, &waited)) {
+        (void)err_set(e, ERR_TIMEOUT, "%d transfers were under way for too long", AT_ONCE);
+        return MOVED_KV_LOST;
+    }
+    if (waited) why = look(c, w, &have, &us, e); /* another choice may have brought the prompt */
+    int64_t until_us = clock_now_us() + time_for(us);
+    if (until_us > last_us) until_us = last_us;
+    if (why == MOVED_KV_TAKEN) why = run(c, w, have, until_us, n_tokens, e);
+    leave_line(c);
+    return why;
+}
