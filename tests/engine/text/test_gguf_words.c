@@ -156,6 +156,8 @@ START_TEST(names_are_the_librarys_steps)
                                            {"glm4", "llama3"},
                                            {"deepseek-v3", "deepseek3"},
                                            {"deepseek-coder", "deepseek2"},
+                                           {"deepseek-llm", "deepseek-llm"},
+                                           {"kimi-k2", "kimi"},
                                            {"command-r", "smollm2"},
                                            {"olmo", "gpt2"}};
     char path[64] = "/tmp/gguf-words-XXXXXX.gguf";
