@@ -57,6 +57,7 @@ enum {
     GGML_IQ4_NL = 20,
     GGML_IQ4_XS = 23,
     GGML_BF16 = 30,
+    GGML_MXFP4 = 39,
 };
 
 typedef struct gguf_limits {

@@ -311,8 +311,12 @@ static const char *gguf_norm(const char *family, const char *module)
         [NORM_MLP_IN] = "ffn_norm",   [NORM_MLP_OUT] = "post_ffw_norm",
         [NORM_Q] = "attn_q_norm",     [NORM_K] = "attn_k_norm"};
     const model_family *of = family_find(family);
-    for (int i = 0; of && i < LAYER_NORMS; i++)
-        if (of->norm[i] && strcmp(of->norm[i], module) == 0) return names[i];
+    bool behind = of && of->sinks; /* GPT-OSS' norm before its MLP is called one behind attention */
+    for (int i = 0; of && i < LAYER_NORMS; i++) {
+        if (!of->norm[i] || strcmp(of->norm[i], module) != 0) continue;
+        if (of->latent.rank && i >= NORM_Q) return i == NORM_Q ? "attn_q_a_norm" : "attn_kv_a_norm";
+        return names[behind && i == NORM_MLP_IN ? NORM_ATTN_OUT : i];
+    }
     return NULL;
 }
 
@@ -327,6 +331,11 @@ static void gguf_name(const char *family, const char *module, const char *suffix
                  {"self_attn.v_proj", "attn_v"},
                  {"self_attn.o_proj", "attn_output"},
                  {"self_attn.qkv_proj", "attn_qkv"},
+                 {"self_attn.q_a_proj", "attn_q_a"},
+                 {"self_attn.q_b_proj", "attn_q_b"},
+                 {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+                 {"self_attn.kv_b_proj", "attn_kv_b"},
+                 {"self_attn.sinks", "attn_sinks.weight"},
                  {"mlp.gate_proj", "ffn_gate"},
                  {"mlp.up_proj", "ffn_up"},
                  {"mlp.gate_up_proj", "ffn_up"},
@@ -334,24 +343,39 @@ static void gguf_name(const char *family, const char *module, const char *suffix
                  {"mlp.c_proj", "ffn_down"},
                  {"mlp.down_proj", "ffn_down"},
                  {"mlp.gate", "ffn_gate_inp"},
+                 {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+                 {"mlp.router", "ffn_gate_inp"},
                  {"block_sparse_moe.gate", "ffn_gate_inp"},
+                 {"block_sparse_moe.router.layer", "ffn_gate_inp"},
                  {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
                  {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
                  {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
                  {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+                 {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+                 {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+                 {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+                 {"feed_forward.gate_proj", "ffn_gate"},
+                 {"feed_forward.up_proj", "ffn_up"},
+                 {"feed_forward.down_proj", "ffn_down"},
+                 {"feed_forward.router", "ffn_gate_inp"},
+                 {"feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"},
+                 {"feed_forward.shared_expert.up_proj", "ffn_up_shexp"},
+                 {"feed_forward.shared_expert.down_proj", "ffn_down_shexp"},
                  {"model.embed_tokens", "token_embd"},
                  {"model.norm", "output_norm"},
                  {"lm_head", "output"}};
     int layer = -1, skip = 0;
+    char whole[96], block[24] = "";
     if (sscanf(module, "model.layers.%d.%n", &layer, &skip) == 1) module += skip;
-    const char *norm = layer >= 0 ? gguf_norm(family, module) : NULL;
+    if (layer >= 0) snprintf(block, sizeof(block), "blk.%d.", layer);
+    const char *norm = layer >= 0 ? gguf_norm(family, module) : NULL, *dot = ".";
     if (norm) module = norm;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    snprintf(whole, sizeof(whole), "%s.%s", module, suffix);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcmp(names[i].theirs, module) == 0) module = names[i].ours;
-    if (layer >= 0)
-        snprintf(out, size, "blk.%d.%s.%s", layer, module, suffix);
-    else
-        snprintf(out, size, "%s.%s", module, suffix);
+        if (strcmp(names[i].theirs, whole) == 0) module = names[i].ours, dot = suffix = "";
+    }
+    snprintf(out, size, "%s%s%s%s", block, module, dot, suffix);
 }
 
 static const gguf_tensor *take_gguf(model_files *f, const char *name, bool *twice)
@@ -372,7 +396,8 @@ static const gguf_tensor *take_gguf(model_files *f, const char *name, bool *twic
  * llama. */
 static int turned(const model_files *f, const char *module)
 {
-    static const char *const llamas[] = {"llama", "mistral", "mixtral", "granite", "smollm3"};
+    static const char *const llamas[] = {"llama",   "mistral",    "mixtral",
+                                         "granite", "granitemoe", "smollm3"};
     const char *dot = strrchr(module, '.');
     bool llama = false;
     for (size_t i = 0; i < sizeof(llamas) / sizeof(llamas[0]); i++)
@@ -381,26 +406,78 @@ static int turned(const model_files *f, const char *module)
     return llama && is ? f->cfg.head_dim : 0;
 }
 
-static err_code find_gguf(model_files *f, const char *module, const char *suffix, stored *s, err *e)
+enum { ALL_SLICES = -1 };
+
+/* The tensor s->name, or a matrix of those that it has, or all of them one above the other. */
+static err_code find_named(model_files *f, int slice, stored *s, err *e)
 {
     bool twice;
-    gguf_name(f->cfg.family, module, suffix, s->name, sizeof(s->name));
     const gguf_tensor *t = take_gguf(f, s->name, &twice);
     if (!t || twice)
         return err_set(e, ERR_INPUT, "tensor '%s' is %s", s->name, t ? "in two files" : "missing");
-    uint64_t shape[GGUF_DIMS_MAX];
+    uint64_t shape[GGUF_DIMS_MAX], bytes = t->bytes, first = 0;
     for (int i = 0; i < t->n_dims; i++) shape[i] = t->ne[t->n_dims - 1 - i];
     bool one_row = t->n_dims == 1 && !s->vector && s->src.rows == 1; /* a shared expert's gate */
     if (one_row) shape[1] = shape[0], shape[0] = 1;
     err_code rc = check_shape(shape, one_row ? 2 : t->n_dims, s, e);
     if (rc) return rc;
+    if (s->slices && slice == ALL_SLICES) {
+        s->src.rows *= s->slices;
+    } else if (s->slices) {
+        bytes /= (uint64_t)s->slices;
+        first = bytes * (uint64_t)slice;
+    }
     snprintf(s->format, sizeof(s->format), "%s", gguf_type_name(t->type));
-    bool read = stored_take_ggml(s, t->type, t->data, t->bytes);
-    if (!read || (s->vector && !s->values))
-        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here",
-                       s->name, gguf_type_name(t->type));
-    s->turned = turned(f, module);
+    bool read = stored_take_ggml(s, t->type, t->data + first, bytes);
+    if (read && (s->values || !s->vector)) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here", s->name,
+                   gguf_type_name(t->type));
+}
+
+/* Keys and values of all heads, made of the latent, where a file has them apart: of each head the
+ * keys' matrix has a column for each output, and the values' a row. */
+static err_code find_halves(model_files *f, const char *module, stored *s, err *e)
+{
+    const latent_shape *l = &f->cfg.latent;
+    int layer = 0;
+    s->half = calloc(2, sizeof(*s->half));
+    if (!s->half) return err_set(e, ERR_NOMEM, "no memory to load the model");
+    stored *keys = &s->half[0], *values = &s->half[1];
+    *keys = (stored){.slices = l->n_head, .src = {.rows = l->rank, .cols = l->nope}};
+    *values = (stored){.slices = l->n_head, .src = {.rows = l->v, .cols = l->rank}};
+    (void)sscanf(module, "model.layers.%d.", &layer);
+    snprintf(keys->name, sizeof(keys->name), "blk.%d.attn_k_b.weight", layer);
+    snprintf(values->name, sizeof(values->name), "blk.%d.attn_v_b.weight", layer);
+    err_code rc = find_named(f, ALL_SLICES, keys, e);
+    if (!rc) rc = find_named(f, ALL_SLICES, values, e);
+    if (rc) {
+        stored_clear(s);
+        return rc;
+    }
+    s->part[0] = keys->part[0];
+    s->part[1] = values->part[0];
+    s->plain = keys->plain == values->plain ? keys->plain : DT_F32;
+    snprintf(s->name, sizeof(s->name), "%s", keys->name);
+    snprintf(s->format, sizeof(s->format), "%s", keys->format);
     return ERR_NONE;
+}
+
+static bool has_gguf(const model_files *f, const char *name)
+{
+    for (int i = 0; i < f->n_shard; i++)
+        if (gguf_find_tensor(f->shard[i].g, name)) return true;
+    return false;
+}
+
+static err_code find_gguf(model_files *f, const char *module, const char *suffix, stored *s, err *e)
+{
+    const char *dot = strrchr(module, '.');
+    gguf_name(f->cfg.family, module, suffix, s->name, sizeof(s->name));
+    bool both = f->cfg.latent.rank && dot && strcmp(dot, ".kv_b_proj") == 0;
+    if (both && !has_gguf(f, s->name)) return find_halves(f, module, s, e);
+    err_code rc = find_named(f, 0, s, e);
+    if (!rc) s->turned = turned(f, module);
+    return rc;
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */
@@ -456,33 +533,22 @@ bool model_files_stacks(const model_files *f)
     return f->is_gguf;
 }
 
-/* The matrix of a GGUF's tensor of them, by its codes or its values. */
-static err_code find_gguf_slice(model_files *f, const char *name, const stored_slice *at, stored *s,
-                                err *e)
+/* "model.layers.3.ffn_up_exps.weight" to "blk.3.ffn_up_exps.weight". */
+static void name_stack(const model_files *f, const char *name, stored *s)
 {
-    bool twice;
     int layer = -1, skip = 0;
-    if (sscanf(name, "model.layers.%d.%n", &layer, &skip) == 1) name += skip;
-    snprintf(s->name, sizeof(s->name), "blk.%d.%.64s", layer, name);
-    const gguf_tensor *t = take_gguf(f, s->name, &twice);
-    if (!t || twice)
-        return err_set(e, ERR_INPUT, "tensor '%s' is %s", s->name, t ? "in two files" : "missing");
-    uint64_t shape[GGUF_DIMS_MAX], each = t->bytes / (uint64_t)at->n_slice;
-    for (int i = 0; i < t->n_dims; i++) shape[i] = t->ne[t->n_dims - 1 - i];
-    err_code rc = check_shape(shape, t->n_dims, s, e);
-    if (rc) return rc;
-    snprintf(s->format, sizeof(s->format), "%s", gguf_type_name(t->type));
-    if (stored_take_ggml(s, t->type, t->data + each * (uint64_t)at->slice, each)) return ERR_NONE;
-    return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here", s->name,
-                   gguf_type_name(t->type));
+    if (!f->is_gguf)
+        snprintf(s->name, sizeof(s->name), "%s%.110s", f->root, name + strlen("model."));
+    else if (sscanf(name, "model.layers.%d.%n", &layer, &skip) == 1)
+        snprintf(s->name, sizeof(s->name), "blk.%d.%.64s", layer, name + skip);
 }
 
 err_code model_files_find_slice(model_files *f, const char *name, const stored_slice *at, int rows,
                                 int cols, stored *out, err *e)
 {
     *out = (stored){.slices = at->n_slice, .src = {.rows = at->whole, .cols = cols}};
-    if (f->is_gguf) return find_gguf_slice(f, name, at, out, e);
-    snprintf(out->name, sizeof(out->name), "%s%.110s", f->root, name + strlen("model."));
+    name_stack(f, name, out);
+    if (f->is_gguf) return find_named(f, at->slice, out, e);
     bool found = false;
     err_code rc = ERR_NONE;
     if (f->quant.method == QUANT_MXFP4) rc = quant_find_slice(f, at, rows, out, &found, e);
@@ -508,9 +574,12 @@ err_code model_files_find_columns(model_files *f, const char *name, int rows, in
                                   int apart, int cols, stored *out, err *e)
 {
     *out = (stored){.src = {.rows = rows, .cols = whole}};
-    snprintf(out->name, sizeof(out->name), "%s%.110s", f->root, name + strlen("model."));
-    err_code rc = find_plain(f, out, e);
+    name_stack(f, name, out);
+    err_code rc = f->is_gguf ? find_named(f, 0, out, e) : find_plain(f, out, e);
     if (rc) return rc;
+    if (!out->values)
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here",
+                       out->name, out->format);
     out->values = (const uint8_t *)out->values + (size_t)first * dtype_bytes(out->plain);
     out->src.cols = cols;
     out->row_apart = (size_t)whole;
@@ -527,6 +596,10 @@ err_code model_files_rope(model_files *f, float *out, bool *found, err *e)
 {
     bool twice;
     const gguf_tensor *t = f->is_gguf ? take_gguf(f, "rope_freqs.weight", &twice) : NULL;
+    if (f->is_gguf && f->cfg.rope.kind == ROPE_LONG) { /* read as a part of config.json */
+        (void)take_gguf(f, "rope_factors_long.weight", &twice);
+        (void)take_gguf(f, "rope_factors_short.weight", &twice);
+    }
     *found = t != NULL;
     if (!t) return ERR_NONE;
     if (t->type != GGML_F32 || t->n_dims != 1 || t->ne[0] != (uint64_t)f->cfg.head_dim / 2)

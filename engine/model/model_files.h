@@ -22,7 +22,8 @@ uint64_t model_files_stamp(const model_files *f);
 
 /* The tensor MODULE.SUFFIX into `out`, which is zeroed and does not move from here on: a matrix of
  * rows x cols, or a vector of rows (cols 0).  ERR_INPUT: it is missing, there twice, or of another
- * shape; ERR_UNSUPPORTED: of a type that is not read. */
+ * shape; ERR_UNSUPPORTED: of a type that is not read.  A GGUF may have self_attn.kv_b_proj in
+ * two. */
 err_code model_files_find(model_files *f, const char *module, const char *suffix, int rows,
                           int cols, stored *out, err *e);
 

@@ -203,15 +203,18 @@ static wanted *want_slice(loader *l, const family_experts *x, int i, proj p, int
     return w;
 }
 
-/* Those of all experts, in one tensor for gate and up and one for down. */
+/* Those of all experts, in one tensor for gate and up and one for down; in a GGUF each has one. */
 static void want_expert_bias(loader *l, const family_experts *x, int i, proj p)
 {
+    static const char *const stacks[] = {"ffn_gate_exps.bias", "ffn_up_exps.bias",
+                                         "ffn_down_exps.bias"};
     char name[64];
     int d_out, d_in;
+    bool apart = model_files_stacks(l->files);
     model_expert_shape(&l->m->cfg, p, &d_out, &d_in);
     snprintf(name, sizeof(name), "%s_bias", p == PROJ_DOWN ? x->all_down : x->all_gate_up);
-    wanted *w = want(l, i, name, "", d_out, 0);
-    w->at = part_of_both(x, p != PROJ_DOWN, p, d_out);
+    wanted *w = want(l, i, apart ? stacks[p - PROJ_GATE] : name, "", d_out, 0);
+    w->at = part_of_both(x, p != PROJ_DOWN && !apart, p, d_out);
     w->n_vector = l->m->cfg.experts.route.n;
     w->device = &l->m->layer[i].expert_bias[p - PROJ_GATE];
 }
@@ -322,9 +325,9 @@ static err_code check_types(loader *l, bool may_mix, err *e)
     for (size_t i = 0; i < l->n_want; i++) {
         const wanted *w = &l->want[i];
         if (!is_linear(l, w) || (is_native(l, w) && !w->s.src.floats)) continue;
-        if (some_by_codes && l->rules->bf16 && !w->s.values) continue;
+        if (some_by_codes && l->rules->bf16 && stored_coded(&w->s)) continue;
         if (!first) first = w;
-        may_mix |= !w->s.values;
+        may_mix |= stored_coded(&w->s);
         if (w->s.plain != first->s.plain && !other) other = w;
     }
     if (other && !may_mix)
@@ -532,7 +535,7 @@ static err_code make_weight(loader *l, const wanted *w, err *e)
     weight_source src = weight_source_plain(data, w->source.type, w->rows, w->cols);
     err_code rc = be_weight_create(be, w->matrix, &src, e);
     free(copy);
-    if (rc || w->s.values) return rc;
+    if (rc || !stored_coded(&w->s)) return rc;
     l->made_plain++;
     l->plain_bytes += be_weight_bytes(*w->matrix);
     return ERR_NONE;
@@ -639,7 +642,7 @@ static void measure(const loader *l, model_survey *out)
         if (!shared) out->file_bytes += stored_bytes(&w->s);
         out->by_codes += is_native(l, w);
         bool mapped = table && (stored_in_place(&w->s) || by_rows(l, w));
-        out->dequantised += !w->s.values && !is_native(l, w) && !mapped;
+        out->dequantised += stored_coded(&w->s) && !is_native(l, w) && !mapped;
         if (mapped) continue;
         out->memory_bytes += bytes;
         if (!shared) out->device_bytes += bytes;

@@ -56,8 +56,46 @@ static void put_row(const float *row, int cols, dtype type, void *out)
     for (int i = 0; i < cols && type == DT_F16; i++) half[i] = f16_from_f32(row[i]);
 }
 
+/* Rows [from, to) of keys and values, to `line` [to - from][cols]; the keys lie across. */
+static void read_halves(const stored *s, int from, int to, void *room, float *key, float *line)
+{
+    const stored *keys = &s->half[0], *values = &s->half[1];
+    int cols = s->src.cols, nope = keys->src.cols;
+    int heads = keys->src.rows / cols, each = s->src.rows / heads;
+    for (int row = from; row < to; row++) {
+        int head = row / each, at = row % each - nope;
+        if (at >= 0)
+            stored_row_values(values, head * (each - nope) + at, room,
+                              line + (size_t)(row - from) * (size_t)cols);
+    }
+    for (int head = from / each; head * each < to; head++) {
+        int first = head * each < from ? from : head * each;
+        int last = head * each + nope < to ? head * each + nope : to;
+        for (int k = 0; k < cols && first < last; k++) {
+            stored_row_values(keys, head * cols + k, room, key);
+            for (int row = first; row < last; row++)
+                line[(size_t)(row - from) * (size_t)cols + (size_t)k] = key[row - head * each];
+        }
+    }
+}
+
+static bool halves_values(const stored *s, int from, int to, dtype type, void *out)
+{
+    size_t cols = (size_t)s->src.cols, nope = (size_t)s->half[0].src.cols;
+    size_t n = (size_t)(to - from) * cols, row = cols * dtype_bytes(type);
+    size_t more = stored_room(&s->half[0]) + stored_room(&s->half[1]);
+    float *line = malloc((n + nope) * sizeof(*line) + more);
+    if (!line) return false;
+    read_halves(s, from, to, line + n + nope, line + n, line);
+    for (int i = 0; i < to - from; i++)
+        put_row(line + (size_t)i * cols, s->src.cols, type, (uint8_t *)out + (size_t)i * row);
+    free(line);
+    return true;
+}
+
 bool stored_values(const stored *s, int from, int to, dtype type, void *out)
 {
+    if (s->half) return halves_values(s, from, to, type, out);
     size_t cols = (size_t)s->src.cols;
     float *room = malloc(cols * sizeof(*room) + stored_room(s));
     if (!room) return false;
@@ -101,10 +139,14 @@ void stored_move(stored *to, stored *from)
     if (from->src.impl == from) to->src.impl = to;
     if (from->src.floats == from->map) to->src.floats = to->map;
     from->order = NULL;
+    from->half = NULL;
 }
 
 void stored_clear(stored *s)
 {
+    for (int i = 0; s->half && i < 2; i++) stored_clear(&s->half[i]);
+    free(s->half);
+    s->half = NULL;
     free(s->order);
     s->order = NULL;
 }

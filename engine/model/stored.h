@@ -1,8 +1,8 @@
 /* stored.h -- one matrix or vector as its file has it, in any format; private to engine/model/.
  *
- * Two kinds: plain values; and codes with scales, which a kernel may take as they are
- * (weight_source).  Of both stored_values() gives a row's values, exactly as the format's own
- * library has them.
+ * Three kinds: plain values; codes with scales, which a kernel may take as they are
+ * (weight_source); and keys and values of a latent out of two others (`half`).  Of all
+ * stored_values() gives a row's values, exactly as the format's own library has them.
  *
  * Ownership: the files' bytes are borrowed.  A stored must not move once it is filled: src.impl
  *            points to it.
@@ -51,7 +51,23 @@ struct stored {
     int *order;                     /* owned: src.order, made from an index of groups */
     const void *values;             /* plain values, row-major, any alignment; else NULL */
     size_t row_apart, col_apart;    /* values stand so many apart; 0: row-major, nothing between */
+    /* Owned, or NULL: [2], of each head its keys, a row for each value of the latent, and its
+     * values.  Rows of s are the keys of the first head, its values, the keys of the next. */
+    stored *half;
 };
+
+/* Whether what the files have is codes, not values. */
+static inline bool stored_coded(const stored *s)
+{
+    return s->half ? !s->half[0].values || !s->half[1].values : !s->values;
+}
+
+/* What the codes of four bits of MXFP4 stand for, twice: a sign, two bits of exponent, one of
+ * fraction. */
+#define STORED_TWICE_E2M1                                       \
+    {                                                           \
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 \
+    }
 
 /* The file's row of row `row`: llama.cpp's files have the two halves of each of a Llama's heads as
  * pairs. */
@@ -71,7 +87,8 @@ bool stored_in_place(const stored *s);
 /* Rows [from, to) as `type` to out [to - from][cols].  False: no memory. */
 bool stored_values(const stored *s, int from, int to, dtype type, void *out);
 
-/* One row as F32 to out [cols], with `room` of stored_room() bytes, aligned for a float. */
+/* One row as F32 to out [cols], with `room` of stored_room() bytes, aligned for a float; of what
+ * has no `half`. */
 size_t stored_room(const stored *s);
 void stored_row_values(const stored *s, int row, void *room, float *out);
 

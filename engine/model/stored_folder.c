@@ -532,8 +532,7 @@ static err_code find_nf4(const finding *x)
 
 /* ---- MXFP4 ----------------------------------------------------------------------------------- */
 
-/* Twice the values of four bits: a sign, two bits of exponent, one of fraction. */
-static const int8_t twice_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const int8_t twice_e2m1[16] = STORED_TWICE_E2M1;
 
 /* Half of the power of two that a byte stands for; 255 is no number. */
 static float half_e8m0(uint8_t b)

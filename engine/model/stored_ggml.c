@@ -4,6 +4,7 @@
  * min are nested.  A block's halves lie interleaved: what a kernel wants in the order of columns is
  * put so here.  weight_row_value() multiplies in f32 in the order in which ggml does it.
  */
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/halves.h"
@@ -60,6 +61,16 @@ static void read_q4_0(const weight_source *src, int row, const weight_row *to)
     for (int i = 0; i < b.n; i++, b.p += 18) {
         to->scales[i] = half_at(b.p);
         nibbles(b.p + 2, to->codes + 32 * (size_t)i);
+    }
+}
+
+/* The scale is half of the power of two that a byte stands for; 255, too, is a power here. */
+static void read_mxfp4(const weight_source *src, int row, const weight_row *to)
+{
+    blocks b = blocks_of(src, row, 32, 17);
+    for (int i = 0; i < b.n; i++, b.p += 17) {
+        to->scales[i] = ldexpf(1, b.p[0] - 128);
+        nibbles(b.p + 1, to->codes + 32 * (size_t)i);
     }
 }
 
@@ -251,12 +262,14 @@ static const struct {
     {GGML_Q6_K, 16, 256, 6, -32, false, {0}, read_q6_k},
     {GGML_IQ4_NL, 32, 32, 4, 0, false, CODES_OF_IQ4, read_q4_0}, /* the same block, another table */
     {GGML_IQ4_XS, 32, 256, 4, 0, false, CODES_OF_IQ4, read_iq4_xs},
+    {GGML_MXFP4, 32, 32, 4, 0, false, STORED_TWICE_E2M1, read_mxfp4},
 };
 
 bool stored_take_ggml(stored *s, int type, const uint8_t *data, uint64_t bytes)
 {
     s->part[0] = (stored_part){data, bytes};
-    s->plain = type == GGML_F16 ? DT_F16 : type == GGML_BF16 ? DT_BF16 : DT_F32;
+    bool bf16 = type == GGML_BF16 || type == GGML_MXFP4; /* whose values are of that type, too */
+    s->plain = type == GGML_F16 ? DT_F16 : bf16 ? DT_BF16 : DT_F32;
     if (type == GGML_F32 || type == GGML_F16 || type == GGML_BF16) {
         s->values = data;
         return true;
@@ -264,12 +277,12 @@ bool stored_take_ggml(stored *s, int type, const uint8_t *data, uint64_t bytes)
     for (size_t i = 0; i < sizeof(quantised) / sizeof(quantised[0]); i++) {
         if (quantised[i].type != type) continue;
         weight_source *src = &s->src;
-        src->type = DT_F32;
+        src->type = s->plain;
         src->group = quantised[i].group;
         src->span = quantised[i].span;
         src->least = (int8_t)quantised[i].least;
         src->form = src->span > src->group ? SCALES_NESTED : SCALES_OWN;
-        src->scale_type = DT_F16;
+        src->scale_type = bf16 ? DT_BF16 : DT_F16;
         src->bits = quantised[i].bits;
         src->has_min = quantised[i].has_min;
         memcpy(src->table, quantised[i].table, sizeof(src->table));

@@ -8,18 +8,20 @@
 
 static void read_values(const char *path, const model_config *c)
 {
-    static const proj some[] = {PROJ_Q, PROJ_DOWN};
+    static const proj some[] = {PROJ_Q, PROJ_DOWN, PROJ_V};
     static const char *const modules[] = {"model.layers.0.self_attn.q_proj",
-                                          "model.layers.0.mlp.down_proj"};
+                                          "model.layers.0.mlp.down_proj",
+                                          "model.layers.0.self_attn.kv_b_proj"};
     model_files *f;
     if (model_files_open(&f, path, c, NULL)) return;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         stored s;
         int rows, cols;
         model_proj_shape(c, some[i], &rows, &cols);
         float *row = malloc((size_t)cols * sizeof(*row));
         if (row && !model_files_find(f, modules[i], "weight", rows, cols, &s, NULL)) {
             FUZZ_CHECK(stored_values(&s, rows - 1, rows, DT_F32, row));
+            FUZZ_CHECK(stored_values(&s, 0, 1, DT_F32, row));
             stored_clear(&s);
         }
         free(row);

@@ -265,6 +265,38 @@ def bases():
                    ("blk.0.ffn_down.weight", [32, 32], 30, 2048)]
         biases = [(f"blk.0.attn_{p}.bias", [n], 0, 4 * n) for p, n in (("q", 32), ("k", 16), ("v", 16))]
         put("base", gguf(keys, tensors + (biases if arch == "qwen2" else [])))
+    mixture_bases([("tokenizer.ggml.model", 8, "gpt2"), ("tokenizer.ggml.pre", 8, "gpt-4o"), ("tokenizer.ggml.tokens", 9, (8, words)),
+                   ("tokenizer.ggml.token_type", 9, (5, types)), ("tokenizer.ggml.merges", 9, (8, ["a b"]))])
+
+
+def mixture_bases(vocabulary):
+    """GGUFs to serve with two experts: attention over latents, its keys and values by codes; and experts in MXFP4 with biases."""
+    shape = [("block_count", 4, 1), ("context_length", 4, 64), ("embedding_length", 4, 32), ("feed_forward_length", 4, 32),
+             ("attention.head_count", 4, 2), ("attention.layer_norm_rms_epsilon", 6, 1e-5), ("rope.freq_base", 6, 1e4),
+             ("expert_count", 4, 2), ("expert_used_count", 4, 1), ("expert_feed_forward_length", 4, 32),
+             ("rope.scaling.type", 8, "yarn"), ("rope.scaling.factor", 6, 4.0), ("rope.scaling.original_context_length", 4, 16)]
+    latent = [("attention.head_count_kv", 4, 1), ("attention.kv_lora_rank", 4, 32), ("attention.key_length", 4, 48),
+              ("attention.value_length", 4, 32), ("attention.key_length_mla", 4, 48), ("attention.value_length_mla", 4, 32),
+              ("rope.dimension_count", 4, 16), ("expert_shared_count", 4, 1), ("leading_dense_block_count", 4, 0),
+              ("expert_gating_func", 4, 2), ("expert_weights_scale", 6, 2.5), ("expert_weights_norm", 7, 1),
+              ("rope.scaling.yarn_log_multiplier", 6, 0.1)]
+    sinks = [("attention.head_count_kv", 4, 1), ("attention.key_length", 4, 16), ("attention.value_length", 4, 16),
+             ("attention.sliding_window", 4, 8), ("attention.sliding_window_pattern", 4, 2)]
+    both = [("token_embd.weight", [32, 32], 8, 1088), ("output_norm.weight", [32], 0, 128), ("blk.0.attn_norm.weight", [32], 0, 128),
+            ("blk.0.ffn_gate_inp.weight", [32, 2], 0, 256)] + [(f"blk.0.ffn_{k}_exps.weight", [32, 32, 2], 39, 1088)
+                                                               for k in ("gate", "up", "down")]
+    put("base", gguf([("general.architecture", 8, "deepseek2")] + [(f"deepseek2.{k}", t, v) for k, t, v in shape + latent] + vocabulary,
+                     both + [("blk.0.ffn_norm.weight", [32], 0, 128), ("blk.0.attn_q.weight", [32, 96], 1, 6144),
+                             ("blk.0.attn_kv_a_mqa.weight", [32, 48], 1, 3072), ("blk.0.attn_kv_a_norm.weight", [32], 0, 128),
+                             ("blk.0.attn_k_b.weight", [32, 32, 2], 8, 2176), ("blk.0.attn_v_b.weight", [32, 32, 2], 2, 1152),
+                             ("blk.0.attn_output.weight", [64, 32], 1, 4096), ("blk.0.exp_probs_b.bias", [2], 0, 8)]
+                     + [(f"blk.0.ffn_{k}_shexp.weight", [32, 32], 1, 2048) for k in ("gate", "up", "down")]))
+    put("base", gguf([("general.architecture", 8, "gpt-oss")] + [(f"gpt-oss.{k}", t, v) for k, t, v in shape + sinks] + vocabulary,
+                     both + [("output.weight", [32, 32], 1, 2048), ("blk.0.post_attention_norm.weight", [32], 0, 128),
+                             ("blk.0.attn_q.weight", [32, 32], 1, 2048), ("blk.0.attn_k.weight", [32, 16], 1, 1024),
+                             ("blk.0.attn_v.weight", [32, 16], 1, 1024), ("blk.0.attn_output.weight", [32, 32], 1, 2048),
+                             ("blk.0.attn_sinks.weight", [2], 0, 8), ("blk.0.ffn_gate_inp.bias", [2], 0, 8)]
+                     + [(f"blk.0.ffn_{k}_exps.bias", [32, 2], 0, 256) for k in ("gate", "up", "down")]))
 
 
 def configs():

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/families/gguf: models of that folder as llama.cpp's converter writes them.
 
-Usage: make_family_ggufs.py [fixtures/families]          (needs gguf, safetensors, numpy)
+Usage: make_family_ggufs.py [fixtures/families [NAME ...]]          (needs gguf, safetensors, numpy)
 
 A file cannot say all that a config.json can: where SAYS has an entry, the file is of a model with these fields
 instead, and the test compares it with that.  The values are those of the models, F16 or, of OLMoE, whose weights are such that nothing is rounded, Q8_0; so the
 goldens of the models, and their adapters, are these files', too.
 """
 import json
+import math
 import pathlib
 import sys
 
@@ -18,14 +19,22 @@ from safetensors.numpy import load_file
 
 ARCH = {"mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe", "olmoe": "olmoe", "glm4": "glm4", "olmo2": "olmo2",
         "granite": "granite", "gemma2": "gemma2", "gemma3": "gemma3", "cohere2": "cohere2", "starcoder2": "starcoder2",
-        "smollm3": "smollm3", "phi3": "phi3"}
-ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
+        "smollm3": "smollm3", "phi3": "phi3", "granitemoe": "granitemoe", "llama-yarn": "llama", "olmo3": "olmo2", "mistral3-images": "mistral3", "gpt-oss": "gpt-oss",
+        "gpt-oss-mxfp4": "gpt-oss", "deepseek-v2": "deepseek2", "deepseek-v2-lite": "deepseek2", "deepseek-v3": "deepseek2",
+        "deepseek-v3-halves": "deepseek2", "llama4": "llama4"}
+# Written as before April 2025: the two matrices of a latent's keys and values in one.
+JOINED = ("deepseek-v2-lite",)
 # The model that the file is of, where its keys do not say what the folder's config.json does.
 SAYS = {"gemma2": {"query_pre_attn_scalar": 256},
         "gemma3": {"query_pre_attn_scalar": 64, "layer_types": None, "sliding_window_pattern": 6, "_sliding_window_pattern": 6},
         "cohere2": {"layer_types": None}, "starcoder2": {"sliding_window": None},
         "smollm3": {"no_rope_layers": [1, 1, 1, 0], "no_rope_layer_interval": 4},
-        "phi3": {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.75}, "sliding_window": 12}}
+        "phi3": {"sliding_window": 12}, "mistral3-images": {},
+        "deepseek-v3": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.7,
+                                         "mscale_all_dim": 0.7}},
+        "deepseek-v3-halves": {"rope_interleave": None},
+        "llama4": {"attention_chunk_size": 8192, "layer_types": None, "attn_scale": 0.1, "floor_scale": 8192, "moe_layers": None,
+                   "no_rope_layers": None, "no_rope_layer_interval": 4}}
 # Norms by their place.
 NORMS = {"glm4": {"post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
                   "post_mlp_layernorm": "post_ffw_norm"},
@@ -33,12 +42,18 @@ NORMS = {"glm4": {"post_self_attn_layernorm": "post_attention_norm", "post_atten
          "gemma2": {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                     "post_feedforward_layernorm": "post_ffw_norm"}}
 NORMS["gemma3"] = NORMS["gemma2"]
+NORMS["gpt-oss"] = {"post_attention_layernorm": "post_attention_norm"}
 # Numbers that only some have: the writer's call, and the field.
 OWN = {"gemma2": [("add_attn_logit_softcapping", "attn_logit_softcapping"), ("add_final_logit_softcapping", "final_logit_softcapping")],
        "gemma3": [("add_final_logit_softcapping", "final_logit_softcapping")], "cohere2": [("add_logit_scale", "logit_scale")],
        "granite": [("add_attention_scale", "attention_multiplier"), ("add_embedding_scale", "embedding_multiplier"),
                    ("add_residual_scale", "residual_multiplier"), ("add_logit_scale", "logits_scaling")],
-       "phi3": [("add_rope_scaling_orig_ctx_len", "original_max_position_embeddings")]}
+       "phi3": [("add_rope_scaling_orig_ctx_len", "original_max_position_embeddings")],
+       "gpt-oss": [("add_expert_feed_forward_length", "intermediate_size")],
+       "llama4": [("add_expert_feed_forward_length", "intermediate_size"),
+                  ("add_interleave_moe_layer_step", "interleave_moe_layer_step")]}
+OWN["granitemoe"] = OWN["granite"]
+OWN["gpt-oss-mxfp4"] = OWN["gpt-oss"]
 NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
@@ -46,7 +61,13 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
          "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
          "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-         "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"}
+         "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+         "mlp.router": "ffn_gate_inp", "feed_forward.router": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp",
+         "self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+         "self_attn.kv_b_proj": "attn_kv_b", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.kv_a_layernorm": "attn_kv_a_norm"}
+for kind in ("gate", "up", "down"):
+    NAMES[f"feed_forward.{kind}_proj"] = f"ffn_{kind}"
+    NAMES[f"mlp.shared_experts.{kind}_proj"] = NAMES[f"feed_forward.shared_expert.{kind}_proj"] = f"ffn_{kind}_shexp"
 EXPERT = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 
 
@@ -55,18 +76,69 @@ def turn(w, n_head):
     return w.reshape(n_head, 2, w.shape[0] // n_head // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
-def tensors_of(model, c, arch):
+def mxfp4(blocks, scales):
+    """Blocks of 32 as ggml has them: the scale, then 16 bytes whose upper halves are columns 16 to 31."""
+    codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(*scales.shape, 32)
+    return np.concatenate((scales[..., None], codes[..., :16] | codes[..., 16:] << 4), axis=-1).reshape(*scales.shape[:2], -1)
+
+
+def stacked(model, name, v):
+    """(kind of GGUF's tensor, values) of a folder's tensor of all experts of a layer; none: it is no such."""
+    what = name.split(".", 3)[3]
+    if what.endswith("_scales"):
+        return
+    if what.endswith("_blocks"):
+        v = mxfp4(v, model[name.replace("_blocks", "_scales")])
+    if what in ("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"):
+        parts = np.split(v, 2, axis=1) if "input" in what else [v]
+    elif what.startswith("feed_forward.experts."):
+        parts = np.split(v.swapaxes(1, 2), 2, axis=1) if "gate_up" in what else [v.swapaxes(1, 2)]
+    elif what.endswith(("_bias", "_blocks")):
+        parts = [v[:, 0::2], v[:, 1::2]] if "gate_up" in what else [v]
+    else:
+        v = v.swapaxes(1, 2)
+        parts = [v[:, 0::2], v[:, 1::2]] if "gate_up" in what else [v]
+    kinds = ("gate", "up") if len(parts) == 2 else ("down",)
+    for kind, part in zip(kinds, parts):
+        yield f"ffn_{kind}_exps.{'bias' if what.endswith('_bias') else 'weight'}", np.ascontiguousarray(part)
+
+
+def halves(v, c):
+    """The keys of a latent, a column for each, and its values, of each head."""
+    nope = c["qk_nope_head_dim"]
+    v = v.reshape(c["num_attention_heads"], nope + c["v_head_dim"], -1)
+    return np.ascontiguousarray(v[:, :nope].swapaxes(1, 2)), np.ascontiguousarray(v[:, nope:])
+
+
+def text_of(model):
+    """The text part of a model with images."""
+    inside = "language_model."
+    text = {k.removeprefix(inside): v for k, v in model.items() if k.startswith(inside)}
+    return text or model
+
+
+def tensors_of(name_of, model, c, arch):
     """(name, values) in the names of a GGUF, experts stacked."""
     stacks = {}
     for name, v in sorted(model.items()):
         parts = name.split(".")
-        if "experts" in parts:
+        if "experts" in parts and parts[5].isdigit():
             key = f"blk.{parts[2]}.ffn_{EXPERT[parts[6]]}_exps.weight"
             stacks.setdefault(key, {})[int(parts[5])] = v
+        elif "experts" in parts or parts[-2] in ("input_linear", "output_linear"):
+            for key, part in stacked(model, name, v):
+                yield f"blk.{parts[2]}.{key}", part
+        elif parts[-1] == "sinks":
+            yield f"blk.{parts[2]}.attn_sinks.weight", v
+        elif parts[-1] == "e_score_correction_bias":
+            yield f"blk.{parts[2]}.exp_probs_b.bias", v
+        elif parts[-2] == "kv_b_proj" and name_of not in JOINED:
+            for key, half in zip(("k", "v"), halves(v, c)):
+                yield f"blk.{parts[2]}.attn_{key}_b.weight", half
         elif name.startswith("model.layers."):
             module, suffix = ".".join(parts[3:]).rsplit(".", 1)
             heads = {"self_attn.q_proj": c["num_attention_heads"], "self_attn.k_proj": c["num_key_value_heads"]}
-            if arch in ("llama", "granite", "smollm3") and module in heads:
+            if arch in ("llama", "mistral3", "granite", "granitemoe", "smollm3") and module in heads:
                 v = turn(v, heads[module])
             if arch.startswith("gemma") and name.endswith("norm.weight"):
                 v = v.astype(np.float32) + 1
@@ -84,8 +156,19 @@ def tensors_of(model, c, arch):
         yield key, np.stack([experts[i] for i in range(len(experts))])
 
 
+def rope_divisors(c, head_dim):
+    """What llama3's scaling divides each frequency by."""
+    r = c["rope_parameters"]
+    turns = r["original_max_position_embeddings"] / (2 * np.pi * r["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim))
+    low, high = r["low_freq_factor"], r["high_freq_factor"]
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / r["factor"] + smooth)).astype(np.float32)
+
+
 def add(writer, name, v, kind):
-    if v.ndim == 1 or "gate_inp" in name:
+    if v.dtype == np.uint8:
+        writer.add_tensor(name, v, raw_dtype=Q.MXFP4)
+    elif v.ndim == 1 or "gate_inp" in name or name.endswith("_exps.bias"):
         writer.add_tensor(name, v.astype(np.float32))
     elif kind == Q.F16 and "qkv" in name:  # rows of one that is fused and quantised; the test allows for the rounding
         writer.add_tensor(name, gguf.quantize(v.astype(np.float32), Q.Q8_0), raw_dtype=Q.Q8_0)
@@ -97,37 +180,81 @@ def add(writer, name, v, kind):
         writer.add_tensor(name, raw, raw_dtype=kind)
 
 
+def add_latent(writer, name, c):
+    """What DeepSeek's files have besides."""
+    rank, rope, key = c["kv_lora_rank"], c["qk_rope_head_dim"], c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    joined = name in JOINED
+    writer.add_head_count_kv(c["num_attention_heads"] if joined else 1)
+    writer.add_key_length(key if joined else rank + rope)
+    writer.add_value_length(c["v_head_dim"] if joined else rank)
+    if not joined:
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(c["v_head_dim"])
+    writer.add_kv_lora_rank(rank)
+    if c["q_lora_rank"]:
+        writer.add_q_lora_rank(c["q_lora_rank"])
+    writer.add_rope_dimension_count(rope)
+    writer.add_leading_dense_block_count(c["first_k_dense_replace"])
+    writer.add_expert_shared_count(c["n_shared_experts"])
+    writer.add_expert_weights_scale(c["routed_scaling_factor"])
+    if c["norm_topk_prob"]:
+        writer.add_expert_weights_norm(True)
+    if c["n_group"]:
+        writer.add_expert_group_count(c["n_group"])
+        writer.add_expert_group_used_count(c["topk_group"])
+    if c["model_type"] == "deepseek_v3":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
 def convert(root, name):
     where = root / "models" / name
     c = json.loads((where / "config.json").read_text())
     if name in SAYS:
-        c = {k: v for k, v in {**c, **SAYS[name]}.items() if v is not None}
+        c = {k: v for k, v in {**c, **SAYS[name]}.items() if v is not None or k not in SAYS[name]}
         (root / "gguf" / f"{name}.json").write_text(json.dumps(c, indent=2, sort_keys=True) + "\n")
+    c = c.get("text_config", c)
     writer = gguf.GGUFWriter(root / "gguf" / f"{name}.gguf", ARCH[name])
     head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
     writer.add_block_count(c["num_hidden_layers"])
     writer.add_context_length(c["max_position_embeddings"])
     writer.add_embedding_length(c["hidden_size"])
-    writer.add_feed_forward_length(c["intermediate_size"])
+    writer.add_feed_forward_length(c.get("intermediate_size_mlp") or c["intermediate_size"])
     writer.add_head_count(c["num_attention_heads"])
-    writer.add_head_count_kv(c["num_key_value_heads"])
+    if "kv_lora_rank" not in c:
+        writer.add_head_count_kv(c["num_key_value_heads"])
     if "rms_norm_eps" in c:
         writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
     else:
         writer.add_layer_norm_eps(c.get("layer_norm_eps") or c["norm_epsilon"])
-    rope = c.get("rope_parameters", c)
+    rope = c.get("rope_parameters") or {**c, **(c.get("rope_scaling") or {})}
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
-    if rope.get("rope_type") == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    if rope.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "attention_factor" in rope:
+        writer.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    if rope.get("rope_type") == "longrope":
+        scale, original = c["max_position_embeddings"] / c["original_max_position_embeddings"], c["original_max_position_embeddings"]
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+        for kind in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], dtype=np.float32))
+    if rope.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", rope_divisors(c, head_dim))
     if "partial_rotary_factor" in rope:
         writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
     for call, field in OWN.get(name, []):
         getattr(writer, call)(c[field])
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    experts = c.get("num_experts") or c.get("num_local_experts")
+    if "kv_lora_rank" in c:
+        add_latent(writer, name, c)
+    else:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    experts = c.get("num_experts") or c.get("num_local_experts") or c.get("n_routed_experts")
     if experts:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(c["num_experts_per_tok"])
@@ -135,11 +262,14 @@ def convert(root, name):
         writer.add_expert_feed_forward_length(c["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in c:
         writer.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
-    if name in ("mixtral", "gemma2", "gemma3", "cohere2", "phi3"):
+    if name in ("mixtral", "gemma2", "gemma3", "cohere2", "phi3", "gpt-oss", "gpt-oss-mxfp4", "olmo3"):
         writer.add_sliding_window(c["sliding_window"])
+    if name == "olmo3":
+        writer.add_sliding_window_pattern([x == "sliding_attention" for x in c["layer_types"]])
+        writer.add_rope_freq_base_swa(c["rope_parameters"]["sliding_attention"]["rope_theta"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    for key, v in tensors_of(load_file(where / "model.safetensors"), c, ARCH[name]):
+    for key, v in tensors_of(name, text_of(load_file(where / "model.safetensors")), c, ARCH[name]):
         add(writer, key, v, Q.Q8_0 if name == "olmoe" else Q.F16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -151,7 +281,7 @@ def convert(root, name):
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent / "fixtures/families")
     (root / "gguf").mkdir(exist_ok=True)
-    for name in ARCH:
+    for name in sys.argv[2:] or ARCH:
         convert(root, name)
 
 

@@ -9,6 +9,7 @@
 #include <check.h>
 
 #include "engine/base/hash.h"
+#include "engine/files/gguf.h"
 #include "engine/model/model_files.h"
 #include "engine/model/stored.h"
 #include "tests/run_suite.h"
@@ -206,10 +207,10 @@ typedef struct image {
     size_t n;
 } image;
 
-static image read_image(void)
+static image read_image(const char *path)
 {
     image m = {malloc(1 << 20), 0};
-    FILE *f = fopen("fixtures/quant/gguf-k/model.gguf", "rb");
+    FILE *f = fopen(path, "rb");
     ck_assert_ptr_nonnull(f);
     m.n = fread(m.p, 1, 1 << 20, f);
     (void)fclose(f);
@@ -323,10 +324,282 @@ static const struct {
 
 START_TEST(wrong_files_are_refused)
 {
-    image m = read_image();
+    image m = read_image("fixtures/quant/gguf-k/model.gguf");
     wrongs[_i].change(&m);
     expect(&m, wrongs[_i].code, wrongs[_i].says);
     free(m.p);
+}
+END_TEST
+
+/* ---- GGUFs of families with experts, each with something wrong ------------------------------- */
+
+typedef struct edit {
+    enum {
+        RENAMED, /* the first key or tensor of that name, by one of its length */
+        VALUE,   /* a key's number of 32 bits, or its flag */
+        ADDED,   /* such a key, before all others */
+        DIM,     /* a tensor's innermost dimension */
+        TYPE,    /* of a tensor of two dimensions */
+    } what;
+    const char *name, *by;
+    uint32_t value;
+} edit;
+
+static uint8_t *put(uint8_t *at, const void *value, size_t n)
+{
+    memcpy(at, value, n);
+    return at + n;
+}
+
+static uint8_t *put_text(uint8_t *at, const char *s, size_t n)
+{
+    uint64_t len = n;
+    return put(put(at, &len, 8), s, n);
+}
+
+/* And one of text behind it, so that tensors, which lie on multiples of 32, move by as much. */
+static void add_key(image *m, const char *name, uint32_t value)
+{
+    static const char spaces[32] = "                               ";
+    const uint32_t number = 4, text = 8;
+    uint8_t key[256], *at = key;
+    uint64_t n;
+    memcpy(&n, m->p + 16, 8);
+    n += 2;
+    memcpy(m->p + 16, &n, 8);
+    at = put(put(put_text(at, name, strlen(name)), &number, 4), &value, 4);
+    at = put(put_text(at, "x", 1), &text, 4);
+    size_t len = (size_t)(at - key) + 8, fill = (32 - len % 32) % 32;
+    at = put_text(at, spaces, fill);
+    memmove(m->p + 24 + len + fill, m->p + 24, m->n - 24);
+    memcpy(m->p + 24, key, len + fill);
+    m->n += len + fill;
+}
+
+static void apply(image *m, const edit *e)
+{
+    uint8_t *behind = e->what == ADDED ? NULL : find_text(m, e->name) + strlen(e->name);
+    uint64_t wide = e->value;
+    switch (e->what) {
+    case RENAMED: replace(m, e->name, e->by); return;
+    case VALUE: memcpy(behind + 4, &e->value, behind[0] == 7 ? 1 : 4); return;
+    case ADDED: add_key(m, e->name, e->value); return;
+    case DIM: memcpy(behind + 4, &wide, 8); return;
+    case TYPE: retype(m, e->name, e->value); return;
+    }
+}
+
+static const struct {
+    const char *file;
+    edit e;
+    err_code code;
+    const char *says;
+} mixed[] = {
+    {"gpt-oss",
+     {RENAMED, "blk.1.attn_sinks.weight", "blk.1.attn_sinkz.weight", 0},
+     ERR_INPUT,
+     "'blk.1.attn_sinks.weight' is missing"},
+    {"gpt-oss",
+     {RENAMED, "blk.0.ffn_up_exps.bias", "blk.0.ffn_up_expz.bias", 0},
+     ERR_INPUT,
+     "'blk.0.ffn_up_exps.bias' is missing"},
+    {"gpt-oss",
+     {RENAMED, "blk.0.ffn_gate_inp.bias", "blk.0.ffn_gate_inz.bias", 0},
+     ERR_INPUT,
+     "'blk.0.ffn_gate_inp.bias' is missing"},
+    {"gpt-oss",
+     {DIM, "blk.0.ffn_down_exps.weight", NULL, 24},
+     ERR_INPUT,
+     "has shape [5, 64, 24], config.json asks for [5, 64, 48]"},
+    {"gpt-oss",
+     {VALUE, "gpt-oss.expert_count", NULL, 0},
+     ERR_UNSUPPORTED,
+     "gpt-oss.expert_count is missing"},
+    {"gpt-oss",
+     {ADDED, "gpt-oss.expert_gating_func", NULL, 2},
+     ERR_UNSUPPORTED,
+     "gpt-oss.expert_gating_func is not supported"},
+    {"gpt-oss-mxfp4",
+     {TYPE, "blk.0.ffn_up_exps.bias", NULL, 39},
+     ERR_UNSUPPORTED,
+     "'blk.0.ffn_up_exps.bias' has type MXFP4"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.expert_gating_func", NULL, 3},
+     ERR_UNSUPPORTED,
+     "deepseek2.expert_gating_func other than softmax or sigmoid"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.expert_gating_func", NULL, 1},
+     ERR_UNSUPPORTED,
+     "deepseek2.expert_weights_norm beside a softmax"},
+    {"deepseek-v3-halves",
+     {VALUE, "deepseek2.expert_gating_func", NULL, 1},
+     ERR_UNSUPPORTED,
+     "'blk.0.exp_probs_b.bias' belongs to no part of a deepseek_v2 model"},
+    {"deepseek-v3", {VALUE, "deepseek2.expert_group_count", NULL, 3}, ERR_INPUT, "n_group"},
+    {"deepseek-v3",
+     {RENAMED, "blk.1.exp_probs_b.bias", "blk.1.exp_probs_c.bias", 0},
+     ERR_INPUT,
+     "'blk.1.exp_probs_b.bias' is missing"},
+    {"deepseek-v3",
+     {RENAMED, "blk.1.attn_k_b.weight", "blk.1.attn_x_b.weight", 0},
+     ERR_INPUT,
+     "'blk.1.attn_k_b.weight' is missing"},
+    {"deepseek-v3",
+     {RENAMED, "blk.2.attn_v_b.weight", "blk.2.attn_x_b.weight", 0},
+     ERR_INPUT,
+     "'blk.2.attn_v_b.weight' is missing"},
+    {"deepseek-v3",
+     {RENAMED, "blk.2.ffn_up_shexp.weight", "blk.2.ffn_up_shexq.weight", 0},
+     ERR_INPUT,
+     "'blk.2.ffn_up_shexp.weight' is missing"},
+    {"deepseek-v3",
+     {DIM, "blk.1.attn_k_b.weight", NULL, 6},
+     ERR_INPUT,
+     "has shape [4, 24, 6], config.json asks for [4, 24, 12]"},
+    {"deepseek-v3",
+     {DIM, "blk.1.attn_v_b.weight", NULL, 12},
+     ERR_INPUT,
+     "has shape [4, 16, 12], config.json asks for [4, 16, 24]"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.attention.head_count_kv", NULL, 4},
+     ERR_UNSUPPORTED,
+     "deepseek2.attention.head_count_kv other than 1"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.attention.key_length", NULL, 33},
+     ERR_UNSUPPORTED,
+     "deepseek2.attention.key_length is not"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.attention.value_length", NULL, 25},
+     ERR_UNSUPPORTED,
+     "deepseek2.attention.value_length is not"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.attention.key_length_mla", NULL, 8},
+     ERR_UNSUPPORTED,
+     "deepseek2.rope.dimension_count is no part"},
+    {"deepseek-v3",
+     {VALUE, "deepseek2.leading_dense_block_count", NULL, 0},
+     ERR_INPUT,
+     "'blk.0.ffn_gate_shexp.weight' is missing"},
+    {"deepseek-v3",
+     {ADDED, "deepseek2.nextn_predict_layers", NULL, 1},
+     ERR_UNSUPPORTED,
+     "deepseek2.nextn_predict_layers is not supported"},
+    {"deepseek-v3",
+     {ADDED, "deepseek2.attention.temperature_scale", NULL, 1},
+     ERR_UNSUPPORTED,
+     "deepseek2.attention.temperature_scale is not supported"},
+    {"deepseek-v2-lite",
+     {RENAMED, "blk.1.attn_kv_b.weight", "blk.1.attn_kx_b.weight", 0},
+     ERR_INPUT,
+     "'blk.1.attn_k_b.weight' is missing"},
+    {"deepseek-v2-lite",
+     {VALUE, "deepseek2.attention.head_count_kv", NULL, 1},
+     ERR_UNSUPPORTED,
+     "deepseek2.attention.head_count_kv other than head_count"},
+    {"llama4",
+     {VALUE, "llama4.interleave_moe_layer_step", NULL, 1},
+     ERR_INPUT,
+     "'blk.0.ffn_gate_shexp.weight' is missing"},
+    {"llama4",
+     {ADDED, "llama4.attention.sliding_window", NULL, 0},
+     ERR_UNSUPPORTED,
+     "llama4.attention.sliding_window other than 8192"},
+    {"llama4", {ADDED, "llama4.attention.sliding_window", NULL, 8192}, ERR_NONE, ""},
+    {"llama4",
+     {RENAMED, "blk.1.ffn_gate_exps.weight", "blk.1.ffn_gate_expz.weight", 0},
+     ERR_INPUT,
+     "'blk.1.ffn_gate_exps.weight' is missing"},
+    {"granitemoe",
+     {ADDED, "granitemoe.expert_weights_scale", NULL, 2},
+     ERR_UNSUPPORTED,
+     "granitemoe.expert_weights_scale is not supported"},
+};
+
+START_TEST(wrong_mixtures_are_refused)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "fixtures/families/gguf/%s.gguf", mixed[_i].file);
+    image m = read_image(path);
+    apply(&m, &mixed[_i].e);
+    expect(&m, mixed[_i].code, mixed[_i].says);
+    free(m.p);
+}
+END_TEST
+
+/* Each file as it is is taken, or the cases above would say little. */
+START_TEST(whole_mixtures_are_taken)
+{
+    static const char *const files[] = {"gpt-oss",     "gpt-oss-mxfp4",    "deepseek-v3",
+                                        "deepseek-v2", "deepseek-v2-lite", "deepseek-v3-halves",
+                                        "llama4",      "granitemoe"};
+    char path[128];
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        snprintf(path, sizeof(path), "fixtures/families/gguf/%s.gguf", files[i]);
+        image m = read_image(path);
+        expect(&m, ERR_NONE, "");
+        free(m.p);
+    }
+}
+END_TEST
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* The OCP's table; the scale's byte is an exponent, and as in ggml 255 is one, too. */
+START_TEST(mxfp4_is_as_ggml_has_it)
+{
+    static const float e2m1[8] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    static const uint8_t scales[4] = {0, 1, 127, 255};
+    uint8_t data[4 * 17];
+    float out[128];
+    for (int i = 0; i < 4; i++) {
+        data[17 * i] = scales[i];
+        for (int k = 0; k < 16; k++) data[17 * i + 1 + k] = (uint8_t)(k | (15 - k) << 4);
+    }
+    stored s = {.src = {.rows = 1, .cols = 128}};
+    ck_assert(stored_take_ggml(&s, GGML_MXFP4, data, sizeof(data)));
+    ck_assert(stored_values(&s, 0, 1, DT_F32, out));
+    for (int i = 0; i < 128; i++) {
+        int k = i % 16, code = i % 32 < 16 ? k : 15 - k;
+        float v = ldexpf(code < 8 ? e2m1[code] : -e2m1[code - 8], scales[i / 32] - 127);
+        ck_assert_msg(out[i] == v, "column %d: %g, not %g", i, (double)out[i], (double)v);
+    }
+}
+END_TEST
+
+/* Of 2 heads, keys of 32 values by their codes and values of 3 plain ones, of a latent of 64. */
+START_TEST(keys_and_values_are_put_together)
+{
+    enum { HEADS = 2, NOPE = 32, V = 3, RANK = 64, EACH = NOPE + V, ROWS = HEADS * EACH };
+    static uint8_t codes[HEADS * RANK * 34];
+    static float plain[HEADS * V * RANK], want[ROWS * RANK], got[ROWS * RANK];
+    for (size_t i = 0; i < sizeof(codes); i++) codes[i] = (uint8_t)(i * 37 + i / 34);
+    for (size_t i = 0; i < HEADS * RANK; i++) codes[34 * i + 1] = (uint8_t)(0x30 + i % 8);
+    for (int i = 0; i < HEADS * V * RANK; i++) plain[i] = (float)i;
+    stored s = {.src = {.rows = ROWS, .cols = RANK}};
+    s.half = calloc(2, sizeof(*s.half));
+    ck_assert_ptr_nonnull(s.half);
+    s.half[0].src = (weight_source){.rows = HEADS * RANK, .cols = NOPE};
+    s.half[1].src = (weight_source){.rows = HEADS * V, .cols = RANK};
+    ck_assert(stored_take_ggml(&s.half[0], GGML_Q8_0, codes, sizeof(codes)));
+    ck_assert(stored_take_ggml(&s.half[1], GGML_F32, (const uint8_t *)plain, sizeof(plain)));
+    ck_assert(stored_coded(&s));
+    for (int h = 0; h < HEADS; h++) {
+        for (int k = 0; k < RANK; k++) {
+            float key[NOPE];
+            ck_assert(stored_values(&s.half[0], h * RANK + k, h * RANK + k + 1, DT_F32, key));
+            for (int i = 0; i < NOPE; i++) want[(h * EACH + i) * RANK + k] = key[i];
+            for (int i = 0; i < V; i++)
+                want[(h * EACH + NOPE + i) * RANK + k] = plain[(h * V + i) * RANK + k];
+        }
+    }
+    for (int from = 0; from < ROWS; from++)
+        for (int to = from + 1; to <= ROWS; to++) {
+            memset(got, 255, sizeof(got));
+            ck_assert(stored_values(&s, from, to, DT_F32, got));
+            size_t n = (size_t)(to - from) * RANK * sizeof(*got);
+            ck_assert_mem_eq(got, want + from * RANK, n);
+        }
+    stored_clear(&s);
 }
 END_TEST
 
@@ -338,6 +611,10 @@ int main(void)
     tcase_add_loop_test(t, survey_finds_all, 0, MODELS);
     tcase_add_loop_test(t, codes_serve_as_their_values, 0, MODELS);
     tcase_add_loop_test(t, wrong_files_are_refused, 0, sizeof(wrongs) / sizeof(wrongs[0]));
+    tcase_add_loop_test(t, wrong_mixtures_are_refused, 0, sizeof(mixed) / sizeof(mixed[0]));
+    tcase_add_test(t, whole_mixtures_are_taken);
+    tcase_add_test(t, mxfp4_is_as_ggml_has_it);
+    tcase_add_test(t, keys_and_values_are_put_together);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
