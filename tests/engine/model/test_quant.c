@@ -542,6 +542,21 @@ START_TEST(whole_mixtures_are_taken)
 }
 END_TEST
 
+/* What no answer of so small a model tells: GPT-OSS' borders stay as they are, DeepSeek's are
+ * rounded as llama.cpp does it. */
+START_TEST(yarn_is_the_familys)
+{
+    model_config c;
+    err e = {0};
+    ck_assert_msg(!model_config_read("fixtures/families/gguf/gpt-oss.gguf", &c, &e), "%s", e.msg);
+    ck_assert_int_eq(c.rope.kind, ROPE_YARN);
+    ck_assert(!c.rope.truncate);
+    ck_assert(!model_config_read("fixtures/families/gguf/deepseek-v3.gguf", &c, &e));
+    ck_assert_int_eq(c.rope.kind, ROPE_YARN);
+    ck_assert(c.rope.truncate);
+}
+END_TEST
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 /* The OCP's table; the scale's byte is an exponent, and as in ggml 255 is one, too. */
@@ -613,6 +628,7 @@ int main(void)
     tcase_add_loop_test(t, wrong_files_are_refused, 0, sizeof(wrongs) / sizeof(wrongs[0]));
     tcase_add_loop_test(t, wrong_mixtures_are_refused, 0, sizeof(mixed) / sizeof(mixed[0]));
     tcase_add_test(t, whole_mixtures_are_taken);
+    tcase_add_test(t, yarn_is_the_familys);
     tcase_add_test(t, mxfp4_is_as_ggml_has_it);
     tcase_add_test(t, keys_and_values_are_put_together);
     suite_add_tcase(s, t);
