@@ -286,15 +286,15 @@ def mixture_bases(vocabulary):
             ("blk.0.ffn_gate_inp.weight", [32, 2], 0, 256)] + [(f"blk.0.ffn_{k}_exps.weight", [32, 32, 2], 39, 1088)
                                                                for k in ("gate", "up", "down")]
     put("base", gguf([("general.architecture", 8, "deepseek2")] + [(f"deepseek2.{k}", t, v) for k, t, v in shape + latent] + vocabulary,
-                     both + [("blk.0.ffn_norm.weight", [32], 0, 128), ("blk.0.attn_q.weight", [32, 96], 1, 6144),
-                             ("blk.0.attn_kv_a_mqa.weight", [32, 48], 1, 3072), ("blk.0.attn_kv_a_norm.weight", [32], 0, 128),
-                             ("blk.0.attn_k_b.weight", [32, 32, 2], 8, 2176), ("blk.0.attn_v_b.weight", [32, 32, 2], 2, 1152),
-                             ("blk.0.attn_output.weight", [64, 32], 1, 4096), ("blk.0.exp_probs_b.bias", [2], 0, 8)]
-                     + [(f"blk.0.ffn_{k}_shexp.weight", [32, 32], 1, 2048) for k in ("gate", "up", "down")]))
+                     both + [("blk.0.ffn_norm.weight", [32], 0, 128), ("blk.0.attn_q.weight", [32, 96], 2, 1728),
+                             ("blk.0.attn_kv_a_mqa.weight", [32, 48], 2, 864), ("blk.0.attn_kv_a_norm.weight", [32], 0, 128),
+                             ("blk.0.attn_k_b.weight", [32, 32, 2], 2, 1152), ("blk.0.attn_v_b.weight", [32, 32, 2], 2, 1152),
+                             ("blk.0.attn_output.weight", [64, 32], 2, 1152), ("blk.0.exp_probs_b.bias", [2], 0, 8)]
+                     + [(f"blk.0.ffn_{k}_shexp.weight", [32, 32], 39, 544) for k in ("gate", "up", "down")]))
     put("base", gguf([("general.architecture", 8, "gpt-oss")] + [(f"gpt-oss.{k}", t, v) for k, t, v in shape + sinks] + vocabulary,
-                     both + [("output.weight", [32, 32], 1, 2048), ("blk.0.post_attention_norm.weight", [32], 0, 128),
-                             ("blk.0.attn_q.weight", [32, 32], 1, 2048), ("blk.0.attn_k.weight", [32, 16], 1, 1024),
-                             ("blk.0.attn_v.weight", [32, 16], 1, 1024), ("blk.0.attn_output.weight", [32, 32], 1, 2048),
+                     both + [("output.weight", [32, 32], 8, 1088), ("blk.0.post_attention_norm.weight", [32], 0, 128),
+                             ("blk.0.attn_q.weight", [32, 32], 2, 576), ("blk.0.attn_k.weight", [32, 16], 2, 288),
+                             ("blk.0.attn_v.weight", [32, 16], 2, 288), ("blk.0.attn_output.weight", [32, 32], 2, 576),
                              ("blk.0.attn_sinks.weight", [2], 0, 8), ("blk.0.ffn_gate_inp.bias", [2], 0, 8)]
                      + [(f"blk.0.ffn_{k}_exps.bias", [32, 2], 0, 256) for k in ("gate", "up", "down")]))
 
