@@ -16,7 +16,7 @@ TREE, BUILD = WORK / "tree", WORK / "build"
 LEAST = 60
 # A fault may be one that never ends: that is seen, too.  How long is long is learnt from the sound tree's slowest test.
 SOUND_S, HANGS_S, HANGS_TIMES = 1800, 120, 3
-E2E_PROGRAMS = ["lorad", "loractl"]
+E2E_PROGRAMS = ["lorad", "loractl", "lorad_faulty"]
 
 
 def check(mutants):
