@@ -16,8 +16,7 @@ enum {
     AT_ONCE = 4,
     COPY_BYTES = 4 << 20,
     LEAST_US = 1000000, /* a transfer may take as long as the computation, within these bounds; */
-    MOST_US = 10000000, /* the node that waits for us gives up after 20 s (mover.c) */
-    LOOK_US = 2000000,  /* for the engine to say what it has */
+    MOST_US = 15000000, /* all together: the node that waits for us gives up after 20 s (mover.c) */
 };
 
 /* Weight of the newest transfer in the means; each one that is left undone makes them so much
@@ -273,14 +272,14 @@ static bool is_dearer(carry *c, double bytes, double us)
 }
 
 /* MOVED_KV_TAKEN: pages from *have on are wanted, which to compute takes *us. */
-static moved_kv look(carry *c, const carry_want *w, int *have, double *us, err *e)
+static moved_kv look(carry *c, const carry_want *w, int64_t until_us, int *have, double *us, err *e)
 {
     sched *sc = c->srv->sched;
     int all = sched_text_pages(sc, &w->text);
     bool never = strcmp(w->mode, "never") == 0, always = strcmp(w->mode, "always") == 0;
     if (never) (void)err_set(e, ERR_UNSUPPORTED, "server.fleet_kv is 'never'");
     if (never) return MOVED_KV_OFF;
-    err_code rc = sched_pages_look(sc, &w->text, w->rank, clock_now_us() + LOOK_US, have, us, e);
+    err_code rc = sched_pages_look(sc, &w->text, w->rank, until_us, have, us, e);
     if (rc) return rc == ERR_UNSUPPORTED ? MOVED_KV_OFF : MOVED_KV_FULL;
     if (*have >= all) return MOVED_KV_HERE;
     double bytes = (double)(all - *have) * (double)sched_page_bytes(sc);
@@ -324,15 +323,17 @@ moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens, err *e)
     double us = 0;
     bool waited = false;
     *n_tokens = 0;
-    moved_kv why = look(c, w, &have, &us, e);
-    if (why != MOVED_KV_TAKEN) return why;
     int64_t last_us = clock_now_us() + MOST_US;
+    moved_kv why = look(c, w, last_us, &have, &us, e);
+    if (why != MOVED_KV_TAKEN) return why;
     if (!wait_in_line(c, last_us, &waited)) {
         (void)err_set(e, ERR_TIMEOUT, "%d transfers were under way for too long", AT_ONCE);
         return MOVED_KV_LOST;
     }
-    if (waited) why = look(c, w, &have, &us, e); /* another choice may have brought the prompt */
-    int64_t until_us = clock_now_us() + time_for(us);
+    /* Another choice may have brought the prompt. */
+    if (waited) why = look(c, w, last_us, &have, &us, e);
+    bool always = strcmp(w->mode, "always") == 0;
+    int64_t until_us = clock_now_us() + time_for(always ? 0 : us);
     if (until_us > last_us) until_us = last_us;
     if (why == MOVED_KV_TAKEN) why = run(c, w, have, until_us, n_tokens, e);
     leave_line(c);
