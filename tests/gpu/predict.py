@@ -9,7 +9,7 @@ for is to show what a change does before a device is at hand.  PROGRAM (emu.benc
 and names their launches; they must be the budget's.
 
 Fails (1) where a kernel is heavier than FILE says, a layer has more launches, or a step is slower.  --write makes FILE anew,
---table prints it all.  2: usage.
+--table prints it all.  2: usage.  77: the objects have no code for one of the DEVICES.
 """
 import argparse
 import json
@@ -487,6 +487,10 @@ def main():
     ap.add_argument("--table", action="store_true")
     ap.add_argument("object", nargs="+")
     args = ap.parse_args()
+    missing = sorted({d[0] for d in DEVICES.values()} - {arch for o in args.object for arch, _ in cubin.kernels(o)})
+    if missing:
+        print(f"left out: LORAD_CUDA_ARCH has no {', '.join(map(str, missing))}")
+        return 77
     weights, bad = weigh(args.object)
     path = pathlib.Path(args.budget)
     if args.write and not args.trace:

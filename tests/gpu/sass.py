@@ -29,6 +29,7 @@ HOT = {
     "experts": {"route_kernel": False, "list_kernel": False, "gather_kernel": False, "combine_kernel": False},
     "norms": {"layer_norm_kernel": False, "wide_norm_kernel": False},
 }
+ONLY = {"gemm_wide": 90}  # objects whose kernels are of one architecture alone, and empty where that is not asked for
 # Launched by CU_LAUNCH_EARLY; from sm_90 on.
 EARLY = {"gemm_small_kernel", "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
 
@@ -39,7 +40,11 @@ def main(objects):
     for path in objects:
         stem = re.sub(r".*/|\.o$", "", path)
         missing = set(HOT.get(stem, {}))
-        for (arch, _), k in sorted(cubin.kernels(path).items(), key=lambda i: (i[1].label, i[0][0])):
+        kernels = cubin.kernels(path)
+        if stem in ONLY and ONLY[stem] not in {arch for arch, _ in kernels}:
+            print(f"{stem}: left out, for LORAD_CUDA_ARCH has no {ONLY[stem]}")
+            continue
+        for (arch, _), k in sorted(kernels.items(), key=lambda i: (i[1].label, i[0][0])):
             mma, local = k.count("HMMA", "HGMMA"), k.count("LDL", "STL")
             threads = resident(arch, k, k.threads, 0) * k.threads if arch in SM else "-"
             print(f"{k.label:34} {arch:4} {k.registers:5} {k.shared:7} {k.stack:6} {mma:5} {local:6} {threads:>11}")
