@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "engine/base/halves.h"
+#include "engine/kv_int8.h"
 
 enum {
     APPEND_ROWS = 4,      /* that a thread takes at a time */
@@ -134,29 +135,6 @@ typedef struct {
     atomic_size_t next;
 } append_job;
 
-enum { CODE_MAX = 127 };
-
-/* The least bf16 by which no value has a code above CODE_MAX; not a number where one of them is
- * none, so that it shows in the logits as it does with other types. */
-static uint16_t scale_of(const float *x, int d)
-{
-    float most = 0, sum = 0;
-    for (int i = 0; i < d; i++) {
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        sum += x[i];
-    }
-    if (!isfinite(sum)) return bf16_from_f32(NAN);
-    uint16_t h = bf16_from_f32(most / CODE_MAX);
-    return bf16_to_f32(h) * CODE_MAX < most ? (uint16_t)(h + 1) : h;
-}
-
-static int8_t code_of(float x, float scale)
-{
-    if (!(scale > 0)) return 0;
-    float c = rintf(x / scale);
-    return (int8_t)(c > CODE_MAX ? CODE_MAX : c < -CODE_MAX ? -CODE_MAX : c);
-}
-
 /* Not infinite, whatever the model computes: attention would spread it to every row that looks. */
 static uint16_t f16_within(float x)
 {
@@ -183,12 +161,12 @@ static void store_values(char *to, uint16_t *scales, dtype type, int slot, int d
         for (int i = 0; i < d; i++) h[i * apart] = f16_within(x[i]);
         break;
     case DT_I8:
-        scales[slot] = scale_of(x, d);
+        scales[slot] = int8_scale_of(x, d);
         by = bf16_to_f32(scales[slot]);
         for (int i = 0; i < d; i++) {
             size_t at = d_pad ? kv_code((size_t)slot, (size_t)i, (size_t)d_pad)
                               : kv_code((size_t)i, (size_t)slot, CPU_PAGE_TOKENS);
-            to[at] = code_of(x[i], by);
+            to[at] = int8_code_of(x[i], by);
         }
         break;
     }

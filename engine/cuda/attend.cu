@@ -13,9 +13,14 @@
  * one merges all of them, in ascending order.
  *
  * K and V tiles are copied with cp.async, two of each: while tile t is computed, t + 1 arrives.
- * Rows of a tile in shared memory stand 16 bytes further apart than they are long, an odd number of
- * 16-byte units: ldmatrix hits all banks.  Positions that no row of the item may see are filled
- * with zeros, whatever a recycled page holds there.
+ * Rows of a tile in shared memory stand an odd number of 16-byte units apart: ldmatrix hits all
+ * banks.  Positions that no row of the item may see are filled with zeros, whatever a recycled page
+ * holds there.
+ *
+ * Codes (int8 pages) are whole numbers, which bf16 has: they are multiplied as such, and a key's
+ * scale multiplies its scores, its value's scale the weights.  A single warp makes them bf16 in
+ * registers.  Eight warps would do so eight times: there each thread makes a tile of values from
+ * the codes that it copied.
  *
  * f32 pages, values of another size than keys, and head sizes other than 64, 80, 96 and 128, take
  * plain_kernel(): a warp per packed row, no tensor cores.
@@ -79,7 +84,7 @@ __device__ static work take_work(const cu_attend_args *a, const cu_attend_item *
     return w;
 }
 
-/* K of the work's head in page 0, whose K and V have so many bytes; V follows K. */
+/* K of the work's head in page 0, whose K and V have so many bytes in all; V follows K. */
 __device__ static const char *head_base(const cu_kv *kv, int kv_head, size_t both)
 {
     return kv->mem + ((size_t)kv->layer * kv->n_kv_head + kv_head) * both;
@@ -220,41 +225,122 @@ __device__ static __forceinline__ uint32_t pair_of(float lo, float hi)
     return BF16 ? cu_bf16x2_of(lo, hi) : cu_f16x2_of(lo, hi);
 }
 
+/* Where tiles lie in shared memory. */
+template <int HD, int TYPE, int WARPS>
+struct rooms {
+    static constexpr bool CODES = TYPE == DT_I8, STAGED = CODES && WARPS > 1;
+    static constexpr int THREADS = WARPS * WARP;
+    static constexpr int ROW = CODES ? HD : HD * 2; /* bytes of a position in its page */
+    static constexpr int PART = PAGE * ROW, HEAD = 2 * PART + (CODES ? PAGE * 4 : 0);
+    static constexpr int VALUES = HD * 2 + 16; /* of a row of a tile of values */
+    /* Of a row as it is copied. */
+    static constexpr int APART = STAGED ? ROW : ROW / 16 % 2 ? ROW : ROW + 16;
+    static constexpr int BYTES = TILE * (STAGED ? VALUES : APART); /* of a tile */
+    static constexpr int SCALES_AT = STAGED ? 2 * (BYTES + TILE * ROW) : 4 * BYTES;
+    static constexpr int ALL = SCALES_AT + (CODES ? 2 * TILE * 4 : 0);
+
+    /* K (0) or V (1) of a tile as it is multiplied; one of two, or the only one. */
+    CU_INLINE_METHOD static char *tile(char *smem, int which, int buf)
+    {
+        return smem + (STAGED ? which : 2 * which + buf) * BYTES;
+    }
+
+    /* Where copies of it come. */
+    CU_INLINE_METHOD static char *copied(char *smem, int which, int buf)
+    {
+        return STAGED ? smem + 2 * BYTES + which * TILE * ROW : tile(smem, which, buf);
+    }
+
+    CU_INLINE_METHOD static uint32_t *scales(char *smem, int buf)
+    {
+        return (uint32_t *)(smem + SCALES_AT) + buf * TILE;
+    }
+};
+
 /* TILE rows whose positions are all there, in two pages: what a thread copies stands at constant
  * distances, in memory and in the tile. */
-template <int HD, int THREADS>
+template <int ROW, int APART, int THREADS>
 __device__ static __forceinline__ void load_whole(char *smem, const char *src0, const char *src1)
 {
-    const int CHUNKS = HD / 8, STRIDE = HD * 2 + 16, STEP = THREADS / CHUNKS; /* rows */
+    const int CHUNKS = ROW / 16, STEP = THREADS / CHUNKS; /* rows */
     int r = (int)threadIdx.x / CHUNKS, at = (int)threadIdx.x % CHUNKS * 16;
-    char *to = smem + r * STRIDE + at;
-    src0 += r * (HD * 2) + at;
-    src1 += r * (HD * 2) + at;
+    char *to = smem + r * APART + at;
+    src0 += r * ROW + at;
+    src1 += r * ROW + at;
     CU_UNROLL
     for (int j = 0; j < TILE; j += STEP)
-        cu_cp_async16(to + j * STRIDE, (j < PAGE ? src0 : src1) + j % PAGE * (HD * 2));
+        cu_cp_async16(to + j * APART, (j < PAGE ? src0 : src1) + j % PAGE * ROW);
 }
 
 /* Copies TILE rows of K or V to shared memory, zeros for positions outside [lo, len). */
-template <int HD, int THREADS>
+template <int ROW, int APART, int THREADS>
 __device__ static __forceinline__ void load_tile(char *smem, const cu_kv *kv, const char *base,
                                                  const int32_t *page, int tile, int lo, int len)
 {
-    const int CHUNKS = HD / 8, STRIDE = HD * 2 + 16;
+    const int CHUNKS = ROW / 16;
+    const bool EVEN = THREADS % CHUNKS == 0 && THREADS / CHUNKS <= PAGE;
     int pos = tile * TILE;
     size_t p0 = pos < len ? (size_t)page[pos / PAGE] : 0;
     size_t p1 = pos + PAGE < len ? (size_t)page[pos / PAGE + 1] : 0;
     const char *src0 = base + p0 * kv->stride, *src1 = base + p1 * kv->stride;
-    if (THREADS % CHUNKS == 0 && pos >= lo && pos + TILE <= len) {
-        load_whole<HD, THREADS>(smem, src0, src1);
+    if (EVEN && pos >= lo && pos + TILE <= len) {
+        load_whole<ROW, APART, THREADS>(smem, src0, src1);
         return;
     }
     CU_UNROLL_BY(4) /* more costs registers that the sums need */
     for (int i = (int)threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
         int r = i / CHUNKS, chunk = i % CHUNKS;
         bool live = pos + r >= lo && pos + r < len;
-        const char *src = (r < PAGE ? src0 : src1) + (r % PAGE) * (HD * 2) + chunk * 16;
-        cu_cp_async16_or_zero(smem + r * STRIDE + chunk * 16, live ? src : base, live);
+        const char *src = (r < PAGE ? src0 : src1) + (r % PAGE) * ROW + chunk * 16;
+        cu_cp_async16_or_zero(smem + r * APART + chunk * 16, live ? src : base, live);
+    }
+}
+
+/* The scales of a tile's positions, K's in the lower and V's in the upper half of a word. */
+template <int THREADS>
+__device__ static __forceinline__ void load_scales(uint32_t *to, const cu_kv *kv, const char *base,
+                                                   const int32_t *page, int tile, int lo, int len)
+{
+    CU_UNROLL
+    for (int i = (int)threadIdx.x; i < TILE; i += THREADS) {
+        int pos = tile * TILE + i;
+        bool live = pos >= lo && pos < len;
+        size_t p = live ? (size_t)page[pos / PAGE] : 0;
+        cu_cp_async4_or_zero(to + i, base + p * kv->stride + pos % PAGE * 4, live);
+    }
+}
+
+/* K (0) or V (1) of a tile of an item, and with K the scales of both. */
+template <class R>
+__device__ static __forceinline__ void load_part(char *smem, int which, const cu_attend_args *a,
+                                                 const work *w, int tile)
+{
+    /* Of codes it is found again each time: registers hold no more. */
+    int buf = (tile - w->tile0) % 2, kv_head = R::CODES ? cu_anew(w->kv_head) : w->kv_head;
+    const char *head = head_base(&a->kv, kv_head, R::HEAD);
+    const int32_t *page = a->page + w->seq.page0;
+    load_tile<R::ROW, R::APART, R::THREADS>(R::copied(smem, which, buf), &a->kv,
+                                            head + which * R::PART, page, tile, w->lo, w->len);
+    if (R::CODES && which == 0)
+        load_scales<R::THREADS>(R::scales(smem, buf), &a->kv, head + 2 * R::PART, page, tile, w->lo,
+                                w->len);
+}
+
+/* A tile of values from the codes that each thread has copied itself. */
+template <class R>
+__device__ static __forceinline__ void put_values(char *smem, int which)
+{
+    const int CHUNKS = R::ROW / 16;
+    const char *codes = R::copied(smem, which, 0);
+    char *to = R::tile(smem, which, 0);
+    CU_UNROLL
+    for (int i = (int)threadIdx.x; i < TILE * CHUNKS; i += R::THREADS) {
+        uint4 c = cu_ld16(codes + i * 16);
+        char *at = to + i / CHUNKS * R::VALUES + i % CHUNKS * 32;
+        cu_st16(at, make_uint4(cu_bf16x2_of_i8(c.x), cu_bf16x2_of_i8(c.y), cu_bf16x2_of_i8(c.z),
+                               cu_bf16x2_of_i8(c.w)));
+        cu_st16(at + 16, make_uint4(cu_bf16x2_of_i8(c.x >> 8), cu_bf16x2_of_i8(c.y >> 8),
+                                    cu_bf16x2_of_i8(c.z >> 8), cu_bf16x2_of_i8(c.w >> 8)));
     }
 }
 
@@ -263,16 +349,16 @@ template <int HD, bool BF16>
 __device__ static __forceinline__ void tile_scores(float (*s)[4], const uint32_t (*q)[4],
                                                    const char *k)
 {
-    const int STRIDE = HD * 2 + 16;
+    const int APART = HD * 2 + 16;
     int lane = (int)threadIdx.x % WARP;
-    const char *at = k + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 16;
+    const char *at = k + (lane / 16 * 8 + lane % 8) * APART + lane / 8 % 2 * 16;
     CU_UNROLL
     for (int j = 0; j < TILE / 16; j++) {
         for (int i = 0; i < 4; i++) s[2 * j][i] = s[2 * j + 1][i] = 0;
         CU_UNROLL
         for (int kk = 0; kk < HD / 16; kk++) {
             uint32_t b[4];
-            cu_ldmatrix_x4(b, at + j * 16 * STRIDE + kk * 32);
+            cu_ldmatrix_x4(b, at + j * 16 * APART + kk * 32);
             mma<BF16>(s[2 * j], q[kk], b);
             mma<BF16>(s[2 * j + 1], q[kk], b + 2);
         }
@@ -284,9 +370,9 @@ template <int HD, bool BF16>
 __device__ static __forceinline__ void tile_values(float (*o)[4], const float (*p)[4],
                                                    const char *v)
 {
-    const int STRIDE = HD * 2 + 16;
+    const int APART = HD * 2 + 16;
     int lane = (int)threadIdx.x % WARP;
-    const char *at = v + (lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
+    const char *at = v + (lane / 8 % 2 * 8 + lane % 8) * APART + lane / 16 * 16;
     CU_UNROLL
     for (int kk = 0; kk < TILE / 16; kk++) {
         const float *x = p[2 * kk], *y = p[2 * kk + 1];
@@ -295,10 +381,81 @@ __device__ static __forceinline__ void tile_values(float (*o)[4], const float (*
         CU_UNROLL
         for (int n = 0; n < HD / 16; n++) {
             uint32_t b[4];
-            cu_ldmatrix_x4_trans(b, at + kk * 16 * STRIDE + n * 32);
+            cu_ldmatrix_x4_trans(b, at + kk * 16 * APART + n * 32);
             mma<BF16>(o[2 * n], a, b);
             mma<BF16>(o[2 * n + 1], a, b + 2);
         }
+    }
+}
+
+/* The same of codes.  ldmatrix gives a lane four bytes of a key: two pairs of values, of k or of
+ * columns of V, eight apart. */
+template <int HD, int APART>
+__device__ static __forceinline__ void code_scores(float (*s)[4], const uint32_t (*q)[4],
+                                                   const char *k)
+{
+    const char *at = k + (int)threadIdx.x % WARP * APART;
+    CU_UNROLL
+    for (int j = 0; j < N_KEY_BLOCKS; j++) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+    CU_UNROLL
+    for (int j = 0; j < TILE / 32; j++) {
+        CU_UNROLL
+        for (int kk = 0; kk < HD / 16; kk++) {
+            uint32_t c[4]; /* of 32 keys */
+            cu_ldmatrix_x4(c, at + j * 32 * APART + kk * 16);
+            CU_UNROLL
+            for (int i = 0; i < 4; i++) {
+                uint32_t b[2] = {cu_bf16x2_of_i8(c[i]), cu_bf16x2_of_i8(c[i] >> 8)};
+                cu_mma_bf16_k16(s[4 * j + i], q[kk], b);
+            }
+        }
+    }
+}
+
+template <int HD, int APART>
+__device__ static __forceinline__ void code_values(float (*o)[4], const float (*p)[4],
+                                                   const char *v)
+{
+    const char *at = v + (int)threadIdx.x % WARP * APART;
+    CU_UNROLL
+    for (int j = 0; j < TILE / 32; j++) {
+        uint32_t a[2][4];
+        CU_UNROLL
+        for (int h = 0; h < 2; h++) {
+            const float *x = p[4 * j + 2 * h], *y = p[4 * j + 2 * h + 1];
+            a[h][0] = cu_bf16x2_of(x[0], x[1]);
+            a[h][1] = cu_bf16x2_of(x[2], x[3]);
+            a[h][2] = cu_bf16x2_of(y[0], y[1]);
+            a[h][3] = cu_bf16x2_of(y[2], y[3]);
+        }
+        CU_UNROLL
+        for (int n = 0; n < HD / 16; n++) {
+            uint32_t c[4]; /* of 32 keys */
+            cu_ldmatrix_x4_trans(c, at + j * 32 * APART + n * 16);
+            CU_UNROLL
+            for (int h = 0; h < 2; h++) {
+                uint32_t x = c[2 * h], y = c[2 * h + 1];
+                uint32_t lo[2] = {cu_bf16x2_of_i8(x), cu_bf16x2_of_i8(y)};
+                uint32_t hi[2] = {cu_bf16x2_of_i8(x >> 8), cu_bf16x2_of_i8(y >> 8)};
+                cu_mma_bf16_k16(o[2 * n], a[h], lo);
+                cu_mma_bf16_k16(o[2 * n + 1], a[h], hi);
+            }
+        }
+    }
+}
+
+/* Scores times the scales of their keys; weights (V) times those of their values. */
+template <bool V>
+__device__ static __forceinline__ void tile_scale(float (*s)[4], const uint32_t *scales)
+{
+    const uint32_t *at = scales + (int)threadIdx.x % 4 * 2;
+    CU_UNROLL
+    for (int j = 0; j < N_KEY_BLOCKS; j++) {
+        uint2 two = cu_ld8(at + 8 * j);
+        const float by[2] = {V ? cu_bf16_hi(two.x) : cu_bf16_lo(two.x),
+                             V ? cu_bf16_hi(two.y) : cu_bf16_lo(two.y)};
+        CU_UNROLL
+        for (int i = 0; i < 4; i++) s[j][i] = cu_mul(s[j][i], by[i % 2]);
     }
 }
 
@@ -396,24 +553,23 @@ __device__ static lane_rows rows_of(const cu_attend_args *a, const work *w)
 
 /* K and V of the item's only row go into their page, where the item has its split; `k`: room for a
  * head. */
-template <int HD, bool BF16>
+template <int HD, int TYPE>
 __device__ static void append_own(const cu_attend_args *a, const work *w, float *k)
 {
     const cu_rope_args *t = &a->turn;
     int pos = w->seq.pos0, lane = (int)threadIdx.x % WARP;
     if (pos / TILE != w->tile1 - 1) return;
-    size_t at = (size_t)pos * (size_t)(t->rope_dim / 2), part = (size_t)PAGE * HD;
-    size_t row = (size_t)w->seq.row0, head = (size_t)w->kv_head * HD;
-    turn_head(t, k, t->k + row * t->k_stride + head, t->k_norm, t->cos + at, t->sin + at, lane);
-    const float *v = t->v + row * t->v_stride + head;
-    uint16_t *to = (uint16_t *)(const_cast<char *>(head_base(&a->kv, w->kv_head, part * 4)) +
-                                (size_t)a->page[w->seq.page0 + pos / PAGE] * a->kv.stride) +
-                   (size_t)(pos % PAGE) * HD;
+    size_t at = (size_t)pos * (size_t)(t->rope_dim / 2);
+    size_t row = (size_t)w->seq.row0, own = (size_t)w->kv_head * HD;
+    turn_head(t, k, t->k + row * t->k_stride + own, t->k_norm, t->cos + at, t->sin + at, lane);
+    cu_kv kv = a->kv; /* what is known here */
+    kv.head_dim = kv.v_dim = HD;
+    kv.type = TYPE;
+    char *head = const_cast<char *>(head_base(&kv, w->kv_head, rooms<HD, TYPE, 1>::HEAD)) +
+                 (size_t)a->page[w->seq.page0 + pos / PAGE] * kv.stride;
     cu_syncwarp(); /* lanes store what others turned */
-    for (int i = lane; i < HD; i += WARP) {
-        to[i] = BF16 ? cu_bf16_of(k[i]) : cu_f16_of(k[i]);
-        to[part + i] = BF16 ? cu_bf16_of(v[i]) : cu_f16_of(v[i]);
-    }
+    put_position(&kv, head, 0, pos % PAGE, k, lane);
+    put_position(&kv, head, 1, pos % PAGE, t->v + row * t->v_stride + own, lane);
     cu_threadfence(); /* before the copies of the tile */
     cu_syncwarp();    /* of all lanes */
 }
@@ -605,17 +761,15 @@ __device__ static __forceinline__ void merge_item(const cu_attend_args *a,
 }
 
 /* WARPS * 16 packed rows of one kv head. */
-template <int HD, bool BF16, int WARPS>
+template <int HD, int TYPE, int WARPS>
 __device__ static __forceinline__ void run_item(const cu_attend_args &a,
                                                 const cu_attend_item *items, int i, char *smem)
 {
-    const int TILE_BYTES = TILE * (HD * 2 + 16), THREADS = WARPS * WARP;
+    using R = rooms<HD, TYPE, WARPS>;
+    constexpr bool BF16 = TYPE != DT_F16;
     const float c = cu_mul(a.scale, LOG2_E);
-    const size_t part = (size_t)PAGE * HD * 2;
     work w = take_work(&a, items, i, WARPS * 16);
     lane_rows lr = rows_of(&a, &w);
-    const char *k_base = head_base(&a.kv, w.kv_head, 2 * part), *v_base = k_base + part;
-    const int32_t *page = a.page + w.seq.page0;
 
     if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
         put_nothing(&a, &w, &lr);
@@ -623,11 +777,11 @@ __device__ static __forceinline__ void run_item(const cu_attend_args &a,
     }
     sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
     /* Rooms of tiles that come later. */
-    float *turned = WARPS == 1 && a.turn.k ? (float *)(smem + TILE_BYTES) : nullptr;
-    if (turned) append_own<HD, BF16>(&a, &w, (float *)(smem + 3 * TILE_BYTES));
-    load_tile<HD, THREADS>(smem, &a.kv, k_base, page, w.tile0, w.lo, w.len);
+    float *turned = WARPS == 1 && a.turn.k ? (float *)R::tile(smem, 0, 1) : nullptr;
+    if (turned) append_own<HD, TYPE>(&a, &w, (float *)R::tile(smem, 1, 1));
+    load_part<R>(smem, 0, &a, &w, w.tile0);
     cu_cp_async_commit();
-    load_tile<HD, THREADS>(smem + 2 * TILE_BYTES, &a.kv, v_base, page, w.tile0, w.lo, w.len);
+    load_part<R>(smem, 1, &a, &w, w.tile0);
     cu_cp_async_commit();
 
     uint32_t q[HD / 16][4];
@@ -640,35 +794,53 @@ __device__ static __forceinline__ void run_item(const cu_attend_args &a,
         int buf = (t - w.tile0) % 2;
         if (fresh) begin_split<HD>(o, m, l);
         fresh = false;
-        /* The other K tile was read before the last barrier; likewise V's below. */
-        if (t + 1 < w.tile1) {
-            load_tile<HD, THREADS>(smem + (1 - buf) * TILE_BYTES, &a.kv, k_base, page, t + 1, w.lo,
-                                   w.len);
+        /* This tile's K comes, for all threads; V and the next K may be on their way.  All have
+         * left the V tile that is filled next, and the K tile before the barrier before. */
+        if (R::STAGED) {
+            CU_CP_ASYNC_WAIT(1);
+            put_values<R>(smem, 0);
+            sync_item<WARPS>();
         }
+        if (t + 1 < w.tile1) load_part<R>(smem, 0, &a, &w, t + 1);
         cu_cp_async_commit();
-        /* This tile's K has come, for all threads; V and the next K may be on their way.  All
-         * have left the V tile that is filled next. */
-        CU_CP_ASYNC_WAIT(2);
-        sync_item<WARPS>();
+        if (!R::STAGED) {
+            CU_CP_ASYNC_WAIT(2);
+            sync_item<WARPS>();
+        }
         int pos = t * TILE;
         bool busy = !cu_all(sees_none(&lr, pos));
         float s[N_KEY_BLOCKS][4];
         if (busy) {
-            tile_scores<HD, BF16>(s, q, smem + buf * TILE_BYTES);
+            const char *k = R::tile(smem, 0, buf);
+            if constexpr (R::CODES && !R::STAGED)
+                code_scores<HD, R::APART>(s, q, k);
+            else
+                tile_scores<HD, BF16>(s, q, k);
+            if (R::CODES) tile_scale<false>(s, R::scales(smem, buf));
             if (a.cap > 0) tile_cap(s, a.cap);
             if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
             tile_soften<HD>(s, o, m, l, c);
+            if (R::CODES) tile_scale<true>(s, R::scales(smem, buf));
         }
-        if (t + 1 < w.tile1) {
-            load_tile<HD, THREADS>(smem + (3 - buf) * TILE_BYTES, &a.kv, v_base, page, t + 1, w.lo,
-                                   w.len);
+        /* Likewise V, and the K tile that is filled next. */
+        if (R::STAGED) {
+            CU_CP_ASYNC_WAIT(1);
+            put_values<R>(smem, 1);
+            sync_item<WARPS>();
         }
+        if (t + 1 < w.tile1) load_part<R>(smem, 1, &a, &w, t + 1);
         cu_cp_async_commit();
-        /* This tile's V has come, for all threads; all have left the K
-         * tile that is filled next. */
-        CU_CP_ASYNC_WAIT(2);
-        sync_item<WARPS>();
-        if (busy) tile_values<HD, BF16>(o, s, smem + (2 + buf) * TILE_BYTES);
+        if (!R::STAGED) {
+            CU_CP_ASYNC_WAIT(2);
+            sync_item<WARPS>();
+        }
+        if (busy) {
+            const char *v = R::tile(smem, 1, buf);
+            if constexpr (R::CODES && !R::STAGED)
+                code_values<HD, R::APART>(o, s, v);
+            else
+                tile_values<HD, BF16>(o, s, v);
+        }
 
         bool last = t + 1 == w.tile1;
         if (last || (t + 1) % SPLIT_TILES == 0) {
@@ -681,52 +853,54 @@ __device__ static __forceinline__ void run_item(const cu_attend_args &a,
 
 /* The item's first tile, K and V of two pages, on its way to the second-level cache, where it is of
  * older steps. */
-template <int HD>
+template <class R>
 __device__ static __forceinline__ void fetch_ahead(const cu_attend_args *a,
                                                    const cu_attend_item *items, int i)
 {
     const work w = take_work(a, items, i, CU_SMALL_ROWS);
-    const size_t part = (size_t)PAGE * HD * 2;
     int lane = (int)threadIdx.x;
     if (w.tile0 >= w.tile1 || (w.tile0 + 1) * TILE > w.seq.pos0 || lane >= TILE / PAGE) return;
     size_t page = (size_t)a->page[w.seq.page0 + w.tile0 * (TILE / PAGE) + lane];
-    cu_fetch_ahead(head_base(&a->kv, w.kv_head, part) + page * a->kv.stride, (uint32_t)(2 * part));
+    cu_fetch_ahead(head_base(&a->kv, w.kv_head, R::HEAD) + page * a->kv.stride, R::HEAD);
 }
 
 /* The blocks of the grid take items in turn. */
-template <int HD, bool BF16, int WARPS>
+template <int HD, int TYPE, int WARPS>
 __device__ static __forceinline__ void
 run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, char *smem)
 {
     for (int i = (int)blockIdx.x; i < n_items * a.kv.n_kv_head; i += (int)gridDim.x) {
-        run_item<HD, BF16, WARPS>(a, items, i, smem);
+        run_item<HD, TYPE, WARPS>(a, items, i, smem);
         if (WARPS == 1) merge_item<HD>(&a, items, i);
     }
 }
 
-template <int HD, bool BF16>
+template <int HD, int TYPE>
 __global__ __launch_bounds__(WARP) void small_kernel(cu_attend_args a)
 {
     CU_SHARED(char, tiles);
     cu_grid_go();
     int n = a.counts->n_small;
-    if ((int)blockIdx.x < n * a.kv.n_kv_head) fetch_ahead<HD>(&a, a.small, (int)blockIdx.x);
+    if ((int)blockIdx.x < n * a.kv.n_kv_head)
+        fetch_ahead<rooms<HD, TYPE, 1>>(&a, a.small, (int)blockIdx.x);
     cu_grid_wait(); /* for q, k and v */
-    run_items<HD, BF16, 1>(a, a.small, n, tiles);
+    run_items<HD, TYPE, 1>(a, a.small, n, tiles);
 }
 
-template <int HD, bool BF16>
+template <int HD, int TYPE>
 __global__ __launch_bounds__(LARGE_WARPS *WARP, 1) void large_kernel(cu_attend_args a)
 {
     CU_SHARED(char, tiles);
-    run_items<HD, BF16, LARGE_WARPS>(a, a.large, a.counts->n_large, tiles);
+    run_items<HD, TYPE, LARGE_WARPS>(a, a.large, a.counts->n_large, tiles);
 }
 
 /* --------------------------------------------------------------------- any size, any type -- */
 
-__device__ static float kv_value(const char *p, int type, int i)
+/* Value i of d. */
+__device__ static float kv_value(const char *p, int type, int i, int d)
 {
     if (type == DT_F32) return ((const float *)p)[i];
+    if (type == DT_I8) return (float)((const signed char *)p)[cu_kv_code_at(i, d)];
     uint16_t h = ((const uint16_t *)p)[i];
     return type == DT_BF16 ? cu_f32_of_bf16(h) : cu_f32_of_f16(h);
 }
@@ -737,18 +911,21 @@ __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v,
                                   bool live, float *o, float *m, float *l, float c, float cap)
 {
     int lane = (int)threadIdx.x % WARP, d = kv->head_dim, v_dim = cu_kv_v_dim(kv);
-    int elem = kv->type == DT_F32 ? 4 : 2;
+    int elem = kv->type == DT_F32 ? 4 : kv->type == DT_I8 ? 1 : 2;
+    uint32_t scales = 0x3F803F80U; /* by ones */
     float s = -INFINITY;
+    if (live && kv->type == DT_I8)
+        scales = ((const uint32_t *)(v + cu_kv_part_bytes(v_dim, DT_I8)))[lane];
     if (live) {
         float acc[4] = {0, 0, 0, 0};
         const char *row = k + (size_t)lane * d * elem;
         int i = 0;
         for (; i + 4 <= d; i += 4) {
             for (int j = 0; j < 4; j++)
-                acc[j] = cu_fma(q[i + j], kv_value(row, kv->type, i + j), acc[j]);
+                acc[j] = cu_fma(q[i + j], kv_value(row, kv->type, i + j, d), acc[j]);
         }
-        for (; i < d; i++) acc[0] = cu_fma(q[i], kv_value(row, kv->type, i), acc[0]);
-        s = cu_add(cu_add(acc[0], acc[1]), cu_add(acc[2], acc[3]));
+        for (; i < d; i++) acc[0] = cu_fma(q[i], kv_value(row, kv->type, i, d), acc[0]);
+        s = cu_mul(cu_add(cu_add(acc[0], acc[1]), cu_add(acc[2], acc[3])), cu_bf16_lo(scales));
         if (cap > 0) s = capped(s, cap);
     }
     float top = cu_max(*m, s);
@@ -758,6 +935,7 @@ __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v,
     float p = live ? cu_exp2(cu_mul(cu_add(s, -base), c)) : 0;
     *m = top;
     *l = cu_add(cu_mul(*l, f), p);
+    p = cu_mul(p, cu_bf16_hi(scales));
     CU_UNROLL
     for (int j = 0; j < LANE_DIMS; j++) o[j] = cu_mul(o[j], f);
     unsigned lives = cu_ballot(live);
@@ -768,7 +946,7 @@ __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v,
         CU_UNROLL
         for (int j = 0; j < LANE_DIMS; j++) {
             if (lane + j * WARP < v_dim)
-                o[j] = cu_fma(pt, kv_value(row, kv->type, lane + j * WARP), o[j]);
+                o[j] = cu_fma(pt, kv_value(row, kv->type, lane + j * WARP, v_dim), o[j]);
         }
     }
 }
@@ -783,7 +961,7 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
     const int SPLIT_PAGES = (int)CU_SPLIT_TOKENS / (int)CU_PAGE_TOKENS;
     int v_dim = cu_kv_v_dim(&a->kv);
     size_t part = cu_kv_part_bytes(d, a->kv.type);
-    const char *base = head_base(&a->kv, w->kv_head, part + cu_kv_part_bytes(v_dim, a->kv.type));
+    const char *base = head_base(&a->kv, w->kv_head, cu_kv_head_bytes(d, v_dim, a->kv.type));
     float c = cu_mul(a->scale, LOG2_E);
 
     cu_syncwarp(); /* the row before is done with q */
@@ -860,9 +1038,11 @@ static bool has_tensor_path(const cu_attend_args *a)
     return a->kv.type != DT_F32 && (d == 64 || d == 80 || d == 96 || d == 128);
 }
 
-static size_t tile_bytes(int head_dim)
+/* Shared memory of a block of a small item. */
+template <int HD>
+static int small_bytes(int type)
 {
-    return (size_t)4 * TILE * ((size_t)head_dim * 2 + 16);
+    return type == DT_I8 ? rooms<HD, DT_I8, 1>::ALL : rooms<HD, DT_BF16, 1>::ALL;
 }
 
 extern "C" bool cu_attend_turns(const cu_kv *kv, int n_head)
@@ -878,18 +1058,20 @@ extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int v_dim)
     return rows * ((size_t)v_dim + 2) * sizeof(float) + heads * sizeof(uint32_t);
 }
 
-template <int HD, bool BF16>
+template <int HD, int TYPE>
 static cudaError_t setup_type(void)
 {
-    cudaError_t rc = CU_ALLOW_SHARED((small_kernel<HD, BF16>), tile_bytes(HD));
-    return rc != cudaSuccess ? rc : CU_ALLOW_SHARED((large_kernel<HD, BF16>), tile_bytes(HD));
+    constexpr int small = rooms<HD, TYPE, 1>::ALL, large = rooms<HD, TYPE, LARGE_WARPS>::ALL;
+    cudaError_t rc = CU_ALLOW_SHARED((small_kernel<HD, TYPE>), small);
+    return rc != cudaSuccess ? rc : CU_ALLOW_SHARED((large_kernel<HD, TYPE>), large);
 }
 
 template <int HD>
 static cudaError_t setup_size(void)
 {
-    cudaError_t rc = setup_type<HD, true>();
-    return rc != cudaSuccess ? rc : setup_type<HD, false>();
+    cudaError_t rc = setup_type<HD, DT_BF16>();
+    if (rc == cudaSuccess) rc = setup_type<HD, DT_F16>();
+    return rc != cudaSuccess ? rc : setup_type<HD, DT_I8>();
 }
 
 extern "C" cudaError_t cu_attend_setup(void)
@@ -905,22 +1087,28 @@ extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per
 {
     /* One block's tiles, and the KiB that the system keeps for each block;
      * registers allow at least as many. */
-    int fit = (int)(shared_per_sm / (tile_bytes(args->kv.head_dim) + 1024));
+    int d = args->kv.head_dim, type = args->kv.type;
+    int bytes = d == 64   ? small_bytes<64>(type)
+                : d == 80 ? small_bytes<80>(type)
+                : d == 96 ? small_bytes<96>(type)
+                          : small_bytes<128>(type);
+    int fit = (int)(shared_per_sm / ((size_t)bytes + 1024));
     bool tensor = has_tensor_path(args);
     args->grid_small = n_sm * (!tensor ? 8 : fit > 8 ? 8 : fit < 1 ? 1 : fit);
     args->grid_large = n_sm * (tensor ? 1 : 8);
 }
 
-template <int HD, bool BF16>
+template <int HD, int TYPE>
 static void launch_type(cudaStream_t stream, const cu_attend_args *a)
 {
+    constexpr int small = rooms<HD, TYPE, 1>::ALL, large = rooms<HD, TYPE, LARGE_WARPS>::ALL;
     if (a->grid_small > 0) {
-        CU_LAUNCH_EARLY((small_kernel<HD, BF16>), dim3((unsigned)a->grid_small), dim3(WARP),
-                        tile_bytes(HD), stream, a->early, *a);
+        CU_LAUNCH_EARLY((small_kernel<HD, TYPE>), dim3((unsigned)a->grid_small), dim3(WARP), small,
+                        stream, a->early, *a);
     }
     if (a->grid_large > 0) {
-        CU_LAUNCH((large_kernel<HD, BF16>), dim3((unsigned)a->grid_large), dim3(LARGE_WARPS * WARP),
-                  tile_bytes(HD), stream, *a);
+        CU_LAUNCH((large_kernel<HD, TYPE>), dim3((unsigned)a->grid_large), dim3(LARGE_WARPS * WARP),
+                  large, stream, *a);
     }
 }
 
@@ -928,9 +1116,11 @@ template <int HD>
 static void launch_size(cudaStream_t stream, const cu_attend_args *a)
 {
     if (a->kv.type == DT_BF16)
-        launch_type<HD, true>(stream, a);
+        launch_type<HD, DT_BF16>(stream, a);
+    else if (a->kv.type == DT_F16)
+        launch_type<HD, DT_F16>(stream, a);
     else
-        launch_type<HD, false>(stream, a);
+        launch_type<HD, DT_I8>(stream, a);
 }
 
 static void launch_plain(cudaStream_t stream, const cu_attend_args *a)

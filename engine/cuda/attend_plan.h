@@ -22,7 +22,6 @@ enum {
     CU_TILE_TOKENS = 64,
     CU_SMALL_ROWS = 16,  /* packed rows of a small item */
     CU_LARGE_ROWS = 128, /* of a large one */
-    CU_HEAD_DIM_MAX = 256,
 };
 
 typedef struct cu_attend_seq {

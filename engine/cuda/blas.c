@@ -134,7 +134,6 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
                        .k = p->k,
                        .rows = rows,
                        .stride = stride,
-                       .scratch = b->scratch,
                        .n_sm = b->n_sm,
                        .gated = more.gated,
                        .gelu = more.gelu,
@@ -481,7 +480,6 @@ err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w,
                         const gemm_codes *codes, const void *x, float *y, int rows, blas_sum more,
                         const int32_t *place, cudaStream_t stream, err *e)
 {
-    bool fits = gemm_scratch_bytes(n, k, b->n_sm) <= b->scratch_bytes;
     gemm_args a = {.type = type,
                    .w = w,
                    .x = x,
@@ -493,7 +491,6 @@ err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w,
                    .k = k,
                    .rows = rows,
                    .stride = more.stride ? more.stride : n,
-                   .scratch = fits ? b->scratch : NULL,
                    .n_sm = b->n_sm,
                    .gated = more.gated,
                    .gelu = more.gelu,

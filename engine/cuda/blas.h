@@ -104,9 +104,7 @@ typedef struct blas {
     void *workspace; /* device */
     size_t workspace_bytes;
     int n_sm;
-    bool wide;     /* cu_gemm_wide_setup() has succeeded */
-    void *scratch; /* device, of the largest of gemm_scratch_bytes(), for all shapes; or NULL */
-    size_t scratch_bytes;
+    bool wide; /* cu_gemm_wide_setup() has succeeded */
     blas_plan plan[BLAS_SHAPES];
     int n_plan;
 } blas;

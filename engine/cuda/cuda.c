@@ -253,7 +253,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     }
     be->caps.page_tokens = CU_PAGE_TOKENS;
     be->caps.lora_cols = SGMV_COLS;
-    be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16 | 1U << DT_F16;
+    be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16 | 1U << DT_F16 | 1U << DT_I8;
     be->caps.f16_kv = true;
     be->caps.rules = (weight_rules){.takes = takes_codes, .bf16 = true};
     be->caps.extras = EXTRA_SUMS | EXTRA_LAYER_NORM | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS |

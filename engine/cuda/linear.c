@@ -241,20 +241,6 @@ static err_code grow_scratch(cuda_state *cu, int rows, int cols, dtype type, err
     return rc;
 }
 
-/* One scratch for the split products of all shapes. */
-static err_code grow_split(backend *be, int rows, int cols, err *e)
-{
-    cuda_state *cu = cuda_of(be);
-    size_t bytes = gemm_scratch_bytes(rows, cols, cu->n_sm);
-    if (bytes <= cu->blas.scratch_bytes) return ERR_NONE;
-    cu->blas.scratch_bytes = 0;
-    err_code rc = grow(cu, &cu->blas.scratch, bytes, e);
-    if (rc) return rc;
-    cu->blas.scratch_bytes = bytes;
-    cuda_await_uploads(be); /* it is zeroed */
-    return ERR_NONE;
-}
-
 static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
 {
     cuda_state *cu = cuda_of(be);
@@ -262,8 +248,7 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     dtype type = w->head.type;
     int cols = cuda_k(type, w->head.cols);
     if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
-    err_code rc = grow_split(be, rows, cols, e);
-    if (rc || by_codes(&w->head)) return rc; /* those have one kernel and one law */
+    if (by_codes(&w->head)) return ERR_NONE; /* those have one kernel and one law */
     /* The head is multiplied by as many rows as there are logits. */
     bool head = rows == cu->n_vocab && cu->logits.bytes > 0;
     size_t most = head ? cu->logits.bytes / sizeof(float) / (size_t)rows : (size_t)cu->max_rows;
@@ -272,7 +257,8 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     if (!trial) {
         return err_set(e, ERR_NOMEM, "the device has no room to try products (%zu bytes)", bytes);
     }
-    rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, (int)most, w->p, trial, cu->stream, e);
+    err_code rc =
+        blas_plan_get(&cu->blas, &plan, type, rows, cols, (int)most, w->p, trial, cu->stream, e);
     cuda_give(cu, trial);
     return rc;
 }

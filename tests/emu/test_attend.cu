@@ -4,6 +4,7 @@
 #include "engine/cuda/attend.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/kv_int8.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 
@@ -33,6 +34,7 @@ static uint16_t half_of(float f, int type)
 static float rounded(float f, int type)
 {
     if (type == DT_F32) return f;
+    if (type == DT_I8) type = DT_BF16; /* queries; keys and values: as_codes() */
     return type == DT_BF16 ? bf16_to_f32(half_of(f, type)) : f16_to_f32(half_of(f, type));
 }
 
@@ -49,16 +51,45 @@ static float *values(int len, int cols, int type)
     return p;
 }
 
+/* What a page keeps of heads of d values: the greatest of a head is INT8_CODE_MAX times its scale,
+ * so that the rule finds the same one again. */
+static void as_codes(float *x, size_t heads, int d)
+{
+    for (size_t i = 0; i < heads; i++, x += d) {
+        int top = 0;
+        for (int k = 0; k < d; k++) top = fabsf(x[k]) > fabsf(x[top]) ? k : top;
+        float scale = bf16_to_f32(int8_scale_of(x, d));
+        x[top] = copysignf((float)INT8_CODE_MAX * scale, x[top]);
+        for (int k = 0; k < d; k++) x[k] = scale * (float)int8_code_of(x[k], scale);
+    }
+}
+
+static void code_write(char *to, uint16_t *scale, const float *x, int d)
+{
+    *scale = int8_scale_of(x, d);
+    for (int i = 0; i < d; i++)
+        to[cu_kv_code_at(i, d)] = (char)int8_code_of(x[i], bf16_to_f32(*scale));
+}
+
 static void kv_write(const history *h, int seq, int pos)
 {
     const cu_kv *kv = &h->kv;
-    size_t elem = kv->type == DT_F32 ? 4 : 2, part = (size_t)CU_PAGE_TOKENS * kv->head_dim * elem;
+    int at = pos % CU_PAGE_TOKENS;
+    size_t elem = kv->type == DT_F32 ? 4 : kv->type == DT_I8 ? 1 : 2;
+    size_t part = (size_t)CU_PAGE_TOKENS * kv->head_dim * elem;
     for (int head = 0; head < h->n_kv; head++) {
-        char *to = kv->mem + (size_t)h->page[seq][pos / CU_PAGE_TOKENS] * kv->stride +
-                   ((size_t)LAYER * h->n_kv + head) * 2 * part +
-                   (size_t)(pos % CU_PAGE_TOKENS) * h->d * elem;
+        char *begin = kv->mem + (size_t)h->page[seq][pos / CU_PAGE_TOKENS] * kv->stride +
+                      ((size_t)LAYER * h->n_kv + head) * cu_kv_head_bytes(h->d, h->d, kv->type);
+        char *to = begin + (size_t)at * h->d * elem;
+        size_t row = ((size_t)pos * h->n_kv + head) * h->d;
+        if (kv->type == DT_I8) {
+            uint16_t *scales = (uint16_t *)(begin + 2 * part) + 2 * at;
+            code_write(to, scales, h->k[seq] + row, h->d);
+            code_write(to + part, scales + 1, h->v[seq] + row, h->d);
+            continue;
+        }
         for (int i = 0; i < h->d; i++) {
-            size_t from = ((size_t)pos * h->n_kv + head) * h->d + i;
+            size_t from = row + i;
             if (kv->type == DT_F32) {
                 ((float *)to)[i] = h->k[seq][from];
                 ((float *)(to + part))[i] = h->v[seq][from];
@@ -100,6 +131,10 @@ static void make_history(history *h, int d, int n_head, int n_kv, int window, in
         h->q[s] = values(len[s], n_head * d, type);
         h->k[s] = values(len[s], n_kv * d, type);
         h->v[s] = values(len[s], n_kv * d, type);
+        if (type == DT_I8) {
+            as_codes(h->k[s], (size_t)len[s] * n_kv, d);
+            as_codes(h->v[s], (size_t)len[s] * n_kv, d);
+        }
         h->page[s] = order + next;
         next += (len[s] + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS;
     }
@@ -163,16 +198,18 @@ static void turn_rows(const history *h, const chunk *c, const step *s, cu_attend
     cu_rope_args r = *h->turn;
     r.q = q;
     r.q_stride = a->q_stride;
-    mine[0] = r.k = device_empty((size_t)rows * cols);
+    float *k = device_empty((size_t)rows * cols);
+    r.k = k;
+    mine[0] = k;
     float *v = device_empty((size_t)rows * cols);
     mine[1] = v;
     for (int i = 0; i < rows; i++) {
         pos[i] = c[i].from;
         size_t from = (size_t)pos[i] * cols, bytes = (size_t)cols * 4;
-        memcpy(r.k + (size_t)i * cols, h->k[c[i].seq] + from, bytes);
+        memcpy(k + (size_t)i * cols, h->k[c[i].seq] + from, bytes);
         memcpy(v + (size_t)i * cols, h->v[c[i].seq] + from, bytes);
     }
-    emu_wrote(r.k, (size_t)rows * cols * 4);
+    emu_wrote(k, (size_t)rows * cols * 4);
     emu_wrote(v, (size_t)rows * cols * 4);
     cu_slots_fill(slot, rows, s);
     r.v = v;
@@ -326,7 +363,9 @@ static const shape shapes[] = {
     {128, 8, 2, 0, DT_BF16}, {128, 2, 1, 33, DT_BF16}, {64, 20, 1, 0, DT_BF16},
     {64, 4, 2, 0, DT_F32},   {20, 3, 3, 50, DT_F32},   {40, 4, 2, 0, DT_BF16},
     {256, 2, 1, 0, DT_BF16}, {128, 4, 1, 0, DT_F16},   {64, 7, 1, 33, DT_F16},
-    {80, 2, 2, 0, DT_F16},   {40, 4, 2, 0, DT_F16},
+    {80, 2, 2, 0, DT_F16},   {40, 4, 2, 0, DT_F16},    {128, 8, 2, 0, DT_I8},
+    {64, 7, 1, 33, DT_I8},   {80, 3, 1, 0, DT_I8},     {96, 2, 2, 70, DT_I8},
+    {40, 4, 2, 0, DT_I8},    {36, 2, 1, 33, DT_I8},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -408,10 +447,11 @@ static void check_long(const shape *sh, int window, bool full)
 
 START_TEST(splits_merge_in_order)
 {
-    static const shape sh[] = {{64, 2, 1, 0, DT_BF16}, {128, 4, 1, 0, DT_BF16},
-                               {80, 2, 2, 0, DT_BF16}, {96, 2, 1, 0, DT_BF16},
-                               {64, 2, 1, 0, DT_F32},  {36, 2, 1, 0, DT_F32},
-                               {128, 4, 1, 0, DT_F16}};
+    static const shape sh[] = {
+        {64, 2, 1, 0, DT_BF16}, {128, 4, 1, 0, DT_BF16}, {80, 2, 2, 0, DT_BF16},
+        {96, 2, 1, 0, DT_BF16}, {64, 2, 1, 0, DT_F32},   {36, 2, 1, 0, DT_F32},
+        {128, 4, 1, 0, DT_F16}, {128, 4, 1, 0, DT_I8},   {80, 2, 2, 0, DT_I8},
+        {64, 2, 1, 0, DT_I8},   {36, 2, 1, 0, DT_I8}};
     rng_state = 5;
     emu_seed((uint64_t)_i % 2);
     check_long(&sh[_i], _i % 2 ? 600 : 0, _i == 0);
@@ -422,10 +462,9 @@ END_TEST
 /* Positions turned and appended by attention itself: the bits, and the pages, of two launches. */
 START_TEST(rows_are_turned_on_the_way)
 {
-    static const shape sh[] = {{64, 4, 2, 0, DT_BF16},
-                               {128, 8, 2, 0, DT_BF16},
-                               {80, 3, 1, 45, DT_BF16},
-                               {128, 4, 1, 600, DT_F16}};
+    static const shape sh[] = {{64, 4, 2, 0, DT_BF16},  {128, 8, 2, 0, DT_BF16},
+                               {80, 3, 1, 45, DT_BF16}, {128, 4, 1, 600, DT_F16},
+                               {128, 8, 2, 0, DT_I8},   {80, 3, 1, 45, DT_I8}};
     rng_state = 91 + (uint64_t)_i;
     emu_seed((uint64_t)_i);
     const int len[] = {130, 97, 64, 1, 1030, 513};
@@ -473,11 +512,10 @@ END_TEST
 /* A prompt in any chunks, beside anything: the same bits. */
 START_TEST(chunks_and_company_change_no_bit)
 {
-    static const shape sh[] = {{64, 4, 2, 0, DT_BF16},
-                               {128, 4, 1, 45, DT_BF16},
-                               {80, 2, 2, 0, DT_BF16},
-                               {64, 2, 1, 0, DT_F32},
-                               {128, 4, 1, 0, DT_F16}};
+    static const shape sh[] = {{64, 4, 2, 0, DT_BF16}, {128, 4, 1, 45, DT_BF16},
+                               {80, 2, 2, 0, DT_BF16}, {64, 2, 1, 0, DT_F32},
+                               {128, 4, 1, 0, DT_F16}, {128, 4, 1, 45, DT_I8},
+                               {64, 4, 2, 0, DT_I8},   {96, 2, 2, 0, DT_I8}};
     rng_state = 21 + (uint64_t)_i;
     const int len[] = {150, 90};
     history h;
@@ -595,9 +633,9 @@ int main(void)
     tcase_set_timeout(t, 250);
     tcase_add_test(t, plan_covers_every_row_once);
     tcase_add_loop_test(t, mixed_steps_meet_the_oracle, 0, N_SHAPES);
-    tcase_add_loop_test(t, splits_merge_in_order, 0, 7);
-    tcase_add_loop_test(t, chunks_and_company_change_no_bit, 0, 5);
-    tcase_add_loop_test(t, rows_are_turned_on_the_way, 0, 4);
+    tcase_add_loop_test(t, splits_merge_in_order, 0, 11);
+    tcase_add_loop_test(t, chunks_and_company_change_no_bit, 0, 8);
+    tcase_add_loop_test(t, rows_are_turned_on_the_way, 0, 6);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -1,7 +1,6 @@
 /* test_gemm.cu -- engine/cuda/products/gemm.cu against f64: shapes with ragged rows, columns and k,
- * split
- * and whole, few rows and many; and each row against itself in products of every size, bit for
- * bit. */
+ * split and whole, few rows and many; and each row against itself in products of every size, bit
+ * for bit. */
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
@@ -21,14 +20,13 @@ typedef struct {
 static const shape shapes[] = {
     {DT_BF16, 64, 64, false},   {DT_BF16, 100, 2056, true},  {DT_F16, 129, 4096, true},
     {DT_F16, 7, 2120, true},    {DT_BF16, 600, 2184, false}, {DT_BF16, 72, 40, false},
-    {DT_F16, 300, 2048, false},
+    {DT_F16, 300, 2048, false}, {DT_BF16, 40, 10248, true},  {DT_F16, 24, 6152, true},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
 typedef struct {
     const shape *sh;
     uint16_t *w, *x; /* device, x [ROWS_MAX][k] */
-    void *scratch;
 } bed;
 
 static uint16_t half_of(const shape *sh, float f)
@@ -54,20 +52,12 @@ static void bed_open(bed *b, const shape *sh)
     b->sh = sh;
     b->w = halves(sh, (size_t)sh->n * sh->k);
     b->x = halves(sh, (size_t)ROWS_MAX * sh->k);
-    size_t bytes = gemm_scratch_bytes(sh->n, sh->k, N_SM);
-    ck_assert_msg((bytes > 0) == sh->split, "%d x %d", sh->n, sh->k);
-    b->scratch = NULL;
-    if (bytes == 0) return;
-    b->scratch = emu_alloc(bytes);
-    memset(b->scratch, 0, gemm_ticket_bytes(N_SM));
-    emu_wrote(b->scratch, gemm_ticket_bytes(N_SM));
 }
 
 static void bed_close(bed *b)
 {
     emu_free(b->w);
     emu_free(b->x);
-    if (b->scratch) emu_free(b->scratch);
 }
 
 /* Makes some of x's values again, as a launch before a product makes all. */
@@ -89,8 +79,7 @@ static float *run(const bed *b, int from, int n, bool split)
     a.k = sh->k;
     a.rows = n;
     a.stride = sh->n;
-    a.scratch = split ? b->scratch : NULL;
-    a.n_sm = N_SM;
+    a.n_sm = split ? N_SM : 0;
     a.early = emu_begins_early();
     if (sh->type != DT_F32) CU_LAUNCH(again_kernel, 1, 32, 0, NULL, (uint16_t *)a.x, sh->k);
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
@@ -143,7 +132,7 @@ START_TEST(a_row_has_one_law)
     float *all = run(&b, 0, ROWS_MAX, true);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         int from = below(ROWS_MAX - counts[i]);
-        for (int split = 0; split <= (b.scratch != NULL && counts[i] <= GEMM_SMALL_ROWS); split++) {
+        for (int split = 0; split <= (b.sh->split && counts[i] <= GEMM_SMALL_ROWS); split++) {
             float *some = run(&b, from, counts[i], split != 0);
             ck_assert_msg(memcmp(some, all + from * n, counts[i] * n * sizeof(float)) == 0,
                           "%d x %d: rows %d to %d have other bits among %d, split %d", b.sh->n,
@@ -189,14 +178,14 @@ START_TEST(columns_go_to_their_places)
         bed b;
         bed_open(&b, &shapes[_i]);
         float *want = run(&b, 0, counts[i], true);
-        gemm_args a = {b.sh->type, b.w,     b.x,       NULL, NULL, NULL, NULL,  b.sh->n, b.sh->k,
-                       counts[i],  b.sh->n, b.scratch, N_SM, {},   NULL, false, false,   false};
+        gemm_args a = {b.sh->type, b.w,     b.x,  NULL, NULL, NULL,  NULL,  b.sh->n, b.sh->k,
+                       counts[i],  b.sh->n, N_SM, {},   NULL, false, false, false};
         check_places(&a, want);
         free(want);
         bed_close(&b);
         float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
-        a = {f32.type,   w,     w,    y,    NULL, NULL, NULL,  f32.n, f32.k,
-             1 + 10 * i, f32.n, NULL, N_SM, {},   NULL, false, false, false};
+        a = {f32.type,   w,     w,    y,  NULL, NULL,  NULL,  f32.n, f32.k,
+             1 + 10 * i, f32.n, N_SM, {}, NULL, false, false, false};
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         for (int at = 0; at < a.rows * a.n; at++) {
             double sum = 0;
@@ -231,7 +220,6 @@ START_TEST(gates_are_those_of_its_sums)
         a.k = sh->k;
         a.rows = counts[i];
         a.stride = sh->n;
-        a.scratch = b.scratch;
         a.n_sm = N_SM;
         a.gelu = i == 1;
         a.early = emu_begins_early();

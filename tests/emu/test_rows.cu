@@ -1,6 +1,7 @@
 /* test_rows.cu -- engine/cuda/rows/rows.cu against f64, and each row against itself in other
  * company. */
 #include "engine/cuda/rows/rows.h"
+#include "engine/kv_int8.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
 
@@ -224,13 +225,50 @@ static void turn(double *x, const float *norm, const float *cs, const float *sn,
     }
 }
 
-static float kv_read(const cu_kv *kv, int slot, int head, bool v, int i)
+/* A position of a head in its page, as values; the scale of codes, else 0. */
+static float kv_read(const cu_kv *kv, int slot, int head, bool v, float *x)
 {
-    size_t elem = kv->type == DT_F32 ? 4 : 2, part = (size_t)CU_PAGE_TOKENS * kv->head_dim * elem;
-    const char *p = kv->mem + (size_t)(slot / CU_PAGE_TOKENS) * kv->stride +
-                    ((size_t)kv->layer * kv->n_kv_head + head) * 2 * part + (v ? part : 0) +
-                    ((size_t)(slot % CU_PAGE_TOKENS) * kv->head_dim + i) * elem;
-    return kv->type == DT_F32 ? *(const float *)p : bf16_to_f32(*(const uint16_t *)p);
+    int d = kv->head_dim;
+    size_t elem = kv->type == DT_F32 ? 4 : kv->type == DT_I8 ? 1 : 2;
+    size_t part = (size_t)CU_PAGE_TOKENS * d * elem, scales = elem == 1 ? CU_PAGE_TOKENS * 4 : 0;
+    int at = slot % CU_PAGE_TOKENS;
+    const char *from = kv->mem + (size_t)(slot / CU_PAGE_TOKENS) * kv->stride +
+                       ((size_t)kv->layer * kv->n_kv_head + head) * (2 * part + scales);
+    const char *p = from + (v ? part : 0) + (size_t)at * d * elem;
+    float scale = 0;
+    if (elem == 1) scale = bf16_to_f32(((const uint16_t *)(from + 2 * part))[2 * at + v]);
+    for (int i = 0; i < d; i++) {
+        if (elem == 1) /* of 16 the first eight are even */
+            x[i] =
+                scale *
+                ((const int8_t *)p)[i < d / 16 * 16 ? i / 16 * 16 + (i % 16 < 8 ? 2 * (i % 16)
+                                                                                : 2 * (i % 16) - 15)
+                                                    : i];
+        else
+            x[i] = elem == 4 ? ((const float *)p)[i] : bf16_to_f32(((const uint16_t *)p)[i]);
+    }
+    return scale;
+}
+
+/* What a page keeps of v is v rounded; `loose`: of values that are not known to the last bit. */
+static void check_kept(const cu_kv *kv, int slot, int head, bool is_v, const float *v, bool loose)
+{
+    float kept[256];
+    float scale = kv_read(kv, slot, head, is_v, kept);
+    float want = bf16_to_f32(int8_scale_of(v, kv->head_dim));
+    if (kv->type == DT_I8)
+        ck_assert_msg(loose ? fabsf(scale - want) <= want / 128 : scale == want,
+                      "a scale of %g, not %g", scale, want);
+    for (int i = 0; i < kv->head_dim; i++) {
+        float x = kv->type == DT_F32    ? v[i]
+                  : kv->type == DT_BF16 ? bf16_to_f32(bf16_from_f32(v[i]))
+                                        : scale * (float)int8_code_of(v[i], scale);
+        double near = kv->type == DT_F32 ? 3e-6 : kv->type == DT_BF16 ? 4e-3 : (double)scale;
+        if (loose)
+            check_near(kept[i], x, near, "kept", (size_t)i);
+        else
+            ck_assert_msg(kept[i] == x, "kept [%d]: %.9g, not %.9g", i, kept[i], x);
+    }
 }
 
 static void check_rope(const rope_case *rc, int n)
@@ -276,21 +314,21 @@ static void check_rope(const rope_case *rc, int n)
                     *sn = a.sin + (size_t)pos[i] * (rc->rope_dim / 2);
         for (int h = 0; h < rc->n_head + rc->n_kv; h++) {
             bool is_k = h >= rc->n_head;
-            const float *got = is_k ? a.k + (size_t)i * a.k_stride + (h - rc->n_head) * d
+            int kv_head = h - rc->n_head;
+            const float *got = is_k ? a.k + (size_t)i * a.k_stride + kv_head * d
                                     : a.q + (size_t)i * a.q_stride + h * d;
             for (int j = 0; j < d; j++) x[j] = before[got - qkv + j];
             turn(x, is_k ? a.k_norm : a.q_norm, cs, sn, d, rc->rope_dim, rc->pairs);
             double grown = is_k ? 1 : 1 + rc->q_scale * log1p(floor((pos[i] + 1) / 13.0));
-            for (int j = 0; j < d; j++)
-                check_near(got[j], x[j] * grown, 3e-6, is_k ? "k" : "q", (size_t)j);
-            for (int j = 0; is_k && slot[i] >= 0 && j < d; j++) {
-                float kept = kv_read(&a.kv, slot[i], h - rc->n_head, false, j);
-                ck_assert(kept ==
-                          (rc->type == DT_F32 ? got[j] : bf16_to_f32(bf16_from_f32(got[j]))));
-                float v = a.v[(size_t)i * a.v_stride + (h - rc->n_head) * d + j];
-                float kept_v = kv_read(&a.kv, slot[i], h - rc->n_head, true, j);
-                ck_assert(kept_v == (rc->type == DT_F32 ? v : bf16_to_f32(bf16_from_f32(v))));
-            }
+            for (int j = 0; !is_k && j < d; j++)
+                check_near(got[j], x[j] * grown, 3e-6, "q", (size_t)j);
+            if (!is_k || slot[i] < 0) continue;
+            ck_assert_mem_eq(got, before + (got - qkv), (size_t)d * sizeof(float));
+            float k[256];
+            for (int j = 0; j < d; j++) k[j] = (float)x[j];
+            check_kept(&a.kv, slot[i], kv_head, false, k, rc->norm || rc->rope_dim > 0);
+            check_kept(&a.kv, slot[i], kv_head, true, a.v + (size_t)i * a.v_stride + kv_head * d,
+                       false);
         }
     }
     free(before);
@@ -312,11 +350,53 @@ START_TEST(rope_turns_and_appends)
                                       {128, 4, 1, 128, DT_BF16, true, true, false, 0},
                                       {20, 5, 5, 20, DT_F32, false, true, false, 0.3F},
                                       {64, 2, 1, 32, DT_BF16, false, true, true, 0},
-                                      {64, 2, 1, 0, DT_F32, true, false, false, 0.1F}};
+                                      {64, 2, 1, 0, DT_F32, true, false, false, 0.1F},
+                                      {128, 4, 2, 128, DT_I8, true, true, false, 0},
+                                      {80, 2, 1, 0, DT_I8, false, false, false, 0},
+                                      {20, 2, 2, 0, DT_I8, false, true, false, 0}};
     emu_seed((uint64_t)_i);
     for (const rope_case &c : cases) {
         for (int n : row_counts) check_rope(&c, n);
     }
+}
+END_TEST
+
+/* Values of any size: none at all, the least, the greatest, and such as are none. */
+START_TEST(codes_of_odd_values)
+{
+    static const float odd[][2] = {{0, 0},     {1e-41F, 2e-45F}, {127, 63.5F},   {3e38F, -1},
+                                   {-0.5F, 7}, {NAN, 1},         {INFINITY, -3}, {-INFINITY, NAN}};
+    const int d = 32, n = (int)(sizeof(odd) / sizeof(odd[0]));
+    cu_rope_args a = {};
+    a.q = device_random((size_t)n * d, 1);
+    float *x = device_random((size_t)n * d, 0);
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < d; j++) x[i * d + j] = odd[i][1] * (float)(j % 3 - 1);
+        x[i * d + 5 * i % d] = odd[i][0];
+    }
+    emu_wrote(x, (size_t)n * d * sizeof(float));
+    a.k = a.v = x;
+    a.q_stride = a.k_stride = a.v_stride = d;
+    a.n_head = 1;
+    a.n_rows = n;
+    size_t bytes = cu_kv_bytes(1, 1, d, d, DT_I8);
+    a.kv = {(char *)emu_alloc(bytes), bytes, 0, 1, d, DT_I8, d};
+    int32_t slot[8];
+    for (int i = 0; i < n; i++) slot[i] = i;
+    a.pos = a.slot = (int32_t *)to_device(slot, sizeof(slot));
+    a.cos = a.sin = x;
+    ck_assert_int_eq(cu_rope_append(NULL, &a), cudaSuccess);
+    for (int i = 0; i < n; i++) {
+        float kept[256];
+        bool none = !isfinite(odd[i][0]);
+        float scale = kv_read(&a.kv, i, 0, i % 2, kept);
+        ck_assert_int_eq(isnan(scale) != 0, none);
+        if (!none) check_kept(&a.kv, i, 0, i % 2, x + i * d, false);
+    }
+    emu_free(a.q);
+    emu_free(x);
+    emu_free(a.kv.mem);
+    emu_free((void *)a.pos);
 }
 END_TEST
 
@@ -398,6 +478,7 @@ int main(void)
     tcase_add_loop_test(t, embedding_copies_rows, 0, 2);
     tcase_add_loop_test(t, norms_meet_the_oracle, 0, 2);
     tcase_add_loop_test(t, rope_turns_and_appends, 0, 2);
+    tcase_add_test(t, codes_of_odd_values);
     tcase_add_loop_test(t, silu_of_all_shapes, 0, 2);
     tcase_add_loop_test(t, sums_multiples_and_caps, 0, 2);
     suite_add_tcase(s, t);

@@ -6,8 +6,9 @@
  *
  * Decode: batches x lengths of Llama-3-8B's heads (32 over 8, size 128), pages in random order;
  * bytes of K and V alone are counted, so the merge and everything else is loss.  Prefill: whole
- * prompts, 4 n^2 / 2 operations per head and value.  Each call reads another layer of the pages, so
- * that nothing stays in the second-level cache.  Times are the median of 20 calls between events.
+ * prompts, 4 n^2 / 2 operations per head and value.  Of bf16, then of int8 with its scales.  Each
+ * call reads another layer of the pages, so that nothing stays in the second-level cache.  Times
+ * are the median of 20 calls between events.
  * Last line: the figure that is asked for (85% of the copy's bandwidth at batch 32, length 8,192).
  */
 #include <stdio.h>
@@ -111,12 +112,12 @@ static double copy_bandwidth(timer *t)
 
 /* Milliseconds of one layer's attention for n_seq sequences whose last
  * n_rows positions end at `len`. */
-static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_seq, int n_rows,
-                       int len)
+static float attend_ms(timer *t, const cudaDeviceProp *prop, int type, int layers, int n_seq,
+                       int n_rows, int len)
 {
     int pages = (len + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS, n_pages = pages * n_seq,
         cols = N_HEAD * HEAD;
-    size_t stride = cu_kv_bytes(layers, N_KV, HEAD, HEAD, DT_BF16), rows = (size_t)n_seq * n_rows;
+    size_t stride = cu_kv_bytes(layers, N_KV, HEAD, HEAD, type), rows = (size_t)n_seq * n_rows;
     int32_t *order = (int32_t *)malloc((size_t)n_pages * 4);
     for (int i = 0; i < n_pages; i++) order[i] = i;
     srand(1);
@@ -148,7 +149,7 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
     a.kv.stride = stride;
     a.kv.n_kv_head = N_KV;
     a.kv.head_dim = HEAD;
-    a.kv.type = DT_BF16;
+    a.kv.type = type;
     float *q = (float *)device(rows * cols * 4);
     fill_bf16<<<1024, 256>>>((uint32_t *)a.kv.mem, stride * n_pages / 4);
     fill_f32<<<1024, 256>>>(q, rows * cols);
@@ -189,23 +190,19 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_s
     return ms[REPEAT / 2];
 }
 
-int main(int argc, char **argv)
+/* All of one type of pages; decode's share of the copy's bandwidth at batch 32, length 8192. */
+static double measure(timer *t, const cudaDeviceProp *prop, int layers, int type, double copy)
 {
-    int layers = argc > 1 ? atoi(argv[1]) : 8;
-    cudaDeviceProp prop;
-    CHECK(cudaGetDeviceProperties(&prop, 0));
-    CHECK(cu_attend_setup());
-    timer t = timer_create();
-    double copy = copy_bandwidth(&t), asked = 0;
-    printf("%s, sm_%d%d, %d multiprocessors, copy %.2f TB/s\n", prop.name, prop.major, prop.minor,
-           prop.multiProcessorCount, copy * 1e-12);
+    const char *name = type == DT_I8 ? "int8" : "bf16";
+    double asked = 0;
     printf("%-8s %6s %6s %10s %12s %8s\n", "decode", "batch", "length", "us", "TB/s", "of copy");
     static const int batch[] = {1, 8, 32, 128}, length[] = {512, 2048, 8192};
     for (int b : batch) {
         for (int len : length) {
-            float ms = attend_ms(&t, &prop, layers, b, 1, len);
-            double rate = (double)b * len * N_KV * HEAD * 2 * 2 / (ms * 1e-3);
-            printf("%-8s %6d %6d %10.1f %12.2f %7.1f%%\n", "", b, len, ms * 1e3, rate * 1e-12,
+            float ms = attend_ms(t, prop, type, layers, b, 1, len);
+            size_t each = cu_kv_bytes(1, N_KV, HEAD, HEAD, type) / CU_PAGE_TOKENS;
+            double rate = (double)b * len * (double)each / (ms * 1e-3);
+            printf("%-8s %6d %6d %10.1f %12.2f %7.1f%%\n", name, b, len, ms * 1e3, rate * 1e-12,
                    100 * rate / copy);
             if (b == 32 && len == 8192) asked = rate / copy;
         }
@@ -213,10 +210,27 @@ int main(int argc, char **argv)
     printf("%-8s %6s %6s %10s %12s\n", "prefill", "batch", "length", "us", "TFLOP/s");
     static const int prompt[][2] = {{1, 512}, {4, 2048}, {1, 8192}};
     for (const int *x : prompt) {
-        float ms = attend_ms(&t, &prop, layers, x[0], x[1], x[1]);
+        float ms = attend_ms(t, prop, type, layers, x[0], x[1], x[1]);
         double ops = 4.0 * x[0] * N_HEAD * HEAD * x[1] * (x[1] + 1) / 2;
-        printf("%-8s %6d %6d %10.1f %12.1f\n", "", x[0], x[1], ms * 1e3, ops / (ms * 1e-3) * 1e-12);
+        printf("%-8s %6d %6d %10.1f %12.1f\n", name, x[0], x[1], ms * 1e3,
+               ops / (ms * 1e-3) * 1e-12);
     }
+    return asked;
+}
+
+int main(int argc, char **argv)
+{
+    int layers = argc > 1 ? atoi(argv[1]) : 8;
+    cudaDeviceProp prop;
+    CHECK(cudaGetDeviceProperties(&prop, 0));
+    CHECK(cu_attend_setup());
+    timer t = timer_create();
+    double copy = copy_bandwidth(&t);
+    printf("%s, sm_%d%d, %d multiprocessors, copy %.2f TB/s\n", prop.name, prop.major, prop.minor,
+           prop.multiProcessorCount, copy * 1e-12);
+    double asked = measure(&t, &prop, layers, DT_BF16, copy);
+    double codes = measure(&t, &prop, layers, DT_I8, copy);
+    printf("int8: %.3f of the copy's bandwidth at batch 32, length 8192\n", codes);
     printf("CASE attention_alone %.3f of the copy's bandwidth at batch 32, length 8192 (asked >= "
            "0.85): %s\n",
            asked, asked >= 0.85 ? "ok" : "short");

@@ -60,7 +60,7 @@ MODEL = {"layers": 32, "dim": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head": 
 # weights by their codes (gemm_codes.cu): the number of the form, bits of a code, k that share a scale; the output layer is BF16
 FORMS = {"FP8": (1, 8, 1 << 30), "FP8, f32 scales of 128": (2, 8, 128), "8 bits": (3, 8, 1 << 30), "Q8_0": (4, 8, 32),
          "4 bits": (6, 4, 128), "Q4_0": (6, 4, 32)}
-STEPS = {  # name: rows, positions before and with them, rows of a sequence, adapters, the kind of launches
+STEPS = {  # name: rows, positions before and with them, rows of a sequence, adapters, the kind of launches, what are codes
     "1 row over 512": (1, 512, 1, 0, "bare"),
     "8 rows over 512": (8, 512, 1, 0, "bare"),
     "32 rows over 512": (32, 512, 1, 0, "bare"),
@@ -71,6 +71,8 @@ STEPS = {  # name: rows, positions before and with them, rows of a sequence, ada
 }
 for form in FORMS:
     STEPS[f"32 rows over 512, {form}"] = (*STEPS["32 rows over 512"], form)
+for at in ("32 rows over 512", "32 rows over 512, FP8", "32 rows over 8192", "prompts of 4 x 2048"):
+    STEPS[f"{at}, int8 KV"] = (*STEPS[at], "int8 KV")
 for form in ("FP8", "4 bits"):
     for at in ("1 row over 512", "8 rows over 512", "32 rows over 512, 32 adapters", "prompts of 4 x 2048"):
         STEPS[f"{at}, {form}"] = (*STEPS[at], form)
@@ -78,13 +80,17 @@ for form in ("FP8", "4 bits"):
 # ---- pieces of work by which kernels are weighed: {instruction: times} of one warp -----------------------------------------
 
 WORK = {}
-for hd in (64, 128):
-    copies, products = 2 * 64 * hd // 8 // 32, 16 * hd // 16
+KV = {2: 2, 3: 1}  # what kernels of attention keep, bf16 or int8: bytes of a value
+for hd, (kv, size) in ((hd, kv) for hd in (64, 128) for kv in KV.items()):
+    copies, products = 2 * 64 * hd * size // 16 // 32, 16 * hd // 16
+    small, large = f"small_kernel<{hd},{kv}>", f"large_kernel<{hd},{kv}>"
     for tiles in (1, 3):  # of 64 keys; the difference is two in the middle of a sequence
         work = {"HMMA>=16": tiles * products, "MUFU>=8": tiles * 34}  # a weight for each of a lane's 32 keys, two rows' factors
-        WORK[f"small_kernel<{hd},1>", f"{tiles} tiles"] = {"LDGSTS>=16": tiles * copies, **work}
-        WORK[f"large_kernel<{hd},1>", f"{tiles} tiles"] = {"LDGSTS>=2": tiles * copies // 8, **work}
-    WORK[f"small_kernel<{hd},1>", "1 tiles, 2 splits merged"] = {**WORK[f"small_kernel<{hd},1>", "1 tiles"], "ATOMG": 1, "STG": hd // 8 + hd // 16}
+        WORK[small, f"{tiles} tiles"] = {f"LDGSTS>={8 * size}": tiles * copies, **work}
+        WORK[large, f"{tiles} tiles"] = {f"LDGSTS>={size}": tiles * copies // 8, **work}
+        if size == 1:  # codes become values: a piece in two
+            WORK[large, f"{tiles} tiles"]["STS"] = tiles * copies // 8 * 2
+    WORK[small, "1 tiles, 2 splits merged"] = {**WORK[small, "1 tiles"], "ATOMG": 1, "STG": hd // 8 + hd // 16}
 for nt in (1, 4):
     WORK[f"shrink_kernel<{nt},1>", "128 k, 16 ranks"] = {"HMMA": 8 * nt}
     WORK[f"shrink_kernel<{nt},1>", "256 k, 16 ranks"] = {"HMMA": 16 * nt}
@@ -95,12 +101,14 @@ for rows in (1, 8):
 for nt in (1, 2, 4, 8):
     for k in (128, 256):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
+        WORK[f"gemm_small_kernel<{nt},1>", f"{k} k, split"] = {"HMMA": k // 16 * nt, "BAR": 1}
         if nt in (1, 4):
             WORK[f"grouped_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
     WORK[f"gemm_small_kernel<{nt},1>", "128 k, gated"] = {"HMMA": 8 * nt, "MUFU": 4 * nt}
     for form in range(1, 7):  # two blocks of 128 k in a turn
         for k in (256, 768):
             WORK[f"gemm_codes_few_kernel<{nt},{form}>", f"{k} k"] = {"HMMA": k // 16 * nt}
+            WORK[f"gemm_codes_few_kernel<{nt},{form}>", f"{k} k, split"] = {"HMMA": k // 16 * nt, "BAR": 1}
         WORK[f"gemm_codes_few_kernel<{nt},{form}>", "256 k, gated"] = {"HMMA": 16 * nt, "MUFU": 4 * nt}
 for form in range(1, 7):
     for k in (64, 192):
@@ -163,8 +171,10 @@ class Step:
         self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
         self.cycles = ghz * 1e3
         self.weights, self.ours = weights, ours
-        self.rows, self.len, self.each, self.adapters, self.kind, *form = STEPS[step]
-        self.form = FORMS[form[0]] if form else None
+        self.rows, self.len, self.each, self.adapters, self.kind, *codes = STEPS[step]
+        self.form = next((FORMS[c] for c in codes if c in FORMS), None)
+        self.kv = 3 if "int8 KV" in codes else 2
+        self.kv_bytes = 2 * MODEL["kv"] * (MODEL["head"] * KV[self.kv] + (2 if self.kv == 3 else 0))  # of a position, with scales
         self.nt = 1 if self.kind != "prompts" else 4
         self.bytes = self.flop = 0
         m = MODEL
@@ -264,17 +274,17 @@ class Step:
         nt = 1 if self.rows <= 8 else 2 if self.rows <= 16 else 4 if self.rows <= 32 else 8
         label = f"gemm_codes_few_kernel<{nt},{self.form[0]}>" if self.form else f"gemm_small_kernel<{nt},1>"
         least, most = (256, 768) if self.form else (128, 256)
-        first, more = (self.work(label, f"{i} k") for i in (least, most))
-        split = chunks > 1 and -(-n // 64) < 2 * self.n_sm
+        split = 0 if chunks == 1 or -(-n // 64) >= 2 * self.n_sm else 1 if chunks == 2 else 2  # few_split()
+        kind = ", split" if split else ""
+        first, more = (self.work(label, f"{i} k{kind}") for i in (least, most))
         each = (more - first) / (most - least)  # of one k
         if n == 2 * MODEL["ffn"] and not self.adapters:  # its epilogue is the gate, which leaves bf16 of half of it
             bytes_ -= self.rows * n * 3
             first = self.work(label, f"{least} k, gated")
-        moved = bytes_ + (2 * chunks * self.rows * n * 4 if split else 0)
+        summed = -(-chunks // 2 ** split) * 2048 if split else k  # by a warp
         # of each of its 128 threads: 4 steps of two rows, or a block of codes; with 64 rows, codes are not asked for ahead
         ahead = 128 * (128 if not self.form else 0 if nt == 8 else 64 if self.form[1] == 8 else 32)
-        return self.launch(label, -(-n // 64) * (chunks if split else 1), 128,
-                           first + ((2048 if split else k) - least) * each, moved, ahead=ahead)
+        return self.launch(label, -(-n // (64 >> split)), 128, first + (summed - least) * each, bytes_, ahead=ahead)
 
     def product(self):
         self.at += 1
@@ -303,9 +313,9 @@ class Step:
                            self.rows * d * 6)
 
     def rope_kernel(self):
-        heads = MODEL["heads"] + 2 * MODEL["kv"]
+        heads = MODEL["heads"] + 2 * MODEL["kv"]  # q is read and written, k and v go into their page
         return self.launch("rope_kernel", self.rows * heads // 4, 128, self.work("rope_kernel", "a head of 128"),
-                           self.rows * heads * MODEL["head"] * 8)
+                           self.rows * (MODEL["head"] * (MODEL["heads"] * 8 + 2 * MODEL["kv"] * 4) + self.kv_bytes))
 
     def chunks(self):
         if not self.adapters:
@@ -345,8 +355,8 @@ class Step:
     def small_kernel(self):
         if self.kind == "prompts":
             return 0  # left out
-        label = f"small_kernel<{MODEL['head']},1>"
-        shared = 4 * 64 * (2 * MODEL["head"] + 16)
+        label = f"small_kernel<{MODEL['head']},{self.kv}>"
+        shared = 4 * 64 * (KV[self.kv] * MODEL["head"] + 16) + (2 * 64 * 4 if self.kv == 3 else 0)
         one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
         chain = 0
         if self.turned:  # its row's heads of q, k and v, as rope_kernel has them; their read, and a write before the tile's
@@ -358,7 +368,7 @@ class Step:
         items = self.rows * MODEL["kv"] * splits
         tiles = min(self.len, 512) // 64
         work = one + (tiles - 1) * (three - one) / 2
-        bytes_ = self.rows * self.len * MODEL["kv"] * MODEL["head"] * 4
+        bytes_ = self.rows * self.len * self.kv_bytes
         if splits == 1:
             return self.launch(label, items, 32, work, bytes_, shared, chain)
         work += self.work(label, "1 tiles, 2 splits merged") - self.work(label, "1 tiles")  # the first two of a merge, in every item
@@ -367,7 +377,7 @@ class Step:
         return self.launch(label, items, 32, work, bytes_ + sums, shared, chain + trips * ASSUMED["trip_us"])
 
     def large_kernel(self):
-        label = f"large_kernel<{MODEL['head']},1>"
+        label = f"large_kernel<{MODEL['head']},{self.kv}>"
         one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
         group, seqs = MODEL["heads"] // MODEL["kv"], self.rows // self.each
         blocks = seqs * MODEL["kv"] * self.each * group // 128
@@ -514,7 +524,9 @@ def main():
     for name, t in times.items():
         cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
         print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")
-        if bare := next((b for b in times if name.startswith(b + ", ") and name[len(b) + 2:] in FORMS), None):
+        device, step = name.split(": ", 1)
+        bare = next(f"{device}: {s}" for s, v in STEPS.items() if v == STEPS[step][:5])
+        if bare != name:
             print(f"{'':56} {t['ours_ms'] / times[bare]['ours_ms']:9.2f} of BF16's")
     if args.write:
         for by in weights.values():

@@ -1104,6 +1104,21 @@ _rule("cuda.ticket-again", "engine/cuda/attend.cu",
 _rule("cuda.turned-on-the-way", "engine/cuda/attend.cu",
       "t->q_norm, t->cos + at, t->sin + at,", "NULL, t->cos + at, t->sin + at,",
       "emu.test_attend", "attention turns a row as the launch for it does")
+_rule("cuda.kv-codes-scale", "engine/cuda/attend.cu",
+      "if (R::CODES) tile_scale<true>(s, R::scales(smem, buf));", "",
+      "emu.test_attend", "weights are multiplied by the scales of the values that are codes")
+_rule("cuda.kv-codes-unseen", "engine/cuda/attend.cu",
+      "base + p * kv->stride + pos % PAGE * 4, live);", "base + p * kv->stride + pos % PAGE * 4, true);",
+      "emu.test_attend", "scales of positions that a recycled page had are not read")
+_rule("cuda.kv-codes-plain", "engine/cuda/attend.cu",
+      "    p = cu_mul(p, cu_bf16_hi(scales));\n", "",
+      "emu.test_attend emu.test_quantised", "codes of heads without tensor cores have their scales")
+_rule("cuda.kv-codes-rule", "engine/cuda/rows/turn.h",
+      "if (cu_mul(cu_f32_of_bf16(h), (float)CODE_MAX) < most) h++;", "",
+      "emu.test_rows", "a device's keys and values have the CPU's codes and scales")
+_rule("cuda.split-turns", "engine/cuda/products/gemm_inside.h",
+      "if (c > 0) __syncthreads();", "",
+      "emu.test_gemm", "sums of chunks stay until all have added them")
 _rule("cuda.shrink-joined", "engine/cuda/linear.c",
       "    if (shrunk && !CU(be, cudaStreamWaitEvent(cu->stream, cu->joined, 0))) return;\n", "",
       "emu.test_graphs", "expand waits for the shrink beside the product")
@@ -1174,8 +1189,8 @@ _rule("hurry.rest", "engine/program/hurry.c",
 _rule("hurry.place", "engine/program/hurry.c",
       "(void)atomic_compare_exchange_strong(&holder_us, &mine, 0);", "atomic_store(&holder_us, 0);",
       "base.test_hurry", "who was taken over does not give the other's place away")
-_rule("cuda.values-of-a-size", "engine/cuda/rows/rows.cu",
-      "    if (is_v) d = v_dim;\n", "",
+_rule("cuda.values-of-a-size", "engine/cuda/rows/turn.h",
+      "d = which ? v_dim : kv->head_dim;", "d = kv->head_dim;",
       "emu.test_golden", "values of another size than keys have rows of their own in a page")
 _rule("cuda.turned-behind", "engine/cuda/rows/turn.h",
       "int at = a->first + (a", "int at = (a",
@@ -1208,7 +1223,7 @@ _rule("cuda.codes-fused", "engine/cuda/linear.c",
       "if (fused && !planned && !by_codes(w[0])) fused = 0;", "if (fused && !planned) fused = 0;",
       "emu.test_quantised", "q, k and v by codes are one product, gate and up another that gates")
 _rule("cuda.early-wait", "engine/cuda/products/gemm.cu",
-      "    cu_grid_wait();\n    for (", "    for (",
+      "    cu_grid_wait();\n", "",
       "emu.test_gemm", "a product that begins early waits for what made x")
 _rule("cuda.early-lists-only", "engine/cuda/sgmv.cu",
       "    cu_grid_wait(); /* for v, and what is added to */\n", "",
@@ -1217,7 +1232,7 @@ _rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
       "    if ((int)blockIdx.x >= n) return cu_grid_wait();", "    if ((int)blockIdx.x >= n) return;",
       "emu.test_graphs_early", "a block without work stands for the launches before it as well")
 _rule("cuda.early-constant", "engine/cuda/products/gemm.cu",
-      "uint4 xv = in ? cu_ld16(x +", "uint4 xv = in ? cu_ldg16(x +",
+      "in ? cu_ld16(x[nt] + at +", "in ? cu_ldg16(x[nt] + at +",
       "emu.test_gemm", "what a launch before wrote is not read as if it were constant")
 _rule("cuda.early-attention", "engine/cuda/attend.cu",
       "    cu_grid_wait(); /* for q, k and v */\n", "",

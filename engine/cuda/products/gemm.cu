@@ -8,81 +8,100 @@
 
 enum { F32_WARPS = 8 };
 
-/* ---- few rows ----------------------------------------------------------------------------------
- * A warp: 16 columns of y (rows of w), 8 NT rows. */
+/* ---- few rows -------------------------------------------------------------------------------- */
 
-/* acc = the sums of one chunk.  Its first weights are on their way before the launches before have
- * ended, which made x. */
-template <int NT, bool BF16>
-CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *row_lo,
-                         const uint16_t *row_hi, int chunk, int g, int q)
-{
-    int begin = chunk * GEMM_CHUNK;
-    int end = begin + GEMM_CHUNK < a->k ? begin + GEMM_CHUNK : a->k;
-    const uint16_t *x = (const uint16_t *)a->x;
-    uint4 lo[AT_ONCE], hi[AT_ONCE], next_lo[AT_ONCE], next_hi[AT_ONCE];
-    CU_UNROLL
-    for (int nt = 0; nt < NT; nt++) acc[nt][0] = acc[nt][1] = acc[nt][2] = acc[nt][3] = 0;
-    load_weights(lo, hi, row_lo, row_hi, begin, end, q);
-    cu_grid_wait();
-    for (int k0 = begin; k0 < end; k0 += AT_ONCE * STEP) {
-        load_weights(next_lo, next_hi, row_lo, row_hi, k0 + AT_ONCE * STEP, end, q);
+enum { BLOCK_K = AT_ONCE * STEP };
+
+/* A lane's weights of BLOCK_K k: of its first and its second row. */
+struct plain_block {
+    uint4 lo[AT_ONCE], hi[AT_ONCE];
+
+    CU_INLINE_METHOD void load(const uint16_t *row_lo, const uint16_t *row_hi)
+    {
         CU_UNROLL
         for (int i = 0; i < AT_ONCE; i++) {
-            int k = k0 + STEP * i + 8 * q;
-            if (k0 + STEP * i >= end) break; /* the whole warp: no mma of zeros alone */
+            lo[i] = cu_ldg16_once(row_lo + STEP * i);
+            hi[i] = cu_ldg16_once(row_hi + STEP * i);
+        }
+    }
+
+    /* acc += the sums over the first `left` of its k.  The lane's rows have them `at` behind x. */
+    template <int NT, bool BF16, bool WHOLE>
+    CU_INLINE_METHOD void add(float (*acc)[4], const uint16_t *const *x, int at, int left,
+                              int q) const
+    {
+        CU_UNROLL
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (!WHOLE && STEP * i >= left) break; /* the whole warp: no mma of zeros alone */
             CU_UNROLL
             for (int nt = 0; nt < NT; nt++) {
-                int row = nt * 8 + g;
-                bool in = row < a->rows && k < end;
-                uint4 xv = in ? cu_ld16(x + (size_t)row * (size_t)a->k + k) : zero16();
-                mma32<BF16>(acc[nt], lo[i], hi[i], xv);
+                bool in = WHOLE || STEP * i + 8 * q < left;
+                mma32<BF16>(acc[nt], lo[i], hi[i], in ? cu_ld16(x[nt] + at + STEP * i) : zero16());
             }
         }
-        CU_UNROLL
-        for (int i = 0; i < AT_ONCE; i++) {
-            lo[i] = next_lo[i];
-            hi[i] = next_hi[i];
-        }
     }
+};
+
+/* acc = the sums of one chunk, whose weights of the lane's two rows begin at lo and hi.  The first
+ * are on their way before the launches before have ended, which made x. */
+template <int NT, bool BF16>
+CU_INLINE void sum_chunk(float (*acc)[4], const gemm_args *a, const uint16_t *lo,
+                         const uint16_t *hi, int chunk, int g, int q)
+{
+    int begin = chunk * GEMM_CHUNK;
+    int left = a->k - begin < GEMM_CHUNK ? a->k - begin : (int)GEMM_CHUNK;
+    const uint16_t *x[NT];
+    plain_block b, next;
+    CU_UNROLL
+    for (int nt = 0; nt < NT; nt++) {
+        int row = nt * 8 + g < a->rows ? nt * 8 + g : a->rows - 1;
+        x[nt] = (const uint16_t *)a->x + (size_t)row * (size_t)a->k + begin + 8 * q;
+        acc[nt][0] = acc[nt][1] = acc[nt][2] = acc[nt][3] = 0;
+    }
+    if (left >= BLOCK_K) b.load(lo, hi);
+    cu_grid_wait();
+    CU_UNROLL_BY(1)
+    while (left >= BLOCK_K) {
+        if (left >= 2 * BLOCK_K) next.load(lo + BLOCK_K, hi + BLOCK_K);
+        b.template add<NT, BF16, true>(acc, x, 0, BLOCK_K, q);
+        if (left < 2 * BLOCK_K) break;
+        if (left >= 3 * BLOCK_K) b.load(lo + 2 * BLOCK_K, hi + 2 * BLOCK_K);
+        next.template add<NT, BF16, true>(acc, x, BLOCK_K, BLOCK_K, q);
+        left -= 2 * BLOCK_K;
+        lo += 2 * BLOCK_K;
+        hi += 2 * BLOCK_K;
+        CU_UNROLL
+        for (int nt = 0; nt < NT; nt++) x[nt] += 2 * BLOCK_K;
+    }
+    int done = left / BLOCK_K * BLOCK_K;
+    left -= done;
+    if (left == 0) return;
+    CU_UNROLL
+    for (int i = 0; i < AT_ONCE; i++) {
+        bool in = STEP * i + 8 * q < left;
+        b.lo[i] = in ? cu_ldg16_once(lo + done + STEP * i) : zero16();
+        b.hi[i] = in ? cu_ldg16_once(hi + done + STEP * i) : zero16();
+    }
+    b.template add<NT, BF16, false>(acc, x, done, left, q);
 }
 
-/* Grid (column groups, chunks or 1). */
+/* Grid: groups of columns. */
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
-    gemm_small_kernel(gemm_args a, float *partial, uint32_t *ticket)
+    gemm_small_kernel(gemm_args a, int split)
 {
-    CU_STATIC_SHARED(uint32_t, turn, 1);
+    CU_STATIC_SHARED(float, kept, SMALL_WARPS *NT *CU_WARP * 4);
     cu_grid_go();
-    int t = (int)threadIdx.x, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
-    int apart = columns_apart(&a), first = (int)blockIdx.x * SMALL_COLS, n_chunk = chunks_of(a.k);
-    int col = a.gated ? first / 2 + t / CU_WARP * 8 + g : first + t / CU_WARP * 16 + g;
-    bool has = !a.gated || col < apart; /* else it is one of up's, and somebody else's */
-    const uint16_t *w = (const uint16_t *)a.w;
-    const uint16_t *lo = has && col < a.n ? w + (size_t)col * (size_t)a.k : nullptr;
-    const uint16_t *hi =
-        has && col + apart < a.n ? w + (size_t)(col + apart) * (size_t)a.k : nullptr;
-    float acc[NT][4];
-    if (!partial) {
-        float total[NT][4];
-        CU_UNROLL
-        for (int i = 0; i < NT * 4; i++) total[i / 4][i % 4] = 0;
-        for (int c = 0; c < n_chunk; c++) {
-            sum_chunk<NT, BF16>(acc, &a, lo, hi, c, g, q);
-            CU_UNROLL
-            for (int i = 0; i < NT * 4; i++) {
-                float *to = &total[i / 4][i % 4], sum = acc[i / 4][i % 4];
-                *to = cu_add(*to, sum);
-            }
-        }
-        if (a.gated)
-            put_gates<NT>(&a, total, col, q);
-        else
-            put_sums<NT>(&a, nullptr, total, 0, col, apart, q);
-        return;
-    }
-    sum_chunk<NT, BF16>(acc, &a, lo, hi, (int)blockIdx.y, g, q);
-    add_split<NT>(&a, acc, partial, ticket, turn, col, has, q);
+    int lane = (int)threadIdx.x % CU_WARP, g = lane / 4, q = lane % 4;
+    const few_warp warp = few_of(split);
+    /* The last column stands for those behind it, whose sums go nowhere. */
+    int col = few_column(&a, &warp, warp.cols, g), up = col + columns_apart(&a), last = a.n - 1;
+    size_t lo = (size_t)(col < last ? col : last), hi = (size_t)(up < last ? up : last);
+    const uint16_t *w = (const uint16_t *)a.w + 8 * q;
+    multiply_few<NT>(&a, &warp, kept, [&](float(*acc)[4], int chunk) {
+        const uint16_t *from = w + (size_t)chunk * GEMM_CHUNK;
+        sum_chunk<NT, BF16>(acc, &a, from + lo * (size_t)a.k, from + hi * (size_t)a.k, chunk, g, q);
+    });
 }
 
 /* Weights as they lie in memory: copied into the stages while tensor cores work.  Thread t has
@@ -139,18 +158,6 @@ static __global__ void __launch_bounds__(F32_WARPS *CU_WARP) gemm_f32_kernel(gem
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-extern "C" size_t gemm_ticket_bytes(int n_sm)
-{
-    return ((size_t)2 * (size_t)n_sm * sizeof(uint32_t) + 255) / 256 * 256;
-}
-
-extern "C" size_t gemm_scratch_bytes(int n, int k, int n_sm)
-{
-    size_t chunks = (size_t)((k + GEMM_CHUNK - 1) / GEMM_CHUNK);
-    if (chunks == 1 || fills(n, n_sm)) return 0;
-    return gemm_ticket_bytes(n_sm) + chunks * GEMM_SMALL_ROWS * (size_t)n * sizeof(float);
-}
-
 extern "C" cudaError_t cu_gemm_setup(void)
 {
     cudaError_t rc = CU_ALLOW_SHARED(gemm_large_kernel<true>, LARGE_SHARED);
@@ -161,9 +168,9 @@ extern "C" cudaError_t cu_gemm_setup(void)
 template <int NT, bool BF16>
 static void launch_small(cudaStream_t stream, const gemm_args *a)
 {
-    few_launch l = few_launch_of(a);
-    CU_LAUNCH_EARLY((gemm_small_kernel<NT, BF16>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0, stream,
-                    a->early, *a, l.partial, (uint32_t *)a->scratch);
+    int split = few_split(a);
+    CU_LAUNCH_EARLY((gemm_small_kernel<NT, BF16>), dim3(few_blocks(a, split)),
+                    dim3(SMALL_WARPS * CU_WARP), 0, stream, a->early, *a, split);
 }
 
 template <bool BF16>

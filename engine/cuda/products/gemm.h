@@ -8,8 +8,8 @@
  *
  *     up to GEMM_SMALL_ROWS rows  the weights are read once, straight into fragments, as the
  *                                 operand of 16 rows.  Where a matrix has too few columns to fill
- *                                 the device, each chunk is a block of its own (split K), and the
- *                                 last block of a column group adds them.
+ *                                 the device, a block's warps have two or four chunks of half or a
+ *                                 quarter as many columns, and add them through shared memory.
  *     more                        tiles of 128 x 128 through shared memory; or, on sm_90, of 128 x
  *                                 208 by wgmma (gemm_wide.cu).
  *
@@ -43,12 +43,8 @@ typedef struct gemm_args {
     const float *bias, *res; /* [n], [rows][n] with y's stride */
     const int32_t *place;    /* [n], device: column i is y's place[i]; NULL: its i */
     int n, k, rows, stride;  /* k a multiple of 8, but for F32 */
-    /* Sums of split K, gemm_scratch_bytes(); NULL: K is not split.  Its first
-     * gemm_ticket_bytes() are zero before the first product, and after each; products of all
-     * shapes may share it, one after another. */
-    void *scratch;
-    int n_sm;         /* multiprocessors of the device */
-    gemm_codes codes; /* form GEMM_PLAIN: w has values */
+    int n_sm;                /* multiprocessors of the device; 0: few rows are not to fill it */
+    gemm_codes codes;        /* form GEMM_PLAIN: w has values */
     /* Of up to GEMM_SMALL_ROWS rows, and of those that gemm_wide.cu takes: w is gate [n / 2][k],
      * then up, and what is written is bf16 [rows][n / 2], silu(gate) * up of the same sums, or
      * gelu's by tanh.  NULL: y is.  Not together with bias, res or place; of codes only where n / 2
@@ -58,10 +54,6 @@ typedef struct gemm_args {
     bool wide;  /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
     bool early; /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
 } gemm_args;
-
-/* What a split of this shape needs; 0: it is not split. */
-size_t gemm_scratch_bytes(int n, int k, int n_sm);
-size_t gemm_ticket_bytes(int n_sm);
 
 /* Once after the device is chosen: allows the kernels their shared memory. */
 cudaError_t cu_gemm_setup(void);

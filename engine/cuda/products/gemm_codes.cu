@@ -5,7 +5,7 @@
  *
  *     E4M3   sign, exponent and fraction moved to their places in a BF16: the value times 2^-120.
  *            The scale is kept times 2^120.
- *     I8     128 + the lower seven bits, less 128 + the eighth bit's 128
+ *     I8     cu_bf16x2_of_i8()
  *     I4     128 + code, less 128 + zero
  *     times the scale: in BF16 where it has the scale, for the f32 product of 8 by 8 bits is exact;
  *            of an F16 scale both halves, the product of the lower one is exact, and then one fma;
@@ -59,12 +59,6 @@ CU_INLINE uint32_t scaled(uint32_t d, const code_scale *s)
                          FORM == GEMM_I4_F16 ? cu_fma_bf16x2(d, s->low, PAIR_NONE) : PAIR_NONE);
 }
 
-CU_INLINE uint32_t i8_pair(uint32_t bytes)
-{
-    return cu_fma_bf16x2((bytes & 0x007F007FU) | 0x43004300U, PAIR_ONE,
-                         (bytes & 0x00800080U) | 0xC300C300U);
-}
-
 /* 4 codes of 8 bits: pairs of k 0, 1 and 2, 3. */
 template <int FORM>
 CU_INLINE uint2 values_of_4(uint32_t w, const code_scale *s)
@@ -74,8 +68,8 @@ CU_INLINE uint2 values_of_4(uint32_t w, const code_scale *s)
         a = w & 0x87F087F0U;
         b = (w << 4 & 0x80F080F0U) | (w >> 4 & 0x07000700U);
     } else {
-        a = i8_pair(w);
-        b = i8_pair(w >> 8);
+        a = cu_bf16x2_of_i8(w);
+        b = cu_bf16x2_of_i8(w >> 8);
     }
     return make_uint2(scaled<FORM>(a, s), scaled<FORM>(b, s));
 }
@@ -116,10 +110,10 @@ typedef struct {
     size_t code, record; /* bytes from the first half's to the second's */
 } code_rows;
 
-CU_INLINE code_rows rows_of(const gemm_args *a, int first, int warp)
+CU_INLINE code_rows rows_of(const gemm_args *a, const few_warp *warp)
 {
     size_t each = a->codes.panel_bytes;
-    int col = a->gated ? first / 2 + warp * 8 : first + warp * GEMM_PANEL, half = col % GEMM_PANEL;
+    int col = few_column(a, warp, warp->cols, 0), half = col % GEMM_PANEL;
     const char *panel = (const char *)a->w + (size_t)(col / GEMM_PANEL) * each;
     size_t up = (size_t)(a->n / 2 / GEMM_PANEL) * each;
     code_rows r = {panel + half * 64, -half * 60, a->gated ? up : 512, a->gated ? up : 32};
@@ -134,12 +128,15 @@ struct code_block {
     uint4 code[2][WORDS];
     uint32_t record[2][AT_ONCE];
 
-    CU_INLINE_METHOD void load(const gemm_args *a, const code_rows *rows, int block, int lane)
+    /* first: of this struct's in a chunk; a record for the whole row stays. */
+    CU_INLINE_METHOD void load(const gemm_args *a, const code_rows *rows, int block, int lane,
+                               bool first)
     {
         const char *from = rows->panel + (size_t)block * block_bytes<FORM>() + lane * 16;
         CU_UNROLL
         for (int i = 0; i < 2 * WORDS; i++)
             code[i % 2][i / 2] = cu_ldg16_once(from + i / 2 * 1024 + i % 2 * rows->code);
+        if (a->codes.shift == 31 && !first) return;
         const char *records = rows->panel + a->codes.records_at + rows->at + lane / 4 * 4;
         int k = block * GEMM_CODES_K, shift = a->codes.shift;
         if (shift >= 7) {
@@ -169,11 +166,11 @@ struct code_block {
         }
     }
 
-    /* acc += the block's sums over the first `left` of its k.  x: where the lane's rows have them,
-     * and then, what comes behind. */
+    /* acc += the block's sums over the first `left` of its k.  The lane's rows have them `at`
+     * behind x. */
     template <int NT, bool WHOLE>
-    CU_INLINE_METHOD void add(float (*acc)[4], const gemm_args *a, const uint16_t **x, int left,
-                              int q) const
+    CU_INLINE_METHOD void add(float (*acc)[4], const gemm_args *a, const uint16_t *const *x, int at,
+                              int left, int q) const
     {
         code_scale lo = scale_of<FORM>(record[0][0]), hi = scale_of<FORM>(record[1][0]);
         CU_UNROLL
@@ -187,13 +184,18 @@ struct code_block {
             CU_UNROLL
             for (int nt = 0; nt < NT; nt++) {
                 bool in = WHOLE || STEP * i + 8 * q < left;
-                mma32<true>(acc[nt], w_lo, w_hi, in ? cu_ld16(x[nt] + STEP * i) : zero16());
+                mma32<true>(acc[nt], w_lo, w_hi, in ? cu_ld16(x[nt] + at + STEP * i) : zero16());
             }
         }
-        CU_UNROLL
-        for (int nt = 0; nt < NT; nt++) x[nt] += GEMM_CODES_K;
     }
 };
+
+template <int NT>
+CU_INLINE void step_on(const uint16_t **x, int blocks)
+{
+    CU_UNROLL
+    for (int nt = 0; nt < NT; nt++) x[nt] += blocks * GEMM_CODES_K;
+}
 
 /* acc = the sums of one chunk, in the order of gemm.cu's sum_chunk(); x: the lane's rows at the
  * chunk's first k, and then, behind its last block. */
@@ -212,65 +214,52 @@ CU_INLINE void sum_codes(float (*acc)[4], const gemm_args *a, const code_rows *r
     if constexpr (NT == 8) { /* registers hold no second block, nor other code, beside these sums */
         CU_UNROLL_BY(1)
         for (int left = end - begin; left > 0; left -= GEMM_CODES_K) {
-            b.load(a, rows, block++, lane);
-            b.template add<NT, false>(acc, a, x, left, q);
+            b.load(a, rows, block++, lane, left == end - begin);
+            b.template add<NT, false>(acc, a, x, 0, left, q);
+            step_on<NT>(x, 1);
         }
         return;
     }
     code_block<FORM> next;
-    if (block < whole) b.load(a, rows, block, lane);
+    const int first = block;
+    if (block < whole) b.load(a, rows, block, lane, true);
     cu_grid_wait(); /* for x */
     for (; block < whole; block += 2) {
-        if (block + 1 < whole) next.load(a, rows, block + 1, lane);
-        b.template add<NT, true>(acc, a, x, GEMM_CODES_K, q);
-        if (block + 1 == whole) break;
-        if (block + 2 < whole) b.load(a, rows, block + 2, lane);
-        next.template add<NT, true>(acc, a, x, GEMM_CODES_K, q);
+        if (block + 1 < whole) next.load(a, rows, block + 1, lane, block == first);
+        b.template add<NT, true>(acc, a, x, 0, GEMM_CODES_K, q);
+        if (block + 1 == whole) {
+            step_on<NT>(x, 1);
+            break;
+        }
+        if (block + 2 < whole) b.load(a, rows, block + 2, lane, false);
+        next.template add<NT, true>(acc, a, x, GEMM_CODES_K, GEMM_CODES_K, q);
+        step_on<NT>(x, 2);
     }
     if (whole * GEMM_CODES_K == end) return;
-    b.load(a, rows, whole, lane);
-    b.template add<NT, false>(acc, a, x, end - whole * GEMM_CODES_K, q);
+    b.load(a, rows, whole, lane, true);
+    b.template add<NT, false>(acc, a, x, 0, end - whole * GEMM_CODES_K, q);
 }
 
-/* Grid (column groups, chunks or 1). */
+/* Grid: groups of columns. */
 template <int NT, int FORM>
 static __global__ void __launch_bounds__(SMALL_WARPS *CU_WARP, 1)
-    gemm_codes_few_kernel(gemm_args a, float *partial, uint32_t *ticket)
+    gemm_codes_few_kernel(gemm_args a, int split)
 {
-    CU_STATIC_SHARED(uint32_t, turn, 1);
+    CU_STATIC_SHARED(float, kept, SMALL_WARPS *NT *CU_WARP * 4);
     cu_grid_go();
-    int t = (int)threadIdx.x, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
-    int apart = columns_apart(&a), first = (int)blockIdx.x * SMALL_COLS;
-    int col = a.gated ? first / 2 + t / CU_WARP * 8 + g : first + t / CU_WARP * GEMM_PANEL + g;
-    const code_rows rows = rows_of(&a, first, t / CU_WARP);
-    const uint16_t *x[NT];
-    CU_UNROLL
-    for (int nt = 0; nt < NT; nt++) {
-        int row = nt * 8 + g < a.rows ? nt * 8 + g : a.rows - 1;
-        x[nt] = (const uint16_t *)a.x + (size_t)row * (size_t)a.k + 8 * q;
-        if (partial) x[nt] += (size_t)blockIdx.y * GEMM_CHUNK;
-    }
-    float acc[NT][4];
-    if (partial) {
-        sum_codes<NT, FORM>(acc, &a, &rows, x, (int)blockIdx.y, lane);
-        add_split<NT>(&a, acc, partial, ticket, turn, col, !a.gated || col < apart, q);
-        return;
-    }
-    float total[NT][4];
-    CU_UNROLL
-    for (int i = 0; i < NT * 4; i++) total[i / 4][i % 4] = 0;
-    for (int c = 0; c < chunks_of(a.k); c++) {
-        sum_codes<NT, FORM>(acc, &a, &rows, x, c, lane);
+    int lane = (int)threadIdx.x % CU_WARP, g = lane / 4, q = lane % 4;
+    const few_warp warp = few_of(split);
+    const code_rows rows = rows_of(&a, &warp);
+    multiply_few<NT>(&a, &warp, kept, [&](float(*acc)[4], int chunk) {
+        const uint16_t *x[NT];
         CU_UNROLL
-        for (int i = 0; i < NT * 4; i++) {
-            float *to = &total[i / 4][i % 4], sum = acc[i / 4][i % 4];
-            *to = cu_add(*to, sum);
+        for (int nt = 0; nt < NT; nt++) {
+            int row = nt * 8 + g < a.rows ? nt * 8 + g : a.rows - 1;
+            x[nt] = (const uint16_t *)a.x + (size_t)row * (size_t)a.k + 8 * q +
+                    (size_t)chunk * GEMM_CHUNK;
         }
-    }
-    if (a.gated)
-        put_gates<NT>(&a, total, col, q);
-    else
-        put_sums<NT>(&a, nullptr, total, 0, col, apart, q);
+        sum_codes<NT, FORM>(acc, &a, &rows, x, chunk, lane);
+    });
 }
 
 /* ---- many rows ------------------------------------------------------------------------------- */
@@ -338,9 +327,9 @@ static __global__ void __launch_bounds__(LARGE_THREADS, 1) gemm_codes_many_kerne
 template <int NT, int FORM>
 static void launch_few(cudaStream_t stream, const gemm_args *a)
 {
-    few_launch l = few_launch_of(a);
-    CU_LAUNCH_EARLY((gemm_codes_few_kernel<NT, FORM>), l.grid, dim3(SMALL_WARPS * CU_WARP), 0,
-                    stream, a->early, *a, l.partial, (uint32_t *)a->scratch);
+    int split = few_split(a);
+    CU_LAUNCH_EARLY((gemm_codes_few_kernel<NT, FORM>), dim3(few_blocks(a, split)),
+                    dim3(SMALL_WARPS * CU_WARP), 0, stream, a->early, *a, split);
 }
 
 template <int FORM>

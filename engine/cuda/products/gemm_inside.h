@@ -1,6 +1,6 @@
 /* gemm_inside.h -- what the products of gemm.cu and gemm_codes.cu have in common, so that both sum
- * by the law of gemm.h: fragments, sums of split K, where results go, the loop over tiles.  For
- * these .cu files only.
+ * by the law of gemm.h: fragments, who sums which chunks, where results go, the loop over tiles.
+ * For these .cu files only.
  * Names: steps.h.
  */
 #ifndef ENGINE_CUDA_PRODUCTS_GEMM_INSIDE_H
@@ -14,6 +14,7 @@
 
 enum {
     SMALL_COLS = SMALL_WARPS * 16, /* of a block */
+    SMALL_SPLIT = 2,               /* 2^SMALL_SPLIT warps: at most as many chunks side by side */
     LARGE_THREADS = 256,
     TILE = 128,  /* rows and columns of a block of the large kernel */
     TILE_K = 64, /* k of a stage */
@@ -55,23 +56,21 @@ CU_INLINE void put_gated(const gemm_args *a, int row, int col, float gate, float
 
 /* The gate of all of the lane's sums. */
 template <int NT>
-CU_INLINE void put_gates(const gemm_args *a, float (*sum)[4], int col, int q)
+CU_INLINE void put_gates(const gemm_args *a, float (*sum)[4], int row0, int col, int q)
 {
     CU_UNROLL
     for (int nt = 0; nt < NT; nt++) {
         CU_UNROLL
         for (int i = 0; i < 2; i++) {
-            int row = nt * 8 + 2 * q + i;
+            int row = row0 + nt * 8 + 2 * q + i;
             if (row < a->rows && col < a->n / 2) put_gated(a, row, col, sum[nt][i], sum[nt][2 + i]);
         }
     }
 }
 
-/* sum[nt][i] is of row row0 + 8 nt + 2q + i % 2 and column col + apart (i / 2).  To `plane` as it
- * is, or, where that is NULL, to y. */
+/* sum[nt][i] is of row row0 + 8 nt + 2q + i % 2 and column col + apart (i / 2). */
 template <int NT>
-CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int row0, int col,
-                        int apart, int q)
+CU_INLINE void put_sums(const gemm_args *a, float (*sum)[4], int row0, int col, int apart, int q)
 {
     const int place[2] = {place_of(a, col), place_of(a, col + apart)};
     CU_UNROLL
@@ -79,47 +78,97 @@ CU_INLINE void put_sums(const gemm_args *a, float *plane, float (*sum)[4], int r
         CU_UNROLL
         for (int i = 0; i < 4; i++) {
             int row = row0 + nt * 8 + 2 * q + i % 2, c = col + i / 2 * apart;
-            if (row >= a->rows || c >= a->n) continue;
-            if (plane)
-                plane[(size_t)row * (size_t)a->n + (size_t)c] = sum[nt][i];
-            else
-                put_value(a, row, c, place[i / 2], sum[nt][i]);
+            if (row < a->rows && c < a->n) put_value(a, row, c, place[i / 2], sum[nt][i]);
         }
     }
 }
 
-/* The sums of one chunk, blockIdx.y, of a block's columns: the last block of a column group adds
- * all chunks in order.  `turn` is the block's; `has`: the lane's columns are its own. */
-template <int NT>
-CU_INLINE void add_split(const gemm_args *a, float (*acc)[4], float *partial, uint32_t *ticket,
-                         uint32_t *turn, int col, bool has, int q)
+/* ---- few rows ----------------------------------------------------------------------------------
+ * A warp: 16 columns of y (rows of w), 8 NT rows.  A block's warps are 2^split chunks of as many
+ * fewer columns. */
+
+/* What a warp of a block sums. */
+typedef struct {
+    int split, first; /* column of the block */
+    int wide, shift;  /* times 16 columns of the block, 2^shift */
+    int cols, chunk;  /* of the warp: which 16 columns, which chunk of a turn */
+} few_warp;
+
+CU_INLINE few_warp few_of(int split)
 {
-    int t = (int)threadIdx.x, n_chunk = chunks_of(a->k), apart = columns_apart(a);
-    size_t plane = (size_t)a->rows * (size_t)a->n;
-    if (has) put_sums<NT>(a, partial + (size_t)blockIdx.y * plane, acc, 0, col, apart, q);
-    cu_threadfence(); /* these sums, before the count */
-    __syncthreads();  /* of all warps */
-    if (t == 0) turn[0] = cu_atomic_add_u32(&ticket[blockIdx.x], 1);
-    __syncthreads(); /* the block's turn is known */
-    if (turn[0] + 1 < (uint32_t)n_chunk) return;
-    cu_threadfence(); /* the count, before the others' sums */
-    int cols = a->gated ? SMALL_COLS / 2 : (int)SMALL_COLS, end = a->gated ? apart : a->n;
-    int first = (int)blockIdx.x * cols;
-    for (int i = t; i < a->rows * cols; i += SMALL_WARPS * CU_WARP) {
-        int row = i / cols, c = first + i % cols;
-        if (c >= end) continue;
-        const float *from = partial + (size_t)row * (size_t)a->n + (size_t)c;
-        float sum = 0, up = 0;
-        for (int k = 0; k < n_chunk; k++) {
-            sum = cu_add(sum, cu_ld_fresh(from + (size_t)k * plane));
-            if (a->gated) up = cu_add(up, cu_ld_fresh(from + (size_t)k * plane + apart));
+    int warp = (int)threadIdx.x / CU_WARP, shift = SMALL_SPLIT - split, wide = 1 << shift;
+    few_warp w = {split, (int)blockIdx.x * 16 * wide, wide,
+                  shift, warp & (wide - 1),           warp >> shift};
+    return w;
+}
+
+/* The first column of a lane of the 16 with this number. */
+CU_INLINE int few_column(const gemm_args *a, const few_warp *w, int cols, int g)
+{
+    return a->gated ? w->first / 2 + cols * 8 + g : w->first + cols * 16 + g;
+}
+
+template <int NT>
+CU_INLINE void put_few(const gemm_args *a, float (*sum)[4], int row0, int col, int q)
+{
+    if (a->gated)
+        put_gates<NT>(a, sum, row0, col, q);
+    else
+        put_sums<NT>(a, sum, row0, col, columns_apart(a), q);
+}
+
+/* A block's product: sum(acc, chunk) gives the sums of a chunk of the warp's columns.  `kept`: of
+ * the block, a turn's chunks, which are added in order by whoever has their rows and columns. */
+template <int NT, class F>
+CU_INLINE void multiply_few(const gemm_args *a, const few_warp *w, float *kept, F sum)
+{
+    const int UNITS = (NT + 1) / 2; /* of eight rows and 16 columns, in each thread's part */
+    int t = (int)threadIdx.x, lane = t % CU_WARP, n_chunk = chunks_of(a->k);
+    float acc[NT][4], total[NT][4];
+    CU_UNROLL
+    for (int i = 0; i < NT * 4; i++) total[i / 4][i % 4] = 0;
+    if (w->split == 0) {
+        for (int c = 0; c < n_chunk; c++) {
+            sum(acc, c);
+            CU_UNROLL
+            for (int i = 0; i < NT * 4; i++) {
+                float *to = &total[i / 4][i % 4], one = acc[i / 4][i % 4];
+                *to = cu_add(*to, one);
+            }
         }
-        if (a->gated)
-            put_gated(a, row, c, sum, up);
-        else
-            put_value(a, row, c, place_of(a, c), sum);
+        put_few<NT>(a, total, 0, few_column(a, w, w->cols, lane / 4), lane % 4);
+        return;
     }
-    if (t == 0) ticket[blockIdx.x] = 0; /* for the next product */
+    int at_once = 1 << w->split;
+    for (int c = 0; c < n_chunk; c += at_once) {
+        if (c > 0) __syncthreads(); /* the turn before has been added */
+        if (c + w->chunk < n_chunk) {
+            sum(acc, c + w->chunk);
+            CU_UNROLL
+            for (int nt = 0; nt < NT; nt++)
+                cu_store_f32x4(kept + ((t / CU_WARP * NT + nt) * CU_WARP + lane) * 4, acc[nt]);
+        } else {
+            cu_grid_wait();
+        }
+        __syncthreads(); /* of all warps */
+        for (int chunk = 0; chunk < at_once && c + chunk < n_chunk; chunk++) {
+            CU_UNROLL
+            for (int u = 0; u < UNITS; u++) {
+                int i = t / CU_WARP + SMALL_WARPS * u; /* which 16 columns, then which rows */
+                float more[4];
+                if (i >= w->wide * NT) continue;
+                int from = (chunk * w->wide + (i & (w->wide - 1))) * NT + (i >> w->shift);
+                cu_load_f32x4(more, kept + (from * CU_WARP + lane) * 4);
+                for (int j = 0; j < 4; j++) total[u][j] = cu_add(total[u][j], more[j]);
+            }
+        }
+    }
+    CU_UNROLL
+    for (int u = 0; u < UNITS; u++) {
+        int i = t / CU_WARP + SMALL_WARPS * u;
+        int col = few_column(a, w, i & (w->wide - 1), lane / 4);
+        if (i < w->wide * NT) put_few<1>(a, total + u, (i >> w->shift) * 8, col, lane % 4);
+    }
 }
 
 /* ---- many rows ---------------------------------------------------------------------------------
@@ -254,36 +303,25 @@ CU_INLINE void multiply_tiles(const gemm_args *a)
     CU_UNROLL
     for (int mt = 0; mt < 4; mt++) {
         int col = col0 + warp % 2 * 64 + mt * 16 + g;
-        put_sums<4>(a, nullptr, total[mt], row0 + warp / 2 * 32, col, 8, q);
+        put_sums<4>(a, total[mt], row0 + warp / 2 * 32, col, 8, q);
     }
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static inline int column_groups(int n)
+/* How few rows are summed: by 2^split chunks side by side, where blocks of whole columns would not
+ * fill the device. */
+static inline int few_split(const gemm_args *a)
 {
-    return (n + SMALL_COLS - 1) / SMALL_COLS;
+    int chunks = (a->k + GEMM_CHUNK - 1) / GEMM_CHUNK;
+    bool fills = (a->n + SMALL_COLS - 1) / SMALL_COLS >= 2 * a->n_sm;
+    return fills || chunks == 1 ? 0 : chunks == 2 ? 1 : 2;
 }
 
-/* Whether blocks of whole columns fill the device; they need no tickets then. */
-static inline bool fills(int n, int n_sm)
+static inline unsigned few_blocks(const gemm_args *a, int split)
 {
-    return column_groups(n) >= 2 * n_sm;
-}
-
-/* Of few rows: K is split where there is scratch and a need. */
-typedef struct {
-    dim3 grid;
-    float *partial;
-} few_launch;
-
-static inline few_launch few_launch_of(const gemm_args *a)
-{
-    bool split = a->scratch && gemm_scratch_bytes(a->n, a->k, a->n_sm) > 0;
-    few_launch l = {dim3((unsigned)column_groups(a->n),
-                         split ? (unsigned)((a->k + GEMM_CHUNK - 1) / GEMM_CHUNK) : 1),
-                    split ? (float *)((char *)a->scratch + gemm_ticket_bytes(a->n_sm)) : nullptr};
-    return l;
+    int cols = SMALL_COLS >> split;
+    return (unsigned)((a->n + cols - 1) / cols);
 }
 
 enum { LARGE_SHARED = STAGES * 2 * STAGE_HALF * (int)sizeof(uint16_t) };

@@ -161,6 +161,27 @@ CU_INLINE uint32_t cu_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
 
 #endif
 
+/* (a & b) | c, one instruction: what is constant comes out of registers. */
+CU_INLINE uint32_t cu_and_or(uint32_t a, uint32_t b, uint32_t c)
+{
+#ifdef LORAD_EMU
+    return (a & b) | c;
+#else
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+#endif
+}
+
+/* The lowest byte, a whole number from -128 on, and the third, exactly: 128 + the lower seven bits,
+ * less 128 + the eighth bit's 128. */
+CU_INLINE uint32_t cu_bf16x2_of_i8(uint32_t bytes)
+{
+    const uint32_t by_128 = 0x43004300U, minus_one = 0xBF80BF80U;
+    return cu_fma_bf16x2(cu_and_or(bytes, 0x00800080U, by_128), minus_one,
+                         cu_and_or(bytes, 0x007F007FU, by_128));
+}
+
 CU_INLINE float cu_f32_of_bf16(uint16_t h)
 {
     return cu_f32_of_bits((uint32_t)h << 16);
@@ -353,6 +374,11 @@ CU_INLINE void cu_cp_async8(void *shared, const void *global)
     emu_cp_async(shared, global, 8, 8);
 }
 
+CU_INLINE void cu_cp_async4_or_zero(void *shared, const void *global, bool valid)
+{
+    emu_cp_async(shared, global, 4, valid ? 4 : 0);
+}
+
 CU_INLINE void cu_cp_async_commit(void)
 {
     emu_cp_async_commit();
@@ -385,6 +411,13 @@ CU_INLINE void cu_cp_async8(void *shared, const void *global)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(cu_shared_address(shared)),
                  "l"(global)
+                 : "memory");
+}
+
+CU_INLINE void cu_cp_async4_or_zero(void *shared, const void *global, bool valid)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(cu_shared_address(shared)),
+                 "l"(global), "r"(valid ? 4 : 0)
                  : "memory");
 }
 

@@ -252,18 +252,10 @@ __device__ static void grow_query(const cu_rope_args *a, float *q, int pos, int 
     for (int i = lane; i < a->kv.head_dim; i += WARP) q[i] = cu_mul(q[i], by);
 }
 
-__device__ static void store_value(char *p, int type, int i, float x)
-{
-    if (type == DT_F32) {
-        ((float *)p)[i] = x;
-    } else {
-        ((uint16_t *)p)[i] = type == DT_BF16 ? cu_bf16_of(x) : cu_f16_of(x);
-    }
-}
-
 /* A warp per (row, head of q, k or v); grid.x: rows, grid.y: heads by four. */
 __global__ void rope_kernel(cu_rope_args a)
 {
+    CU_STATIC_SHARED(float, own, (int)ROPE_WARPS *(int)CU_HEAD_DIM_MAX);
     int row = (int)blockIdx.x, lane = (int)threadIdx.x % WARP, d = a.kv.head_dim;
     int h = (int)blockIdx.y * ROPE_WARPS + (int)threadIdx.x / WARP, n_kv = a.kv.n_kv_head;
     int v_dim = cu_kv_v_dim(&a.kv);
@@ -276,32 +268,28 @@ __global__ void rope_kernel(cu_rope_args a)
         if (a.q_scale > 0) grow_query(&a, q, a.pos[row], lane);
         return;
     }
+    int slot = a.slot[row];
+    if (slot < 0) return;
     h -= a.n_head;
     bool is_v = h >= n_kv;
     if (is_v) h -= n_kv;
-    const float *src;
-    if (is_v) {
-        src = a.v + (size_t)row * a.v_stride + (size_t)h * v_dim;
-    } else {
-        float *k = a.k + (size_t)row * a.k_stride + (size_t)h * d;
-        turn_head(&a, k, k, a.k_norm, cs, sn, lane);
+    const float *src = a.v + (size_t)row * a.v_stride + (size_t)h * v_dim;
+    if (!is_v) {
+        float *k = own + (int)threadIdx.x / WARP * CU_HEAD_DIM_MAX;
+        turn_head(&a, k, a.k + (size_t)row * a.k_stride + (size_t)h * d, a.k_norm, cs, sn, lane);
         cu_syncwarp(); /* lanes store what others turned */
         src = k;
     }
-    int slot = a.slot[row];
-    if (slot < 0) return;
-    size_t part = cu_kv_part_bytes(d, a.kv.type), v_part = cu_kv_part_bytes(v_dim, a.kv.type);
-    if (is_v) d = v_dim;
-    char *dst = a.kv.mem + (size_t)(slot / CU_PAGE_TOKENS) * a.kv.stride +
-                ((size_t)a.kv.layer * n_kv + h) * (part + v_part) + (is_v ? part : 0) +
-                (size_t)(slot % CU_PAGE_TOKENS) * d * (a.kv.type == DT_F32 ? 4 : 2);
-    for (int i = lane; i < d; i += WARP) store_value(dst, a.kv.type, i, src[i]);
+    char *head = a.kv.mem + (size_t)(slot / CU_PAGE_TOKENS) * a.kv.stride +
+                 ((size_t)a.kv.layer * n_kv + h) * cu_kv_head_bytes(d, v_dim, a.kv.type);
+    put_position(&a.kv, head, is_v, slot % CU_PAGE_TOKENS, src, lane);
 }
 
 extern "C" cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args)
 {
     if (args->n_rows <= 0) return cudaSuccess;
-    if (args->first + args->rope_dim > args->kv.head_dim || args->rope_dim % 2)
+    if (args->first + args->rope_dim > args->kv.head_dim || args->rope_dim % 2 ||
+        args->kv.head_dim > CU_HEAD_DIM_MAX)
         return cudaErrorInvalidValue;
     int heads = args->n_head + 2 * args->kv.n_kv_head;
     dim3 grid((unsigned)args->n_rows, (unsigned)((heads + ROPE_WARPS - 1) / ROPE_WARPS));

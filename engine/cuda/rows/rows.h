@@ -70,11 +70,11 @@ typedef struct cu_rms_norm_args {
 } cu_rms_norm_args;
 cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *args);
 
-/* RMS norm per head (if q_norm, k_norm), rotate-half by pos, in place on q and
- * k; K and V into the pages. */
+/* RMS norm per head (if q_norm, k_norm), rotate-half by pos, in place on q; K, turned likewise, and
+ * V into the pages alone. */
 typedef struct cu_rope_args {
-    float *q, *k;                     /* row i: q + i * q_stride, heads dense inside a row */
-    const float *v;                   /* so a fused product [n_rows][q, k, v] needs no copy */
+    float *q;                         /* row i: q + i * q_stride, heads dense inside a row */
+    const float *k, *v;               /* so a fused product [n_rows][q, k, v] needs no copy */
     int q_stride, k_stride, v_stride; /* floats */
     const float *q_norm, *k_norm;     /* [head_dim] or NULL */
     float norm_eps;

@@ -1,6 +1,6 @@
 /* test_quantised.c -- quantised bases on the emulated device: matrices stay codes, and the answers
  * are those of an f32 oracle with their plain values, or, of what is quantised at load, the CPU's
- * by the same codes; the same bits whole, in pieces, beside others.
+ * by the same codes; the same bits whole, in pieces, beside others.  Likewise keys and values.
  *
  * Folders of tests/fixtures/quant in each form that has kernels, and in some that have none: these
  * become plain.  LoRA over codes: emu.test_conformance and emu.test_golden.
@@ -154,12 +154,67 @@ START_TEST(answers_are_the_oracles)
 }
 END_TEST
 
+static double worst_of(const float *a, const float *b, size_t n)
+{
+    double worst = 0;
+    for (size_t row = 0; row < PROMPT; row++)
+        worst = fmax(worst, log_prob_difference(a + row * n, b + row * n, (int)n));
+    return worst;
+}
+
+/* Keys and values in int8, as the CPU keeps them: heads for the tensor cores, others, and those of
+ * latents, whose values have another size. */
+START_TEST(keys_and_values_are_codes)
+{
+    static const char *const names[] = {"models/llama-h128-bf16", "models/llama-h64-f16",
+                                        "models/mistral-f32", "families/models/deepseek-v2"};
+    char dir[128];
+    rig r;
+    golden_case a, b;
+    snprintf(dir, sizeof(dir), "fixtures/%s", names[_i]);
+    open_rig(&r, &backend_cpu, dir, WEIGHTS_AUTO);
+    size_t n = (size_t)r.n_vocab, all = (size_t)TOKENS_MAX * n * sizeof(float);
+    float *want = malloc(all), *whole = malloc(all), *other = malloc(all), *beside = malloc(all);
+    tokens(&a, 7, r.n_vocab);
+    tokens(&b, 77, r.n_vocab);
+    rig_keep(&r, DT_I8);
+    run_alone(&r, &a, MAX_ROWS, false, want);
+    rig_close(&r);
+
+    open_rig(&r, &backend_cuda, dir, WEIGHTS_AUTO);
+    attn_shape shape = model_attn_shape(r.m);
+    size_t plain = be_kv_page_bytes(r.be, &shape);
+    run_alone(&r, &a, MAX_ROWS, false, other);
+    rig_keep(&r, DT_I8);
+    shape = model_attn_shape(r.m);
+    ck_assert_uint_lt(be_kv_page_bytes(r.be, &shape), plain * 2 / 3);
+    run_alone(&r, &a, MAX_ROWS, false, whole);
+    double moved = worst_of(other, whole, n), off = worst_of(want, whole, n);
+    printf("%-28s int8 KV moves log-probs by %.2e; from the CPU's %.2e (allowed 6e-2)\n", names[_i],
+           moved, off);
+    (void)fflush(stdout);
+    ck_assert_msg(moved > 0 && moved <= 0.12 && off <= 6e-2, "%s: %.2e, %.2e", dir, moved, off);
+    run_alone(&r, &a, 5, false, other);
+    assert_same_bits(whole, other, PROMPT, r.n_vocab, "in pieces");
+    run_alone(&r, &a, 1, false, other);
+    assert_same_bits(whole, other, PROMPT, r.n_vocab, "row by row");
+    run_pair(&r, &a, &b, other, beside);
+    assert_same_bits(whole, other, PROMPT, r.n_vocab, "beside another");
+    rig_close(&r);
+    free(want);
+    free(whole);
+    free(other);
+    free(beside);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("quantised");
     TCase *tc = tcase_create("bases");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, answers_are_the_oracles, 0, N_BASES);
+    tcase_add_loop_test(tc, keys_and_values_are_codes, 0, 4);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
