@@ -27,8 +27,7 @@ RNG = random.Random(11)
 RATE = 4 << 20
 EACH_FLEET, CROWD_EVERY = 1000, 10  # budgets; events
 MANY = {"server.threads": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050", "engine.max_queued": "2000"}
-ONE_CORE = {"engine.threads": "1"}  # the other one is the client's, who would have a machine of its own
-MORE = {"fleet-away": {"settings": ONE_CORE}, "fleet-limits": {"settings": MANY, "clocks": True}, "fleet-adapter": {"settings": MANY},
+MORE = {"fleet-limits": {"settings": MANY, "clocks": True}, "fleet-adapter": {"settings": MANY},
         "fleet-move": {"settings": {"server.drain_timeout": "600s", "server.max_connections_per_ip": "200"}}}
 ASK = {"model": "base", "prompt": "1", "max_tokens": 2, "temperature": 0}
 
@@ -134,7 +133,7 @@ def away(fleet):
     """Answers of a tenant without limits, of a node whose database is gone and, in turns with it, of a server that knows no fleet."""
     seconds, turn = float(os.environ.get("LORAD_SECONDS", 60)), 2.0
     took = {"fleet": [], "one": []}
-    with Server(settings={**ONE_CORE, "server.plain_listen": f"127.0.0.1:{free_port()}"}) as lone:
+    with Server(settings={"server.plain_listen": f"127.0.0.1:{free_port()}"}) as lone:
         asked = {"fleet": (fleet.nodes[1], fleet.tenant("free")), "one": (lone, lone.tenant("free"))}
         wires = {who: node.connect() for who, (node, _) in asked.items()}
 
