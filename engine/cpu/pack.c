@@ -346,6 +346,26 @@ static void lora_convert(void *dst, bool bf16, const void *src, dtype type, int 
         lora_block(dst, false, src, DT_F16, n_row, n_col, row, col, width);
 }
 
+/* B's halves as they are: columns of a panel from rows of `rank`, by squares. */
+static void lora_turn(uint16_t *panel, const char *src, int rank, int cols)
+{
+    size_t each = (size_t)rank * sizeof(*panel);
+    int whole = rank - rank % HALVES;
+    for (int j = 0; j < cols; j += HALVES) {
+        const char *row[HALVES];
+        bool square = cols - j >= HALVES;
+        int end = square ? j + HALVES : cols;
+        for (int i = 0; i < HALVES && square; i++) row[i] = src + (size_t)(j + i) * each;
+        for (int k = 0; k < whole && square; k += HALVES) {
+            turn_halves(panel + (size_t)k * PANEL + j, row, HALVES);
+            for (int i = 0; i < HALVES; i++) row[i] += sizeof(halves);
+        }
+        for (int i = j; i < end; i++)
+            for (int k = square ? whole : 0; k < rank; k++)
+                panel[(size_t)k * PANEL + i] = bf16_element(src + (size_t)i * each, (size_t)k);
+    }
+}
+
 err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                        const void *b_src, dtype type, int rank, int d_in, int d_out, err *e)
 {
@@ -353,13 +373,20 @@ err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const 
     (void)e;
     bool bf16 = base == DT_BF16;
     size_t from = type == DT_F32 ? 4 : 2, to = bf16 ? 2 : 4;
-    if (a_dst) lora_convert(a_dst, bf16, a_src, type, rank, d_in, (size_t)d_in, 1, d_in);
+    bool same = type == (bf16 ? DT_BF16 : DT_F32);
+    if (a_dst && same)
+        memcpy(a_dst, a_src, (size_t)rank * (size_t)d_in * to);
+    else if (a_dst)
+        lora_convert(a_dst, bf16, a_src, type, rank, d_in, (size_t)d_in, 1, d_in);
     for (int n = 0; b_dst && n < d_out; n += PANEL) {
         int cols = d_out - n < PANEL ? d_out - n : PANEL;
         char *panel = (char *)b_dst + (size_t)n * (size_t)rank * to;
+        const char *src = (const char *)b_src + (size_t)n * (size_t)rank * from;
         if (cols < PANEL) memset(panel, 0, (size_t)rank * PANEL * to);
-        lora_convert(panel, bf16, (const char *)b_src + (size_t)n * (size_t)rank * from, type, rank,
-                     cols, 1, (size_t)rank, PANEL);
+        if (bf16 && same)
+            lora_turn((uint16_t *)(void *)panel, src, rank, cols);
+        else
+            lora_convert(panel, bf16, src, type, rank, cols, 1, (size_t)rank, PANEL);
     }
     return ERR_NONE;
 }

@@ -403,6 +403,52 @@ START_TEST(linear_meets_the_oracle_and_itself)
 }
 END_TEST
 
+/* Halves that are packed as they are lie where the same values lie that come as floats. */
+START_TEST(halves_of_adapters_are_packed_as_floats_are)
+{
+    static const int ranks[] = {1, 7, 8, 9, 64, 150}, outs[] = {1, 5, 16, 40, 96, 131};
+    enum { D_IN = 24 };
+    rng = 7;
+    backend *be = open_cpu(ISA_PORTABLE, 1);
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(*ranks); i++) {
+        for (size_t k = 0; k < sizeof(outs) / sizeof(*outs); k++) {
+            int r = ranks[i], out = outs[k];
+            size_t n[2] = {(size_t)r * D_IN, (size_t)r * out};
+            size_t bytes[2] = {be_lora_a_bytes(be, DT_BF16, r, D_IN),
+                               be_lora_b_bytes(be, DT_BF16, r, out)};
+            void *of_floats[2], *of_halves[2];
+            float *f[2];
+            uint16_t *h[2];
+            for (int m = 0; m < 2; m++) {
+                f[m] = malloc(n[m] * sizeof(**f));
+                h[m] = malloc(n[m] * sizeof(**h)); /* its end is where a sanitizer sees it */
+                for (size_t v = 0; v < n[m]; v++) {
+                    h[m][v] = bf16_from_f32((float)(draw() % 1000) / 7);
+                    f[m][v] = bf16_to_f32(h[m][v]);
+                }
+                of_floats[m] = be_alloc(be, bytes[m]);
+                of_halves[m] = be_alloc(be, bytes[m]);
+                memset(of_floats[m], 1, bytes[m]);
+                memset(of_halves[m], 2, bytes[m]);
+            }
+            ck_assert(!be_lora_pack(be, DT_BF16, of_floats[0], of_floats[1], f[0], f[1], DT_F32, r,
+                                    D_IN, out, NULL));
+            ck_assert(!be_lora_pack(be, DT_BF16, of_halves[0], of_halves[1], h[0], h[1], DT_BF16, r,
+                                    D_IN, out, NULL));
+            for (int m = 0; m < 2; m++) {
+                ck_assert_msg(memcmp(of_floats[m], of_halves[m], bytes[m]) == 0,
+                              "%s of rank %d, %d columns", m ? "B" : "A", r, out);
+                be_free(be, of_floats[m]);
+                be_free(be, of_halves[m]);
+                free(f[m]);
+                free(h[m]);
+            }
+        }
+    }
+    be_close(be);
+}
+END_TEST
+
 START_TEST(quantised_linear_meets_the_oracle_and_itself)
 {
     if (_i > (int)cpu_isa_detect()) return;
@@ -952,6 +998,7 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, linear_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_test(tc, halves_of_adapters_are_packed_as_floats_are);
     tcase_add_loop_test(tc, quantised_linear_meets_the_oracle_and_itself, ISA_PORTABLE,
                         ISA_AMX + 1);
     tcase_add_loop_test(tc, gains_are_of_the_dequantised_matrix, ISA_PORTABLE, ISA_AMX + 1);
