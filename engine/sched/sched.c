@@ -223,8 +223,8 @@ static void publish_counts(sched *sc)
     devmem_page_cost(sc->arena, row_us * sc->page_tokens);
 }
 
-/* Sleeps until there is a reason to look again; false: stop. */
-static bool wait_for_work(sched *sc, bool idle)
+/* Sleeps until there is a reason to look again; false: stop.  *job: what others have asked for. */
+static bool wait_for_work(sched *sc, bool idle, struct page_job **job)
 {
     lock_take(&sc->mu);
     while (!sc->inbox_head && !sc->jobs && !sc->stop && idle) {
@@ -237,6 +237,7 @@ static bool wait_for_work(sched *sc, bool idle)
         if (sc->n_inside > 0 || sc->adjusted || board_wanted(sc->board)) break;
     }
     bool go = !sc->stop;
+    *job = go ? sched_take_job(sc) : NULL;
     lock_release(&sc->mu);
     return go;
 }
@@ -255,7 +256,7 @@ static void *engine_thread(void *arg)
     sched *sc = arg;
     (void)pthread_setname_np(pthread_self(), "engine");
     bool idle = true;
-    while (wait_for_work(sc, idle)) {
+    for (struct page_job *job; wait_for_work(sc, idle, &job);) {
         int64_t now = clock_now_us();
         atomic_store(&sc->heartbeat_us, now);
         bool woke = sc->looked_us == 0;
@@ -268,7 +269,7 @@ static void *engine_thread(void *arg)
             (void)be_sync(sc->be, &e);
             sched_restart(sc, &e);
         }
-        sched_do_job(sc);
+        if (job) sched_do_job(sc, job);
         if (sched_should_land(sc)) sched_land(sc);
         sched_plan_step(sc, now);
         if (sc->must_land) {

@@ -457,8 +457,10 @@ void sched_draft_wish(sched *sc, int s, int most);
 void sched_draft(sched *sc, double tokens, double bound_us);
 
 /* ---- sched_pages.c */
-/* One of those who wait to have pages copied gets it. */
-void sched_do_job(sched *sc);
+/* The first of those who wait to have pages copied; mu is held.  NULL: nobody does. */
+struct page_job *sched_take_job(sched *sc);
+/* He gets it. */
+void sched_do_job(sched *sc, struct page_job *j);
 /* The engine ends: nobody gets it any more. */
 void sched_end_jobs(sched *sc);
 

@@ -5,7 +5,8 @@
  * on the way costs its computation, and nothing else.
  *
  * A job is a stranger's struct on his stack.  The engine does one between two steps, when no step
- * is in flight; how long it takes is bounded by the caller's number of pages.  It never waits.
+ * is in flight, unless it only looks; how long it takes is bounded by the caller's number of pages.
+ * It never waits.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -28,6 +29,12 @@ struct page_job {
     bool begun, over; /* guarded by sched.mu */
     err why;          /* of what failed; its code is ERR_NONE else */
 };
+
+/* Nothing is copied: a step may be in flight, and the device is not waited for. */
+static bool is_look(const page_job *j)
+{
+    return !j->in && !j->out;
+}
 
 int sched_text_pages(const sched *sc, const sched_text *t)
 {
@@ -97,11 +104,11 @@ static bool copy(sched *sc, page_job *j)
     int all = have;
     if (j->out) save(sc, j, have);
     if (j->in) all = load(sc, j, have);
-    if (!j->out && !j->in) {
+    if (is_look(j)) {
         j->n_done = have;
         j->us = compute_us(sc, j, have);
     }
-    bool good = be_sync(sc->be, &j->why) == ERR_NONE;
+    bool good = is_look(j) || be_sync(sc->be, &j->why) == ERR_NONE;
     if (good && j->in) publish(sc, j, have, all);
     if (good) j->why.code = ERR_NONE;
     for (int i = all - 1; i >= 0; i--) kv_release(sc->pages, j->page[i]); /* the tail goes first */
@@ -116,17 +123,20 @@ static void end_job(sched *sc, page_job *j)
     lock_release(&sc->mu);
 }
 
-void sched_do_job(sched *sc)
+page_job *sched_take_job(sched *sc)
 {
-    lock_take(&sc->mu);
+    lock_assert_held(&sc->mu);
     page_job *j = sc->jobs;
     if (j) {
         sc->jobs = j->next;
         j->begun = true;
     }
-    lock_release(&sc->mu);
-    if (!j) return;
-    sched_land(sc);
+    return j;
+}
+
+void sched_do_job(sched *sc, page_job *j)
+{
+    if (!is_look(j)) sched_land(sc);
     int64_t began_us = clock_now_us();
     if (sc->dead)
         (void)err_set(&j->why, ERR_DEVICE, "the device has failed");

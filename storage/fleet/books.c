@@ -93,8 +93,11 @@ static err_code unmark(sqlite3 *db, void *arg, err *e)
 static err_code ship(store *st, fleet *f, int64_t *n, err *e)
 {
     char *json, instance[2 * CLUSTER_BYTES + 1];
+    *n = 0;
+    err_code rc = fleet_answers(f, e); /* before anything is read */
+    if (rc) return rc;
     sqlite3 *db = store_read_begin(st);
-    err_code rc = read_json(db, READ_BATCH, &json, n, e);
+    rc = read_json(db, READ_BATCH, &json, n, e);
     store_read_end(st, db);
     fleet_instance(f, instance);
     if (!rc && *n > 0) {

@@ -155,7 +155,7 @@ void fleet_touch(fleet *f, touched_list *fresh)
 
 /* ---- a turn ------------------------------------------------------------------------------- */
 
-static err_code may_write(fleet *f, err *e)
+err_code fleet_answers(fleet *f, err *e)
 {
     lock_take(&f->mu);
     bool away = f->away_us != 0, fenced = f->fenced;
@@ -195,7 +195,7 @@ err_code fleet_begin(fleet *f, sqlite3 *db, err *e)
     journal *j = f->writer;
     assert(!f->recording);
     f->published = false;
-    err_code rc = may_write(f, e);
+    err_code rc = fleet_answers(f, e);
     if (rc) return rc;
     /* An outage may have ended the session, which shows at once; then a fresh one is asked. */
     int64_t begin_us = clock_now_us();
@@ -206,7 +206,7 @@ err_code fleet_begin(fleet *f, sqlite3 *db, err *e)
     }
     if (rc == ERR_IO) fleet_away(f, true);
     if (!rc) rc = fleet_check(f, &s, e);
-    if (!rc) rc = may_write(f, e);
+    if (!rc) rc = fleet_answers(f, e);
     if (!rc) rc = catch_up(f, j, db, &s, e);
     if (!rc) rc = recording_start(&f->recording, db, e);
     return rc;
@@ -461,7 +461,7 @@ err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *co
     lock_take(&f->desk[desk].mu);
     journal *j = f->desk[desk].j;
     do {
-        rc = may_write(f, e);
+        rc = fleet_answers(f, e);
         if (!rc) rc = j->open(j, e);
         if (!rc) rc = j->query(j, text, values, n_values, each, self, e);
     } while (rc == ERR_IO && --left > 0 && clock_now_us() - begin_us < QUICK_US);

@@ -66,6 +66,8 @@ int64_t fleet_epoch(const fleet *f);
 void fleet_instance(const fleet *f, char out[2 * CLUSTER_BYTES + 1]);
 /* Of questions for leases: larger each time. */
 int64_t fleet_next_turn(fleet *f);
+/* As far as is known, without asking.  ERR_IO: the database is away, or this node may not write. */
+err_code fleet_answers(fleet *f, err *e);
 /* journal.query(), one at a time at each desk.  ERR_IO at once while the database is away. */
 err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *const *values,
                      int n_values, journal_row each, void *self, err *e);

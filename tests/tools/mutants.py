@@ -1180,6 +1180,12 @@ _rule("cuda.chunked-windows", "engine/cuda/attend.cu",
       "return a->chunked ? pos - pos % a->window : pos - a->window + 1;",
       "return pos - a->window + 1;",
       "emu.test_attend", "a row sees its own run of positions, not the last ones")
+_rule("cpu.adapter-rest-turned", "engine/cpu/pack.c",
+      "for (int k = square ? whole : 0; k < rank; k++)", "for (int k = square ? rank : 0; k < rank; k++)",
+      "cpu.test_kernels", "B's halves are packed to their last, whatever the rank is a multiple of")
+_rule("pages.look-lands-nothing", "engine/sched/sched_pages.c",
+      "if (!is_look(j)) sched_land(sc);", "sched_land(sc);",
+      "engine.test_pages", "who only looks for pages waits for no step in flight")
 _rule("cuda.part-norms", "engine/cuda/linear.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")

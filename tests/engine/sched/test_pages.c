@@ -1,5 +1,6 @@
 /* test_pages.c -- a request that one engine let go of goes on in another, with its keys and
  * values. */
+#include "engine/sched/sched_inside.h"
 #include "tests/engine/sched/sched_rig.h"
 #include "tests/run_suite.h"
 
@@ -173,6 +174,42 @@ START_TEST(nobody_waits_for_ever)
 }
 END_TEST
 
+static void *look_at(void *arg)
+{
+    static const int32_t token[9];
+    sched_text t = {.token = token, .n_token = 9};
+    ck_assert_int_eq(have_in(arg, &t), 0);
+    return NULL;
+}
+
+/* The engine stands at the gate in a step, with the next one enqueued.  It gets a permit for the
+ * first alone: a look that landed the second would not come to its end. */
+START_TEST(a_look_waits_for_no_step)
+{
+    setting st = {.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true};
+    device_samples = device_is_lazy = true;
+    rig *r = start(&st);
+    client *c = make(1, 8, MAX_NEW);
+    pthread_t thread;
+    gate(r, true, 0);
+    submit(r, c);
+    await_step(r, 1);
+    ck_assert_int_eq(pthread_create(&thread, NULL, look_at, r), 0);
+    for (bool asked = false; !asked;) {
+        lock_take(&r->sc->mu);
+        asked = r->sc->jobs != NULL;
+        lock_release(&r->sc->mu);
+    }
+    gate(r, true, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    gate(r, false, 0);
+    finish_well(c);
+    drop(c);
+    (void)stop(r);
+    device_samples = device_is_lazy = false;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pages");
@@ -181,6 +218,7 @@ int main(void)
     tcase_add_test(tc, pages_are_those_of_their_domain);
     tcase_add_test(tc, there_is_no_room);
     tcase_add_test(tc, nobody_waits_for_ever);
+    tcase_add_test(tc, a_look_waits_for_no_step);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

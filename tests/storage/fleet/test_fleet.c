@@ -11,6 +11,7 @@
 #include "storage/adapter_rows.h"
 #include "storage/audit.h"
 #include "storage/fleet/changes.h"
+#include "storage/fleet/fleet.h"
 #include "storage/keys.h"
 #include "storage/store_sql.h"
 #include "storage/tenants.h"
@@ -311,6 +312,7 @@ START_TEST(test_away)
     fake_set(shared_log, FAKE_AWAY);
     ck_assert_int_eq(make(0, "later"), ERR_IO);
     AWAIT(stats(0).away_us > 0 && stats(1).away_us > 0);
+    ck_assert_int_eq(fleet_answers(store_fleet(st[0]), &e), ERR_IO);
     ck_assert(store_healthy(st[0]));          /* its own disk is fine */
     ck_assert_int_eq(check_key(0), ERR_NONE); /* reads go on */
     ck_assert_int_eq(store_write_within(st[0], own_job, NULL, 1000000, &e), ERR_NONE);
@@ -325,6 +327,7 @@ START_TEST(test_away)
     fake_set(shared_log, FAKE_FINE);
     AWAIT(check_key(1) == ERR_DENIED);
     AWAIT(stats(0).away_us == 0);
+    ck_assert_int_eq(fleet_answers(store_fleet(st[0]), &e), ERR_NONE);
     ck_assert_int_eq(make(0, "later"), ERR_NONE);
     AWAIT(has(1, "later"));
     all_same(2);
