@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include <openssl/err.h>
+
 #include "engine/base/clock.h"
 #include "gateway/http/http_status.h"
 #include "gateway/http/listener_inside.h"
@@ -27,6 +29,8 @@ enum {
     HANDSHAKE_US = 10 * 1000000, /* from the first byte of TLS to its last */
     HANDSHAKE_LOOK_S = 2,        /* between looks whether the server stops */
     SMALL_LOOK_US = 100 * 1000,  /* the same on a plane of few workers, and whether others wait */
+    SILENCE_US = 10 * 1000000,   /* between two pieces of a long body */
+    STOP_LOOK_MS = 1000,         /* between looks whether the listener closes */
     REFUSED_US = 2 * 1000000,    /* a connection over the limit may take this long to hear so */
 };
 
@@ -130,6 +134,49 @@ void connection_closed(const struct mg_connection *conn)
     spare_refill(&l->spare); /* out of what the connection gives back */
     if (my.busy) atomic_fetch_sub(&l->n_busy, 1);
     my.busy = false;
+}
+
+/* ------------------------------------------------------------------ long bodies -- */
+
+void connection_ahead(bool on)
+{
+    if (!my.ssl) return;
+    /* A buffer of another size is made when the one there is has been given back. */
+    (void)SSL_set_mode(my.ssl, SSL_MODE_RELEASE_BUFFERS);
+    SSL_set_default_read_buffer_len(my.ssl, on ? CONNECTION_AHEAD : 0);
+    SSL_set_read_ahead(my.ssl, on);
+}
+
+/* What is there: how many bytes; 0: nothing yet, *wait says for what; -1: nothing will come. */
+static int read_some(char *to, int cap, short *wait)
+{
+    *wait = POLLIN;
+    if (!my.ssl) {
+        ssize_t n = recv(connection_socket(), to, (size_t)cap, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+        return n > 0 ? (int)n : -1;
+    }
+    ERR_clear_error();
+    int n = SSL_read(my.ssl, to, cap), why = n > 0 ? SSL_ERROR_NONE : SSL_get_error(my.ssl, n);
+    if (why == SSL_ERROR_WANT_WRITE) *wait = POLLOUT;
+    if (n > 0) return n;
+    return why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE ? 0 : -1;
+}
+
+int connection_read(const struct mg_connection *conn, char *to, int cap)
+{
+    const listener *l = mg_get_user_data(mg_get_context(conn));
+    int64_t end_us = clock_now_us() + SILENCE_US;
+    for (int n = 0;;) {
+        struct pollfd p = {.fd = connection_socket()};
+        int got = read_some(to + n, cap - n, &p.events);
+        if (got > 0) n += got;
+        if (n == cap || (n > 0 && got <= 0)) return n;
+        if (got < 0 || atomic_load(&l->closing)) return -1;
+        if (got > 0) continue;
+        if (clock_now_us() >= end_us) return 0;
+        (void)poll(&p, 1, STOP_LOOK_MS);
+    }
 }
 
 /* ------------------------------------------------------------------- handshake -- */

@@ -31,6 +31,15 @@ network_address connection_peer(void);
 /* Anything but PEER_ADMITTED: it is over a limit and gets one answer, which says so. */
 peer_verdict connection_verdict(void);
 
+/* Of a long body, past civetweb's buffer, which is empty: up to `cap` bytes as they come, more than
+ * one TLS record's where more are there.  How many; 0: none in time; -1: none will come. */
+int connection_read(const struct mg_connection *conn, char *to, int cap);
+
+/* TLS reads the socket by CONNECTION_AHEAD bytes instead of by record: while more than that is
+ * to come of the body.  What it has read so, only connection_read() finds. */
+enum { CONNECTION_AHEAD = 64 << 10 };
+void connection_ahead(bool on);
+
 /* When it is closed, first read for a moment what the client still sends. */
 void connection_linger(bool on);
 

@@ -26,6 +26,8 @@ enum {
     SMALL_BYTES = 6144,       /* an answer up to this needs no memory, an error never has more */
     MESSAGE_BYTES = 512,
     STARVED_RETRY_MS = 1000,
+    WIDE_BYTES = 256 << 10, /* of a piece of a long body */
+    WIDE_LEAST = 2 * WIDE_BYTES,
     AWAY_RETRY_MS = 2000, /* a disk, the fleet's database, another node's files */
 };
 
@@ -99,6 +101,35 @@ static int skip_framing(exchange *x, const char *bytes, int n, uint64_t max, boo
     return (int)used;
 }
 
+/* The rest of a long body comes in pieces that are worth a system call.  Its length is known, and
+ * civetweb's buffer is empty. */
+static void widen(exchange *x, uint64_t left)
+{
+    if (left < WIDE_LEAST || connection_socket() < 0) return;
+    x->wide = malloc(WIDE_BYTES);
+    x->ahead = x->wide != NULL;
+    if (x->ahead) connection_ahead(true);
+}
+
+static void narrow(exchange *x)
+{
+    if (x->ahead) connection_ahead(false);
+    x->ahead = false;
+    free(x->wide);
+    x->wide = NULL;
+}
+
+/* What TLS has read ahead is always of this body: the next request is not to be sought there. */
+static int wide_piece(exchange *x, uint64_t left, const char **piece)
+{
+    if (x->ahead && left < WIDE_BYTES + CONNECTION_AHEAD) {
+        connection_ahead(false);
+        x->ahead = false;
+    }
+    *piece = x->wide;
+    return connection_read(x->conn, x->wide, left < WIDE_BYTES ? (int)left : WIDE_BYTES);
+}
+
 /* The next bytes of the body: how many; 0: it is whole; below 0: none, for
  * which *rc has the reason. */
 static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **piece, err_code *rc,
@@ -106,7 +137,7 @@ static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **pi
 {
     uint64_t left = x->chunked_body ? 0 : (uint64_t)x->content_length - x->body_bytes;
     for (int framing = 0; x->chunked_body || left > 0;) {
-        int n = mg_fill(x->conn, piece);
+        int n = x->wide ? wide_piece(x, left, piece) : mg_fill(x->conn, piece);
         if (n <= 0) {
             bool late = n == 0 || clock_now_us() >= end_us;
             *rc = late ? err_set(e, ERR_TIMEOUT, "the body did not arrive in time")
@@ -123,9 +154,10 @@ static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **pi
         n -= framing;
         if ((uint64_t)n > left) n = (int)left;
         if (n == 0) continue; /* all was framing */
-        mg_take(x->conn, n);
+        if (!x->wide) mg_take(x->conn, n);
         if (x->chunked_body) chunks_took(&x->chunks, (size_t)n);
         x->body_bytes += (uint64_t)n;
+        if (!x->wide && !x->chunked_body) widen(x, left - (uint64_t)n);
         return n;
     }
     return 0;
@@ -159,6 +191,7 @@ err_code exchange_stream_body(exchange *x, uint64_t max,
         if (n <= 0) break;
         if (!fn(arg, piece, (size_t)n)) rc = err_set(e, ERR_CANCELLED, "the body was refused");
     }
+    narrow(x);
     connection_deadline(0, false);
     x->body_read = rc == ERR_NONE;
     return rc;

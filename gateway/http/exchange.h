@@ -68,6 +68,8 @@ typedef struct exchange {
     char ignored[512];
     chunks chunks;       /* of a chunked body */
     uint64_t body_bytes; /* that have been taken, without framing */
+    char *wide;          /* [WIDE_BYTES] of a long body's pieces; NULL: civetweb's buffer */
+    bool ahead;          /* connection_ahead() */
     bool chunked_body, body_read, answered, streaming;
     bool http10;  /* the client speaks HTTP/1.0 */
     bool watches; /* it only looks, again and again: its log line is for debugging */

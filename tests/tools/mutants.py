@@ -1186,6 +1186,12 @@ _rule("cpu.adapter-rest-turned", "engine/cpu/pack.c",
 _rule("pages.look-lands-nothing", "engine/sched/sched_pages.c",
       "if (!is_look(j)) sched_land(sc);", "sched_land(sc);",
       "engine.test_pages", "who only looks for pages waits for no step in flight")
+_rule("http.ahead-of-this-body", "gateway/http/exchange.c",
+      "if (x->ahead && left < WIDE_BYTES + CONNECTION_AHEAD) {", "if (x->ahead && left < 1) {",
+      "e2e.test_push", "what TLS reads ahead is of the body, never of the request behind it")
+_rule("http.pieces-one-behind-the-other", "gateway/http/connection.c",
+      "read_some(to + n, cap - n, &p.events)", "read_some(to, cap - n, &p.events)",
+      "e2e.test_push", "a long body's records lie one behind the other")
 _rule("cuda.part-norms", "engine/cuda/linear.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")

@@ -1,21 +1,28 @@
 """Adapters that change every minute: vLLM's calls for trainers, as TRL's clients make them, and what a trainer asks of answers."""
 import base64
 import concurrent.futures
+import http.client
 import json
 import math
 import pathlib
+import re
 import shutil
+import socket
+import ssl
 import tempfile
 import threading
+import time
 import uuid
 
-from harness import Server, events, run, until
+from harness import Server, events, free_port, run, until
 from tiny import FIXTURES, make_model
 
 ADAPTERS = FIXTURES / "models/adapters-a"
 tmp = pathlib.Path(tempfile.mkdtemp())
 roots = tmp / "runs"
-server = Server(model=make_model(tmp / "llama"), settings={"engine.max_seqs": 16, "adapters.roots": roots, "adapters.keep_versions": 2, "adapters.probe": "yes"})
+plain_port = free_port()
+server = Server(model=make_model(tmp / "llama"), settings={"engine.max_seqs": 16, "adapters.roots": roots, "adapters.keep_versions": 2, "adapters.probe": "yes",
+                          "server.plain_listen": f"127.0.0.1:{plain_port}"})
 PROMPT = list(range(20, 60))
 
 
@@ -135,6 +142,70 @@ def trls_generate_finds_what_it_reads():
     assert server.call("GET", "/v1/models", headers={"Authorization": f"Basic {basic}"}).status == 200
     for wrong in ("", "?", "YWJj", "Og=="):
         assert server.call("GET", "/v1/models", headers={"Authorization": f"Basic {wrong}"}).status == 401
+
+
+def answers_to(writes, cut, version):
+    """Of three requests one behind the other on one connection: (status, head, body) of each.  A write begins a TLS record;
+    what comes of them is sent in pieces of `cut` bytes, with pauses between some."""
+    tls = server.tls()
+    tls.minimum_version = tls.maximum_version = version
+    arrived, leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with socket.create_connection(("127.0.0.1", server.port), 60) as s:
+        o = tls.wrap_bio(arrived, leaves, server_hostname="localhost")
+
+        def until_done(what):
+            while True:
+                try:
+                    return what()
+                except ssl.SSLWantReadError:
+                    s.sendall(leaves.read())
+                    arrived.write(s.recv(1 << 16))
+
+        until_done(o.do_handshake)
+        got, out = b"", []
+        for data in writes:
+            while data:
+                data = data[o.write(data):]
+        sent = leaves.read()
+        for i in range(0, len(sent), cut):
+            s.sendall(sent[i:i + cut])
+            if i // cut % 7 == 0:
+                time.sleep(0.01)
+        while True:
+            head, end, rest = got.partition(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            if end and len(rest) >= int(length[1]):
+                out.append((int(got[9:12]), head.decode().lower(), rest[:int(length[1])]))
+                got = rest[int(length[1]):]
+                if len(out) == 3:
+                    return out
+                continue
+            got += until_done(lambda: o.read(1 << 16))
+
+
+def a_long_body_is_read_in_any_pieces():
+    """Past the listener's buffer, by more than a TLS record at once; what stands behind it is the next request."""
+    key = f"Authorization: Bearer {server.tenant_key}\r\nHost: localhost\r\n"
+    digest = push("wide", ADAPTERS / "r16").headers["x-adapter-digest"]
+    ask = f"GET /v1/models HTTP/1.1\r\n{key}\r\n".encode()
+    for n, (pad, cut, version) in enumerate([(700_001, 5000, ssl.TLSVersion.TLSv1_3), (1_300_000, 40_001, ssl.TLSVersion.TLSv1_2),
+                                             (1_048_576, 1 << 20, ssl.TLSVersion.TLSv1_3), (5_000_003, 300_007, ssl.TLSVersion.TLSv1_3)]):
+        form_, head = form([("lora_name", "wide"), ("load_inplace", "true"), ("files", b"x" * pad, "notes.md"),
+                            *files_of(ADAPTERS / "r16"), ("files", b"\r\n--" * (pad // 9), "more.md")])
+        load_ = f"POST /v1/load_lora_adapter HTTP/1.1\r\n{key}Content-Type: {head['Content-Type']}\r\nContent-Length: {len(form_)}\r\n\r\n".encode()
+        first, second, third = answers_to([load_ + form_ + ask + ask] if n == 0 else [load_ + form_, ask, ask], cut, version)
+        assert first[0] == 200 and f"x-adapter-digest: {digest}" in first[1], (n, first)
+        assert second[0] == third[0] == 200 and json.loads(third[2])["object"] == "list", (n, second, third)
+    plain = http.client.HTTPConnection("127.0.0.1", plain_port, timeout=60)
+    plain.request("POST", "/v1/load_lora_adapter", form_, {"Authorization": f"Bearer {server.tenant_key}", **head})
+    with plain.getresponse() as r:
+        assert r.status == 200 and r.headers["x-adapter-digest"] == digest, r.read()
+    plain.close()
+    for size in (800_000, 3_000_000):  # a client that goes away in the middle leaves the server as it was
+        s = server.raw()
+        s.sendall(load_ + form_[:size])
+        s.close()
+    assert push("wide", ADAPTERS / "r16").headers["x-adapter-digest"] == digest
 
 
 def log_probabilities_are_of_what_was_asked_for():
@@ -292,6 +363,7 @@ try:
         (roots / "acme").mkdir()
         server.tenant_key = server.tenant("acme")
         run([policies_come_and_go_as_trl_has_it, trls_generate_finds_what_it_reads, log_probabilities_are_of_what_was_asked_for,
-             versions_follow_each_other_by_name, what_a_version_changes_is_measured, no_answer_is_of_another_version_under_load, what_cannot_be_is_refused_by_name])
+             a_long_body_is_read_in_any_pieces, versions_follow_each_other_by_name, what_a_version_changes_is_measured,
+             no_answer_is_of_another_version_under_load, what_cannot_be_is_refused_by_name])
 finally:
     shutil.rmtree(tmp)
