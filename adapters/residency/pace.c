@@ -29,6 +29,7 @@ void pace_step(pace *p, double step_us, double slack_us)
     lock_take(&p->mu);
     bool waited = p->bounded;
     p->bounded = isfinite(slack_us);
+    p->step_us = step_us;
     if (p->bounded) {
         double us = fmax(fmax(step_us, 1) * LEAST_OF_STEP, slack_us * p->share / 100);
         p->budget = us * p->rate;
@@ -71,6 +72,19 @@ void pace_take(pace *p, uint64_t bytes, bool hint)
             in_time = cond_wait_until(&p->step, &p->mu, end_us);
         may = !in_time || try_locked(p, bytes, hint);
     }
+    lock_release(&p->mu);
+}
+
+void pace_turn_wait(pace *p, pace_turn *t, int64_t busy_us)
+{
+    lock_take(&p->mu);
+    double had = t->step == p->n_steps ? (double)(busy_us - t->busy_us) : 0;
+    bool in_time = true, over = p->bounded && had * 100 >= p->step_us * PACE_TURN;
+    int64_t end_us = clock_now_us() + (int64_t)fmin(2 * p->step_us, (double)p->patience_us);
+    p->n_waits += over;
+    while (over && in_time && p->bounded && p->n_steps == t->step)
+        in_time = cond_wait_until(&p->step, &p->mu, end_us);
+    if (t->step != p->n_steps || !in_time) *t = (pace_turn){p->n_steps, busy_us};
     lock_release(&p->mu);
 }
 

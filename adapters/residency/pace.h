@@ -20,7 +20,7 @@
 
 #include "engine/base/lock.h"
 
-enum { PACE_PATIENCE_US = 200000 };
+enum { PACE_PATIENCE_US = 200000, PACE_TURN = 60 };
 
 typedef struct pace {
     lock mu;
@@ -30,8 +30,14 @@ typedef struct pace {
     bool bounded;
     double rate;               /* bytes per microsecond, smoothed */
     double budget, left;       /* bytes: of this step, of it not yet taken; negative: a debt */
-    uint64_t n_steps, n_waits; /* steps with a bound; pieces that had to wait */
+    double step_us;            /* that this step is to take */
+    uint64_t n_steps, n_waits; /* steps with a bound; who had to wait */
 } pace;
+
+typedef struct pace_turn { /* of a thread that goes before those that compute */
+    uint64_t step;
+    int64_t busy_us; /* its processor time when that began, or it itself within the step */
+} pace_turn;
 
 typedef struct pace_counts {
     double rate;     /* bytes per second */
@@ -58,6 +64,10 @@ void pace_moved(pace *p, uint64_t bytes, int64_t took_us);
  * has begun; tells what it took. */
 int64_t pace_begin(pace *p, uint64_t bytes, bool hint);
 void pace_end(pace *p, uint64_t bytes, int64_t begun_us);
+
+/* For other work than copies, at any point of it, with the thread's processor time: who has had
+ * PACE_TURN percent of this step waits for the next, and no longer than for two. */
+void pace_turn_wait(pace *p, pace_turn *t, int64_t busy_us);
 
 void pace_get(pace *p, pace_counts *out);
 

@@ -668,6 +668,11 @@ void residency_fill(void *self, uint64_t version_id, int fd, uint64_t bytes)
     lock_release(&rs->mu);
 }
 
+void residency_turn(residency *rs, pace_turn *t, int64_t busy_us)
+{
+    if (!be_can_sample(rs->env.be)) pace_turn_wait(&rs->pace, t, busy_us);
+}
+
 err_code residency_pin(residency *rs, uint64_t version_id, err *e)
 {
     const adapter_version *v;

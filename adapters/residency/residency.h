@@ -89,6 +89,9 @@ void residency_warm(residency *rs, uint64_t version_id);
  * the system's memory.  Loads it on the caller's thread, at the caller's priority, into what room
  * is idle; where another is filled, or the device is away, as residency_warm(). */
 void residency_fill(void *residency_, uint64_t version_id, int fd, uint64_t bytes);
+/* A thread that goes before the steps leaves them their part of the processor (pace.h), where it is
+ * the processor that they run on. */
+void residency_turn(residency *rs, pace_turn *t, int64_t busy_us);
 /* Keeps a version resident (loads it when it is not).  ERR_LIMIT when the pinned ones would take
  * more than half of the budget; ERR_NOT_FOUND. */
 err_code residency_pin(residency *rs, uint64_t version_id, err *e);

@@ -44,7 +44,8 @@ typedef struct lora_load {
     bool bad_begin; /* `why` is of the name, the limits or the form, not of what a file holds */
     bool refused;   /* by what is sent, not by the connection */
     err why;
-    hurry hurry; /* a trainer waits for the answer */
+    hurry hurry;    /* a trainer waits for the answer */
+    pace_turn turn; /* and streams wait for their steps */
 } lora_load;
 
 /* ------------------------------------------------------------------------- a load -- */
@@ -220,7 +221,9 @@ static err_code end_part(void *arg, err *e)
 static bool take_body(void *arg, const void *data, size_t len)
 {
     lora_load *l = arg;
-    (void)hurry_look(&l->hurry, clock_now_us(), clock_thread_us());
+    int64_t busy_us = clock_thread_us();
+    if (hurry_look(&l->hurry, clock_now_us(), busy_us))
+        residency_turn(l->x->server->residency, &l->turn, busy_us);
     err_code rc = auth_still(l->x, false, &l->why);
     if (!rc) rc = multipart_feed(&l->form, data, len, &l->why);
     l->refused = rc != ERR_NONE;

@@ -1192,6 +1192,9 @@ _rule("http.ahead-of-this-body", "gateway/http/exchange.c",
 _rule("http.pieces-one-behind-the-other", "gateway/http/connection.c",
       "read_some(to + n, cap - n, &p.events)", "read_some(to, cap - n, &p.events)",
       "e2e.test_push", "a long body's records lie one behind the other")
+_rule("pace.turn-of-this-step", "adapters/residency/pace.c",
+      "double had = t->step == p->n_steps ? (double)(busy_us - t->busy_us) : 0;", "double had = (double)(busy_us - t->busy_us);",
+      "adapters.test_pace", "a thread that goes before the steps has its part of each anew")
 _rule("cuda.part-norms", "engine/cuda/linear.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")

@@ -149,6 +149,73 @@ START_TEST(test_patience_ends)
 }
 END_TEST
 
+enum { STEP_US = 1800 * 1000000, PART_US = STEP_US / 100 * PACE_TURN };
+
+static void *look_three_times(void *arg)
+{
+    pace_turn t = {0};
+    int64_t busy_us = 2LL * PART_US; /* of before the step */
+    pace_turn_wait(&p, &t, busy_us);
+    pace_turn_wait(&p, &t, busy_us + *(int64_t *)arg);
+    pace_turn_wait(&p, &t, busy_us + *(int64_t *)arg);
+    return arg;
+}
+
+static pthread_t begin_turn(int64_t *had_us)
+{
+    pthread_t t;
+    open_pace(50);
+    p.patience_us = 3600LL * 1000000;
+    pace_step(&p, STEP_US, 20000);
+    ck_assert_int_eq(pthread_create(&t, NULL, look_three_times, had_us), 0);
+    return t;
+}
+
+/* Who has had less than its part of the step does not wait; nothing else would wake it here. */
+START_TEST(test_a_turn_is_a_part_of_the_step)
+{
+    int64_t had_us = PART_US - 1;
+    pace_counts c;
+    ck_assert_int_eq(pthread_join(begin_turn(&had_us), NULL), 0);
+    pace_get(&p, &c);
+    ck_assert_uint_eq(c.n_waits, 0);
+    pace_clear(&p);
+}
+END_TEST
+
+/* Who has had it waits, once: the next step has a part of its own. */
+START_TEST(test_a_turn_waits_for_the_next_step)
+{
+    int64_t had_us = PART_US;
+    pace_counts c = {0};
+    pthread_t t = begin_turn(&had_us);
+    while (c.n_waits == 0) pace_get(&p, &c);
+    pace_step(&p, STEP_US, 20000);
+    ck_assert_int_eq(pthread_join(t, NULL), 0);
+    pace_get(&p, &c);
+    ck_assert_uint_eq(c.n_waits, 1);
+    pace_clear(&p);
+}
+END_TEST
+
+/* An engine that says nothing holds nobody up for longer than two steps, and one that has no
+ * bound holds up nobody. */
+START_TEST(test_a_turn_ends)
+{
+    int64_t had_us = PART_US;
+    pace_counts c = {0};
+    pthread_t t = begin_turn(&had_us);
+    while (c.n_waits == 0) pace_get(&p, &c);
+    pace_step(&p, 0, INFINITY);
+    ck_assert_int_eq(pthread_join(t, NULL), 0);
+    pace_turn own = {0};
+    pace_step(&p, 1000, 20000);
+    pace_turn_wait(&p, &own, 5);
+    pace_turn_wait(&p, &own, 5 + 1000); /* no step comes */
+    pace_clear(&p);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pace");
@@ -161,6 +228,9 @@ int main(void)
     tcase_add_test(tc, test_no_bound);
     tcase_add_test(tc, test_steps_wake);
     tcase_add_test(tc, test_patience_ends);
+    tcase_add_test(tc, test_a_turn_is_a_part_of_the_step);
+    tcase_add_test(tc, test_a_turn_waits_for_the_next_step);
+    tcase_add_test(tc, test_a_turn_ends);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
