@@ -3,15 +3,17 @@
 MODEL has adapters r000 and r001 of about 10 MB.  In each turn 64 streams run on the base, first alone, then beside
 pushes by /v1/load_lora_adapter with the files in the body, or the other way round.  A push is a version that the
 server has never seen; its first token is asked for over a second connection as soon as the answer is there.  The trainer
-stands for a machine of its own: meanwhile it goes before server and streams, where the system grants that.  Last come
-UPDATES versions of two small contents in turns, each asked for at once by four clients that know what each says.
+stands for a machine of its own: meanwhile it goes before server and streams, where the system grants that.  How much of
+their delay is its own shows a third way: a thread that takes as much processor time as often, and pushes nothing.  Last
+come UPDATES versions of two small contents in turns, each asked for at once by four clients that know what each says.
 
 One line of JSON: medians of the milliseconds to the answer and from there to the first token, the most of both; the
-server's processor time for one push (all its threads but those that compute); p99 between the streams' tokens, beside
-over alone; wrong answers; how much memory grew over the last three quarters of the updates.
+server's processor time for one push (all its threads but those that compute), the trainer's; p99 between the streams'
+tokens, beside over alone, and beside the trainer's processor time over alone; wrong answers; how much memory grew over the last three quarters of the updates.
 """
 import concurrent.futures
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -122,16 +124,25 @@ def push_once(a, b, form, end, draw):
         line.c.close()
         line.c.connect()
     with first():
-        began = time.monotonic()
+        began, own = time.monotonic(), time.thread_time()
         version = a.push("policy", body)
-        answered = time.monotonic()
+        answered, own = time.monotonic(), time.thread_time() - own
         headers, _ = b.ask(model="policy")
         over = time.monotonic()
     assert headers["x-adapter-version"] == version, headers
-    return (answered - began) * 1000, (over - answered) * 1000
+    return (answered - began) * 1000, (over - answered) * 1000, own * 1000
 
 
-def beside(server, key, tmp, turn, draw, form, end, seen):
+def take_time(ms):
+    """A trainer's processor time without a push."""
+    with first():
+        end = time.thread_time() + ms / 1000
+        while time.thread_time() < end:
+            hashlib.sha256(bytes(1 << 16))
+
+
+def beside(server, key, tmp, turn, draw, form, end, seen, own_ms=None):
+    """own_ms: no pushes, but so much of the trainer's time for each."""
     a, b = Line(server, key), Line(server, key)
     b.ask(model="base")
     streams = Streams(server, key, tmp, turn)
@@ -139,7 +150,10 @@ def beside(server, key, tmp, turn, draw, form, end, seen):
     before = spent(server)
     n = 0
     while n < PUSHES and streams.p.poll() is None:
-        seen.append(push_once(a, b, form, end, draw))
+        if own_ms is None:
+            seen.append(push_once(a, b, form, end, draw))
+        else:
+            take_time(own_ms)
         n += 1
         time.sleep(0.3)
     idle = spent(server) - before
@@ -186,7 +200,7 @@ def main():
     model, turns = pathlib.Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
     n_updates = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     small = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else model
-    draw, seen, ratios, cpu, quiet = random.Random(20), [], [], [], []
+    draw, seen, ratios, owns, cpu, quiet = random.Random(20), [], [], [], [], []
     out = {"load": round(os.getloadavg()[0], 1)}
     settings = {"engine.max_seqs": STREAMS + 8, "server.max_connections_per_ip": 200, "adapters.keep_versions": 2, "log.level": "warn",
                 "class.interactive.tpot": "1s"}  # a machine that others load gives nobody a seat else
@@ -200,23 +214,26 @@ def main():
         quiet = [push_once(line, line, form, end, draw) for _ in range(PUSHES)]
         for i in range(turns):
             p99 = {}
-            for way in ("alone", "beside") if i % 2 else ("beside", "alone"):
+            for way in ("alone", "beside", "trainer") if i % 2 else ("beside", "trainer", "alone"):
                 if way == "alone":
                     p99[way] = Streams(server, key, tmp, 100 + i).p99()
+                elif way == "trainer":
+                    p99[way], _ = beside(server, key, tmp, 200 + i, draw, form, end, seen, statistics.median(own for *_, own in seen))
                 else:
                     p99[way], each = beside(server, key, tmp, i, draw, form, end, seen)
                     cpu.append(each)
             ratios.append(p99["beside"] / p99["alone"])
+            owns.append(p99["trainer"] / p99["alone"])
             print(f"turn {i}: {p99}", file=sys.stderr)
         if n_updates:
             out |= updates(server, key, small, n_updates)
     for name, list_of in (("quiet", quiet), ("beside", seen)):
         if list_of:
-            sums = [a + b for a, b in list_of]
-            out[name] = {"answer_ms": round(statistics.median(a for a, _ in list_of), 1), "token_ms": round(statistics.median(b for _, b in list_of), 1),
-                         "ms": round(statistics.median(sums), 1), "most_ms": round(max(sums), 1)}
+            sums = [a + b for a, b, _ in list_of]
+            answer, token, own = (round(statistics.median(each), 1) for each in zip(*list_of, strict=True))
+            out[name] = {"answer_ms": answer, "token_ms": token, "trainer_cpu_ms": own, "ms": round(statistics.median(sums), 1), "most_ms": round(max(sums), 1)}
     if ratios:
-        out |= {"p99": round(statistics.median(ratios), 3), "cpu_ms": round(statistics.median(cpu) * 1000, 1)}
+        out |= {"p99": round(statistics.median(ratios), 3), "p99_trainer": round(statistics.median(owns), 3), "cpu_ms": round(statistics.median(cpu) * 1000, 1)}
     print(json.dumps(out))
 
 
