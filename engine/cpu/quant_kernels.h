@@ -485,10 +485,10 @@ static inline __attribute__((always_inline)) void quant_head(float *scale, float
 
 /* Nested: those of group number `group` of a run whose own are `outer`. */
 static inline __attribute__((always_inline)) void
-quant_nested(float *scale, float *off, const quant_form *f, const char *head, int group,
+quant_nested(float *scale, float *off, const quant_form *f, const char *parts, int group,
              const float *outer, const float *outer_min)
 {
-    const char *parts = head + f->parts_at + (size_t)group * PANEL;
+    parts += (size_t)group * PANEL;
     quant_parts(scale, outer, parts);
     if (f->has_min) quant_parts(off, outer_min, parts + f->min_parts);
 }
@@ -519,7 +519,8 @@ static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, i
             quant_head(nested ? s->outer : s->scale[i], nested ? s->outer_min : s->off[i], f,
                        s->head);
         if (s->in_group == 0 && nested)
-            quant_nested(s->scale[i], s->off[i], f, s->head, s->group, s->outer, s->outer_min);
+            quant_nested(s->scale[i], s->off[i], f, s->head + f->parts_at, s->group, s->outer,
+                         s->outer_min);
         if (s->in_group > 0 && last != i) {
             memcpy(s->scale[i], s->scale[last], sizeof(s->scale[i]));
             memcpy(s->off[i], s->off[last], sizeof(s->off[i]));
@@ -712,7 +713,8 @@ static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const qu
 
 #    ifdef __AVX512VNNI__
 enum { QUANT_WIDE_OFF = 0 };
-#        define QUANT_UNROLL _Pragma("GCC unroll 8")
+/* A Zen 4's prefetchers go by the places of loads in the program, and follow few better than many. */
+#        define QUANT_UNROLL _Pragma("GCC unroll 2")
 #    else
 enum { QUANT_WIDE_OFF = 128 };
 /* Unrolled, codes of several quads come first, and there is no register left for them. */
@@ -888,15 +890,19 @@ static inline __attribute__((always_inline)) void quant_few(float *out, const qu
 
 #ifdef __AVX2__
 
-/* How many bytes before their use one row's lines are fetched.  A Zen 3, which keeps up with its
- * memory, wants them far ahead.  A Zen 4 whatever set it takes reads a fifth to two fifths less
- * then than where it is asked for those that are next: its own prefetchers follow these. */
-static inline size_t quant_ahead(void)
+enum { QUANT_PARTS = 2 * 16 * PANEL, QUANT_UNASKED = -1 }; /* bytes, at most; of quant_ahead() */
+
+/* How many bytes before their use one row asks for its lines.  A Zen 3, which keeps up with its
+ * memory, wants them far ahead.  A Zen 4 reads more where it is not asked: its own prefetchers
+ * follow one ascending stream, whatever set it takes.  Several planes of a block are no such. */
+static inline int quant_ahead(const int bits)
 {
 #    ifdef __AVX512VNNI__
-    return 0;
+    (void)bits;
+    return QUANT_UNASKED;
 #    else
-    return __builtin_cpu_supports("avx512f") ? 0 : 2048;
+    if (!__builtin_cpu_supports("avx512f")) return 2048;
+    return bits == 8 || bits == 4 ? QUANT_UNASKED : 0;
 #    endif
 }
 
@@ -917,25 +923,29 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
     enum { LANES = PANEL / QUANT_COLS };
     const int quads = block / QUANT_QUAD, code_bits = mapped ? 8 : bits;
     const bool nested = form == SCALES_NESTED;
-    const size_t ahead = quant_ahead();
+    const int ahead = quant_ahead(bits);
     quant_form f = w->quant;
     f.form = form;
     f.has_min = has_min;
     const int least = f.least + (code_bits == 8 ? QUANT_WIDE_OFF : 0);
     const qv table = quant_table(f.table);
+    alignas(64) char parts[QUANT_PARTS];
     alignas(64) float outer[PANEL], outer_min[PANEL], scale[PANEL], off[PANEL];
     qf v[LANES];
 #    pragma GCC unroll 4
     for (int l = 0; l < LANES; l++) v[l] = (qf){0};
     for (int left = w->head.cols; left > 0; left -= f.span, run += f.run_bytes) {
         const uint8_t *at = (const uint8_t *)run + f.codes_at;
-        quant_fetch(run + ahead, f.codes_at);
+        if (ahead != QUANT_UNASKED) quant_fetch(run + ahead, f.codes_at);
         quant_head(nested ? outer : scale, nested ? outer_min : off, &f, run);
+        /* Read here, not beside the codes: two streams would be read at half the speed. */
+        for (size_t i = f.parts_at; nested && i < f.codes_at; i += 64)
+            memcpy(parts + i - f.parts_at, run + i, 64);
         for (int k = 0, in = 0, group = 0; k < f.span; k += block, at += f.block_bytes) {
             qv dot[LANES], two[LANES];
             const int32_t sum = x.sums[0] + (block == QUANT_K ? x.sums[1] : 0);
-            quant_fetch((const char *)at + ahead, f.block_bytes);
-            if (nested && in == 0) quant_nested(scale, off, &f, run, group++, outer, outer_min);
+            if (ahead != QUANT_UNASKED) quant_fetch((const char *)at + ahead, f.block_bytes);
+            if (nested && in == 0) quant_nested(scale, off, &f, parts, group++, outer, outer_min);
             if ((in += block) == f.group) in = 0;
 #    pragma GCC unroll 4
             for (int l = 0; l < LANES; l++) {
@@ -964,6 +974,7 @@ static bool quant_alone(float *out, const cpu_weight *w, int panel, const quant_
     const quant_single x = {q->code + side.code, q->scale + side.scale, q->sums + side.sums};
     const char *run = (const char *)w->data + (size_t)panel * w->panel_bytes;
     if (side.some > 1 || f->span % QUANT_K) return false;
+    if (f->form == SCALES_NESTED && f->codes_at - f->parts_at > QUANT_PARTS) return false;
 #    define KEY(bits, mapped, block, form, min) \
         ((bits) | (mapped) << 4 | (block) << 5 | (int)(form) << 11 | (min) << 13)
 #    define ONE(bits, mapped, block, form, min)                    \
