@@ -25,10 +25,11 @@ enum {
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
     QUANT_STRETCH = 8, /* blocks */
 };
+/* Rows that are taken together; their sums, of 16 or 8 columns each; whether lines are asked for. */
 #ifdef __AVX512VNNI__
-enum { QUANT_ROWS = 8 };
+enum { QUANT_ROWS = 8, QUANT_SUMS = 16, QUANT_ASKS = false };
 #else
-enum { QUANT_ROWS = 4 };
+enum { QUANT_ROWS = 4, QUANT_SUMS = 4, QUANT_ASKS = true };
 #endif
 
 /* -------------------------------------------------------- codes that stand for floats -- */
@@ -505,14 +506,15 @@ static inline __attribute__((always_inline)) void quant_begin(quant_stretch *s, 
 static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, int n)
 {
     const quant_form *f = s->form;
+    const bool asks = QUANT_ASKS || (f->bits != 8 && f->bits != 4);
     int last = s->n - 1;
     s->n = n;
     for (int i = 0; i < n; last = i++) {
         if (s->in == 0) {
             s->next = s->head + f->codes_at;
-            quant_fetch(s->head, f->codes_at);
+            if (asks) quant_fetch(s->head, f->codes_at);
         }
-        quant_fetch(s->next, f->block_bytes);
+        if (asks) quant_fetch(s->next, f->block_bytes);
         s->at[i] = (const uint8_t *)s->next;
         bool nested = f->form == SCALES_NESTED;
         if (s->in == 0)
@@ -773,7 +775,7 @@ quant_quad(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, qv ta
         const int at = q * QUANT_QUAD_BYTES + (c + l * QUANT_COLS) * QUANT_QUAD;
         qv w = quant_codes(codes, at, quads * QUANT_QUAD_BYTES, stored);
         if (mapped) w = QV(shuffle_epi8)(table, w);
-        quant_dots(dot + l, two + l, w, x, rows, bits);
+        quant_dots(dot + l * rows, two + l * rows, w, x, rows, bits);
     }
 }
 
@@ -814,39 +816,38 @@ quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int 
     }
 }
 
-/* Rows times a stretch. */
-static inline __attribute__((always_inline)) void quant_few(float *out, const quant_stretch *s,
-                                                            const quant_terms *t, const int quads,
-                                                            const int rows, const int stored,
-                                                            const bool mapped, const int bits)
+/* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and the
+ * lines in ascending order. */
+static inline __attribute__((always_inline)) void
+quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
+          const int lanes, const int stored, const bool mapped, const int bits)
 {
     const int some = t->some * QUANT_QUAD;
-    const int lanes = rows == 1 ? PANEL / QUANT_COLS : 1; /* vectors of columns at once */
     const qv table = quant_table(s->form->table);
 #    pragma GCC unroll 4
     for (int c = 0; c < PANEL; c += lanes * QUANT_COLS) {
         const int8_t *x = t->code;
-        qf v[QUANT_ROWS];
-#    pragma GCC unroll 8
+        qf v[QUANT_SUMS];
+#    pragma GCC unroll 16
         for (int r = 0; r < lanes * rows; r++)
             v[r] = quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
 #    pragma GCC unroll 1
         for (int i = 0; i < s->n; i++, x += quads * some) {
-            qv dot[QUANT_ROWS], two[QUANT_ROWS];
-#    pragma GCC unroll 8
+            qv dot[QUANT_SUMS], two[QUANT_SUMS];
+#    pragma GCC unroll 16
             for (int r = 0; r < lanes * rows; r++) {
                 dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
                 two[r] = (qv){0};
             }
             quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped,
                         bits);
-#    pragma GCC unroll 8
+#    pragma GCC unroll 16
             for (int r = 0; r < lanes * rows; r++)
                 v[r] = quant_add(v[r], (qi)dot[r], s->form, s->scale[i] + c + r / rows * QUANT_COLS,
                                  s->off[i] + c + r / rows * QUANT_COLS, t->scale[i][r % rows],
                                  t->lean[i][r % rows]);
         }
-#    pragma GCC unroll 8
+#    pragma GCC unroll 16
         for (int r = 0; r < lanes * rows; r++)
             memcpy(out + r % rows * PANEL + c + r / rows * QUANT_COLS, &v[r], sizeof(v[r]));
     }
@@ -856,12 +857,11 @@ static inline __attribute__((always_inline)) void quant_few(float *out, const qu
 
 enum { QUANT_WIDE_OFF = 0 };
 
-static inline __attribute__((always_inline)) void quant_few(float *out, const quant_stretch *s,
-                                                            const quant_terms *t, const int quads,
-                                                            const int rows, const int stored,
-                                                            const bool mapped, const int bits)
+static inline __attribute__((always_inline)) void
+quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
+          const int lanes, const int stored, const bool mapped, const int bits)
 {
-    (void)stored, (void)mapped, (void)bits; /* codes are in bytes */
+    (void)lanes, (void)stored, (void)mapped, (void)bits; /* codes are in bytes */
     for (int r = 0; r < rows; r++, out += PANEL) {
         const int8_t *x = t->code + r * QUANT_QUAD;
         for (int i = 0; i < s->n; i++) {
@@ -897,13 +897,9 @@ enum { QUANT_PARTS = 2 * 16 * PANEL, QUANT_UNASKED = -1 }; /* bytes, at most; of
  * follow one ascending stream, whatever set it takes.  Several planes of a block are no such. */
 static inline int quant_ahead(const int bits)
 {
-#    ifdef __AVX512VNNI__
-    (void)bits;
-    return QUANT_UNASKED;
-#    else
+    if (!QUANT_ASKS) return QUANT_UNASKED;
     if (!__builtin_cpu_supports("avx512f")) return 2048;
     return bits == 8 || bits == 4 ? QUANT_UNASKED : 0;
-#    endif
 }
 
 /* One row of x, and where it stands. */
@@ -1058,22 +1054,23 @@ static void quant_to_bytes(uint8_t *codes, const uint8_t *at, const quant_form *
 /* Rows from `row` on times a stretch that begins at column k0.  `planes`: so its codes lie. */
 static inline __attribute__((always_inline)) void quant_product(float *out, const quant_stretch *s,
                                                                 const quant_rows *x, int row,
-                                                                int k0, const int rows, bool planes)
+                                                                int k0, const int rows,
+                                                                const int lanes, bool planes)
 {
     const quant_form *f = s->form;
     const bool wide = f->bits == 8 || f->mapped;
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
     if (planes && f->mapped) {
-        quant_few(out, s, &t, 8, rows, 4, true, 8);
+        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8);
     } else if (planes) {
-        quant_few(out, s, &t, 8, rows, 4, false, 4);
+        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4);
     } else if (f->k == QUANT_K) {
-#define BYTES(bits) quant_few(out, s, &t, 8, rows, 8, false, bits)
+#define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits)
         QUANT_BY_SIZE(f, BYTES)
 #undef BYTES
     } else {
-#define BYTES(bits) quant_few(out, s, &t, 4, rows, 8, false, bits)
+#define BYTES(bits) quant_few(out, s, &t, 4, rows, lanes, 8, false, bits)
         QUANT_BY_SIZE(f, BYTES)
 #undef BYTES
     }
@@ -1083,17 +1080,26 @@ static inline __attribute__((always_inline)) void quant_product(float *out, cons
 static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
                        int n, bool planes)
 {
-    switch (n) {
-    case 1: quant_product(out, s, x, row, k0, 1, planes); break;
-    case 2: quant_product(out, s, x, row, k0, 2, planes); break;
-    case 3: quant_product(out, s, x, row, k0, 3, planes); break;
 #ifdef __AVX512VNNI__
-    case 4: quant_product(out, s, x, row, k0, 4, planes); break;
-    case 5: quant_product(out, s, x, row, k0, 5, planes); break;
-    case 6: quant_product(out, s, x, row, k0, 6, planes); break;
-    case 7: quant_product(out, s, x, row, k0, 7, planes); break;
+    enum { LANES = PANEL / QUANT_COLS };
+#else
+    enum { LANES = 1 };
 #endif
-    default: quant_product(out, s, x, row, k0, QUANT_ROWS, planes); break;
+    switch (n) {
+    case 1: quant_product(out, s, x, row, k0, 1, PANEL / QUANT_COLS, planes); break;
+    case 2: quant_product(out, s, x, row, k0, 2, LANES, planes); break;
+    case 3: quant_product(out, s, x, row, k0, 3, LANES, planes); break;
+#ifdef __AVX512VNNI__
+    case 4: quant_product(out, s, x, row, k0, 4, LANES, planes); break;
+    case 5: quant_product(out, s, x, row, k0, 5, LANES, planes); break;
+    case 6: quant_product(out, s, x, row, k0, 6, LANES, planes); break;
+    case 7: quant_product(out, s, x, row, k0, 7, LANES, planes); break;
+#endif
+    default:
+        if (planes)
+            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, true);
+        else
+            quant_product(out, s, x, row, k0, QUANT_ROWS, 1, false);
     }
 }
 
