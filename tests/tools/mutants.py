@@ -135,6 +135,13 @@ _rule("quant.zero", "engine/cpu/quant_kernels.h",
 _rule("quant.nested-min", "engine/cpu/quant_kernels.h",
       "quant_parts(off, outer_min, parts + f->min_parts);", "quant_parts(off, outer_min, parts);",
       "cpu.test_kernels", "nested mins have parts of their own")
+_rule("quant.parts-ahead", "engine/cpu/quant_kernels.h",
+      "memcpy(parts + i - f.parts_at, run + i, 64);", "memcpy(parts + i - f.parts_at, run + f.parts_at, 64);",
+      "cpu.test_kernels", "of nested parts that are read ahead each keeps its place")
+_rule("quant.columns-at-once", "engine/cpu/quant_kernels.h",
+      "quant_dots(dot + l * rows, two + l * rows, w, x, rows, bits);",
+      "quant_dots(dot + l, two + l, w, x, rows, bits);",
+      "cpu.test_kernels", "rows that take all columns at once have sums of their own (where VPDPBUSD runs)")
 _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
