@@ -376,6 +376,13 @@ size_t be_kv_page_bytes(const backend *be, const attn_shape *shape)
     return be->ops->kv_page_bytes(be, shape);
 }
 
+size_t be_kv_saved_bytes(const backend *be, const attn_shape *shape)
+{
+    check_shape(be, shape);
+    return be->ops->kv_saved_bytes ? be->ops->kv_saved_bytes(be, shape)
+                                   : be->ops->kv_page_bytes(be, shape);
+}
+
 err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e)
 {
     check_shape(be, shape);

@@ -53,7 +53,8 @@ typedef struct weight_source weight_source; /* engine/weight_source.h */
 typedef struct backend_config {
     int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
     const char *isa; /* CPU: "auto", "amx", "avx512bf16", "avx512", "avx2", "portable" */
-    int device;      /* CUDA: ordinal */
+    int device;      /* CUDA: ordinal; of several (backend_cuda_tp) the first */
+    int n_device;    /* CUDA: that share the model, one behind another; 0: 1 */
     double fraction; /* CUDA: of the device's memory, for everything; 0: 0.9 */
     /* CUDA: the largest step; 0: 512 rows, 64 sequences, 8192 positions each */
     int max_rows, max_seqs, max_context;
@@ -69,9 +70,10 @@ typedef struct weight_rules {
 } weight_rules;
 
 typedef struct backend_caps {
-    const char *name;  /* "cpu", "cuda" */
+    const char *name;  /* "cpu", "cuda", "cuda-tp" */
     char detail[96];   /* "amx-bf16, 2 threads" */
     int page_tokens;   /* positions in one KV page; fixed per backend */
+    int n_device;      /* that share a model: a matrix takes 1/n on each; 0: 1 */
     int lora_cols;     /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
     unsigned kv_types; /* that attention takes: bit 1 << dtype */
     bool f16_kv;       /* F16 models keep keys and values in F16 where nothing else is asked */
@@ -203,7 +205,7 @@ typedef struct expert_set {
 typedef struct backend_ops backend_ops; /* engine/backend_ops.h, for implementers */
 extern const backend_ops backend_cpu;
 #ifdef LORAD_CUDA
-extern const backend_ops backend_cuda;
+extern const backend_ops backend_cuda, backend_cuda_tp; /* tp: over several devices */
 #endif
 
 /* Bytes of a device's memory, before it is opened; 0: it cannot be, or nobody counts. */
@@ -351,14 +353,16 @@ err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const
 
 /* ---- KV pages ----------------------------------------------------------------- */
 
+/* A page on the device (of several: on each), and as be_kv_save() writes it. */
 size_t be_kv_page_bytes(const backend *be, const attn_shape *shape);
+size_t be_kv_saved_bytes(const backend *be, const attn_shape *shape);
 err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
 /* Pages in memory that the caller keeps (be_map()): page i lies at mem + i * stride, and stride is
  * at least be_kv_page_bytes(), a multiple of 64. */
 err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                       size_t stride, err *e);
 void be_kv_destroy(backend *be, kv_pool *kv);
-/* Copies one page of all layers to host memory of be_kv_page_bytes() and back, bit for bit,
+/* Copies one page of all layers to host memory of be_kv_saved_bytes() and back, bit for bit,
  * after all that was enqueued before.  Done, and `host` the caller's again, after
  * be_kv_copied(): one wait for many pages. */
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);

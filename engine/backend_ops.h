@@ -77,6 +77,7 @@ struct backend_ops {
                           const float *magnitude, float *gain, err *e);
 
     size_t (*kv_page_bytes)(const backend *be, const attn_shape *shape);
+    size_t (*kv_saved_bytes)(const backend *be, const attn_shape *shape); /* NULL: as many */
     err_code (*kv_create)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
     err_code (*kv_attach)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages,
                           void *mem, size_t stride, err *e);

@@ -37,6 +37,7 @@ static backend_config describe(const config *c, double fraction)
     return (backend_config){.n_threads = (int)c->engine_threads,
                             .isa = c->engine_isa,
                             .device = (int)c->engine_device,
+                            .n_device = (int)c->engine_tensor_parallel,
                             .fraction = fraction,
                             .max_rows = (int)c->engine_max_rows,
                             .max_seqs = (int)c->engine_max_seqs,
@@ -47,7 +48,7 @@ static backend_config describe(const config *c, double fraction)
 static err_code try_cuda(backend **out, const backend_config *bc, err *e)
 {
 #ifdef LORAD_CUDA
-    return be_open(out, &backend_cuda, bc, e);
+    return be_open(out, bc->n_device > 1 ? &backend_cuda_tp : &backend_cuda, bc, e);
 #else
     (void)out;
     (void)bc;
@@ -66,8 +67,8 @@ static err_code open_any(backend **out, const config *c, double fraction, char *
     } else {
         err_code rc = try_cuda(out, &bc, &reason);
         if (!rc) return ERR_NONE;
-        if (rc != ERR_UNSUPPORTED || strcmp(c->engine_backend, "cuda") == 0)
-            return err_set(e, rc, "engine.backend: %s", reason.msg);
+        bool asked = strcmp(c->engine_backend, "cuda") == 0 || bc.n_device > 1;
+        if (rc != ERR_UNSUPPORTED || asked) return err_set(e, rc, "engine.backend: %s", reason.msg);
         snprintf(why, size, "%s", reason.msg);
     }
     return be_open(out, &backend_cpu, &bc, e);

@@ -86,9 +86,13 @@
       "the arena's chunks: free, pages, leases; for kv_pool its tables, too") \
     X(PACE, "pace.mu", NO_WAIT, UNDER(STATS) | UNDER(RESIDENCY), \
       "how many bytes loaders may still move in this step") \
-    X(CUDA_BLOCKS, "cuda_memory.mu", NO_WAIT, UNDER(STATS) | UNDER(RESIDENCY), \
+    X(CUDA_DEVICES, "tp_state.mu", NO_WAIT, UNDER(STATS) | UNDER(RESIDENCY), \
+      "memory is taken and given back on all devices that share a model, in one order") \
+    X(CUDA_BLOCKS, "cuda_memory.mu", NO_WAIT, \
+      UNDER(STATS) | UNDER(RESIDENCY) | UNDER(CUDA_DEVICES), \
       "the blocks that a device's memory is cut into") \
-    X(CUDA_STAGES, "cuda_memory.stage_mu", NO_WAIT, UNDER(STATS) | UNDER(RESIDENCY), \
+    X(CUDA_STAGES, "cuda_memory.stage_mu", NO_WAIT, \
+      UNDER(STATS) | UNDER(RESIDENCY) | UNDER(CUDA_DEVICES), \
       "the pinned pieces that uploads go through, and their stream") \
     X(THREAD_POOL, "thread_pool.mu", NO_WAIT, ALONE, \
       "the sleep of the compute threads") \

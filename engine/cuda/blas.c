@@ -370,7 +370,7 @@ static err_code choose(trial *t, int n_buckets, err *e)
 static err_code try_all(trial *t, int n_buckets, err *e)
 {
     err_code rc = ERR_NONE;
-    for (int i = 0; i < n_buckets; i++) gather(t, i);
+    for (int i = 0; !t->b->ours && i < n_buckets; i++) gather(t, i);
     bool halves = t->p->type != DT_F32 && t->p->k % 8 == 0;
     /* Both, for nobody promises that wgmma has the bits of mma.sync: where it has not, the law of
      * few rows leaves it out. */

@@ -105,6 +105,7 @@ typedef struct blas {
     size_t workspace_bytes;
     int n_sm;
     bool wide; /* cu_gemm_wide_setup() has succeeded */
+    bool ours; /* cuBLAS is not asked: our law hangs on k alone, and not on how many rows w has */
     blas_plan plan[BLAS_SHAPES];
     int n_plan;
 } blas;

@@ -143,7 +143,10 @@ static void cuda_close(backend *be)
     free(cu->mlp);
     if (cu->pool) pool_destroy(cu->pool);
     /* The context goes as well where it is broken, so that the next one begins anew. */
-    if (remedy == BE_HEALS_REOPENED) (void)cudaDeviceReset();
+    if (remedy == BE_HEALS_REOPENED) {
+        (void)cudaSetDevice(cu->device);
+        (void)cudaDeviceReset();
+    }
     free(cu);
     be->impl = NULL;
 }
@@ -229,6 +232,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     cu->max_seqs = cfg->max_seqs > 0 ? cfg->max_seqs : 64;
     cu->max_context = cfg->max_context > 0 ? cfg->max_context : 8192;
     cu->graphs.on = !cfg->no_graphs;
+    cu->part.n = 1;
     err_code rc = choose_device(cu, cfg->device, &p, e);
     if (!rc) rc = open_arena(cu, cfg->fraction > 0 ? cfg->fraction : 0.9, e);
     if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), e);

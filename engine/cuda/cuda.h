@@ -11,6 +11,7 @@
  *     graph.c     decode steps recorded and replayed
  *     draw.c      sampling: rules and lists up, a few bytes a row back
  *     kv.c        KV pages, rope_append, attend
+ *     tensor_parallel.c  several devices that share a model, each with all of the above
  *     rows/, *.cu kernels, behind C functions that launch them (rows.h, norms.h, ...)
  *
  * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
@@ -37,6 +38,7 @@
 #include "engine/cuda/products/codes.h"
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/norms.h"
+#include "engine/cuda/rows/exchange.h"
 #include "engine/cuda/rows/kv.h"
 #include "engine/cuda/rows/rows.h"
 #include "engine/cuda/sample.h"
@@ -221,6 +223,28 @@ typedef struct cuda_experts {
     char *table_memory, *table_pinned;
 } cuda_experts;
 
+/* ---- tensor_parallel.c ----------------------------------------------------------------------- */
+
+/* One of the devices that share a model. */
+typedef struct cuda_part {
+    int i, n; /* n 1: it is alone */
+    /* Bytes from what lies on the first device to the same thing here: all that the model and
+     * adapters know are the first one's addresses. */
+    ptrdiff_t shift;
+    const float *whole_of; /* an activation whose columns all have brought together in `whole` */
+    void *whole;           /* [max_rows][whole_cols], rounded as products take it */
+    size_t whole_bytes;
+    /* On the first: the others' columns of the logits are there.  False: the backend is marked. */
+    bool (*logits_met)(void *self);
+    void *self;
+} cuda_part;
+
+/* A matrix whose rows the devices share; or one that each has whole. */
+typedef struct cuda_shared_weight {
+    weight head;
+    weight *part[CU_DEVICES_MAX];
+} cuda_shared_weight;
+
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
@@ -240,6 +264,7 @@ typedef struct cuda_state {
     dtype arith; /* of the layers' matrices */
     dtype head_type;
     bool prepared; /* be_prepare() has had the head */
+    cuda_part part;
     int n_vocab, dim;
     int *mlp; /* step_bounds', like the next two */
     latent_shape latent;
@@ -282,6 +307,18 @@ typedef struct cuda_state {
 static inline cuda_state *cuda_of(const backend *be)
 {
     return (cuda_state *)be->impl;
+}
+
+/* On this device, what lies at p on the first one. */
+static inline const void *cuda_here(const cuda_state *cu, const void *p)
+{
+    return p ? (const char *)p + cu->part.shift : NULL;
+}
+
+static inline const weight *cuda_weight_here(const cuda_state *cu, const weight *w)
+{
+    if (cu->part.n == 1 || !w) return w;
+    return ((const cuda_shared_weight *)w)->part[cu->part.i];
 }
 
 /* ---- faults (cuda.c)
@@ -420,11 +457,16 @@ err_code cuda_weight_create(backend *be, weight **out, const weight_source *src,
 err_code cuda_codes_read(backend *be, const cuda_weight *w, int row0, int n, float *out, err *e);
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e);
+/* The same in two: room, then values. */
+err_code cuda_lora_weight_reserve(backend *be, weight **out, int rows, int cols, err *e);
+err_code cuda_lora_weight_fill(backend *be, weight *w, const void *src, dtype type, err *e);
 void cuda_weight_destroy(backend *be, weight *w);
 err_code cuda_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
                            int dim, const weight *same, err *e);
 void cuda_table_destroy(backend *be, const void *table);
 err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e);
+/* x of a product in its type, rows cuda_k(type, cols) apart; NULL: the backend is marked. */
+const void *cuda_rounded(backend *be, const float *x, dtype type, int n_rows, int cols);
 void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                  int layer);
 void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,

@@ -48,6 +48,17 @@ static err_code weight_place(backend *be, weight **out, const void *src, size_t 
     return ERR_NONE;
 }
 
+/* Rows as products read them, in memory that the caller frees. */
+static char *pad_rows(const void *src, dtype type, int rows, int cols)
+{
+    size_t size = dtype_bytes(type), row = (size_t)cols * size;
+    size_t wide = (size_t)cuda_k(type, cols) * size;
+    char *padded = calloc((size_t)rows, wide);
+    for (int i = 0; padded && i < rows; i++)
+        memcpy(padded + (size_t)i * wide, (const char *)src + (size_t)i * row, row);
+    return padded;
+}
+
 static err_code weight_make(backend *be, weight **out, const void *src, dtype type, int rows,
                             int cols, bool low, err *e)
 {
@@ -55,10 +66,8 @@ static err_code weight_make(backend *be, weight **out, const void *src, dtype ty
     size_t wide = (size_t)cuda_k(type, cols) * size;
     if (wide == row || !src)
         return weight_place(be, out, src, (size_t)rows * wide, type, rows, cols, low, e);
-    char *padded = calloc((size_t)rows, wide);
+    char *padded = pad_rows(src, type, rows, cols);
     if (!padded) return err_set(e, ERR_NOMEM, "no memory for a matrix");
-    for (int i = 0; i < rows; i++)
-        memcpy(padded + (size_t)i * wide, (const char *)src + (size_t)i * row, row);
     err_code rc = weight_place(be, out, padded, (size_t)rows * wide, type, rows, cols, low, e);
     free(padded);
     return rc;
@@ -141,16 +150,39 @@ err_code cuda_weight_create(backend *be, weight **out, const weight_source *src,
     return weight_make(be, out, src->data, src->type, src->rows, src->cols, true, e);
 }
 
+err_code cuda_lora_weight_reserve(backend *be, weight **out, int rows, int cols, err *e)
+{
+    return weight_make(be, out, NULL, cuda_of(be)->head_type, rows, cols, false, e);
+}
+
+err_code cuda_lora_weight_fill(backend *be, weight *w, const void *src, dtype type, err *e)
+{
+    void *as = NULL, *padded = NULL;
+    err_code rc = ERR_NONE;
+    if (type != w->type)
+        rc = cuda_convert(&as, w->type, src, type, (size_t)w->rows * (size_t)w->cols, e);
+    if (rc) return rc;
+    const void *values = as ? as : src;
+    if (w->bytes != (size_t)w->rows * (size_t)w->cols * dtype_bytes(w->type))
+        values = padded = pad_rows(values, w->type, w->rows, w->cols);
+    if (!values)
+        rc = err_set(e, ERR_NOMEM, "no memory for a matrix");
+    else if (cuda_upload(be, ((cuda_weight *)w)->p, values, w->bytes))
+        rc = err_set(e, ERR_DEVICE, "the device takes no matrix of %zu bytes", w->bytes);
+    free(padded);
+    free(as);
+    return rc;
+}
+
 /* An adapter's own output layer, or rows of it, in the type of the base's. */
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e)
 {
-    cuda_state *cu = cuda_of(be);
-    if (type == cu->head_type) return weight_make(be, out, src, type, rows, cols, false, e);
-    void *as = NULL;
-    err_code rc = cuda_convert(&as, cu->head_type, src, type, (size_t)rows * (size_t)cols, e);
-    if (!rc) rc = weight_make(be, out, as, cu->head_type, rows, cols, false, e);
-    free(as);
+    err_code rc = cuda_lora_weight_reserve(be, out, rows, cols, e);
+    if (!rc && (rc = cuda_lora_weight_fill(be, *out, src, type, e))) {
+        cuda_weight_destroy(be, *out);
+        *out = NULL;
+    }
     return rc;
 }
 
@@ -241,6 +273,12 @@ static err_code grow_scratch(cuda_state *cu, int rows, int cols, dtype type, err
     return rc;
 }
 
+/* Of the output layer on this device. */
+static int head_rows(const cuda_state *cu)
+{
+    return cu->n_vocab / cu->part.n;
+}
+
 static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
 {
     cuda_state *cu = cuda_of(be);
@@ -249,9 +287,11 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     int cols = cuda_k(type, w->head.cols);
     if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
     if (by_codes(&w->head)) return ERR_NONE; /* those have one kernel and one law */
+    if (cu->part.n > 1 && (type == DT_F32 || cols % 8 != 0)) return ERR_NONE; /* so have these */
     /* The head is multiplied by as many rows as there are logits. */
-    bool head = rows == cu->n_vocab && cu->logits.bytes > 0;
-    size_t most = head ? cu->logits.bytes / sizeof(float) / (size_t)rows : (size_t)cu->max_rows;
+    bool head = rows == head_rows(cu) && cu->logits.bytes > 0;
+    size_t most =
+        head ? cu->logits.bytes / sizeof(float) / (size_t)cu->n_vocab : (size_t)cu->max_rows;
     size_t bytes = blas_trial_bytes((int)most, type, rows, cols);
     void *trial = cuda_take(cu, bytes, false);
     if (!trial) {
@@ -283,7 +323,7 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
     if (fused) rc = plan_for(be, (const cuda_weight *)first, fused, e);
     for (int i = 0; !rc && i < n; i++) {
         if (!fused) rc = plan_for(be, (const cuda_weight *)w[i], w[i]->rows, e);
-        if (w[i]->rows > widest && w[i]->rows != cu->n_vocab) widest = w[i]->rows;
+        if (w[i]->rows > widest && w[i]->rows != head_rows(cu)) widest = w[i]->rows;
     }
     if (!rc && fused && n == 2 && first->type == DT_BF16 && first->rows > cu->gate16_cols) {
         bool many = cu->blas.wide && cu->max_rows > GEMM_SMALL_ROWS;
@@ -291,6 +331,12 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
         size_t bytes = most * (size_t)first->rows * sizeof(uint16_t);
         rc = grow(cu, &cu->gate16, bytes, e);
         cu->gate16_cols = first->rows;
+    }
+    size_t whole = (size_t)cu->max_rows * (size_t)cuda_k(first->type, first->cols);
+    whole *= dtype_bytes(first->type);
+    if (!rc && cu->part.n > 1 && whole > cu->part.whole_bytes) {
+        rc = grow(cu, &cu->part.whole, whole, e);
+        cu->part.whole_bytes = whole;
     }
     int t_cols = widest > first->cols ? widest : first->cols;
     return rc ? rc : grow_scratch(cu, t_cols, first->cols, first->type, e);
@@ -306,10 +352,11 @@ cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* x as cuBLAS and the LoRA kernels read it; NULL: the backend is marked. */
-static const void *rounded(backend *be, const float *x, dtype type, int n_rows, int cols)
+/* x as cuBLAS and the LoRA kernels read it. */
+const void *cuda_rounded(backend *be, const float *x, dtype type, int n_rows, int cols)
 {
     cuda_state *cu = cuda_of(be);
+    if (cu->part.whole_of == x) return cu->part.whole;
     if (type == DT_F32) return x;
     if (type == DT_BF16 && cu->gate16_of == x) return cu->gate16;
     cu->gate16_of = NULL; /* whoever reads another x has left it behind */
@@ -425,13 +472,13 @@ static linear_rest rest_of(const cuda_state *cu, const linear_out *outs, int n_o
  * `fused`: rows of all matrices together, and `at` those before this one; 0: it is alone. */
 static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, int fused, int at)
 {
-    int rows = o->w->rows;
+    int rows = o->w->rows, stride = o->stride ? o->stride : rows;
     sgmv_out out = {.in = o->y,
                     .out = o->y,
                     .bias = o->bias,
-                    .in_stride = rows,
-                    .out_stride = rows,
-                    .res_stride = rows,
+                    .in_stride = stride,
+                    .out_stride = stride,
+                    .res_stride = stride,
                     .d_out = rows,
                     .mat = is_adapted(o, layer) ? layer * PROJ_COUNT + o->lora_proj : 0};
     if (fused) {
@@ -439,6 +486,7 @@ static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, i
         out.in_stride = out.out_stride = fused;
     } else if (o->accumulate) {
         out.in = cu->t;
+        out.in_stride = rows;
         out.res = o->y;
     }
     return out;
@@ -524,14 +572,16 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
         forget_alias(cu, o->y);
         float *made = o->accumulate ? cu->t : o->y;
         if (!lora && (o->accumulate || o->bias) && adds(cu, o->w, o->w->rows)) {
-            const blas_sum more = {.bias = o->bias, .res = o->accumulate ? o->y : NULL};
+            const blas_sum more = {
+                .bias = o->bias, .res = o->accumulate ? o->y : NULL, .stride = o->stride};
             if (!multiply(be, o->w, o->w->rows, a->x, o->y, cu->step.shape.n_rows, more)) return;
             if (cu->x16_of == o->y) cu->x16_of = NULL;
             continue; /* nothing comes after it */
         }
         a->out[a->n_out++] = out;
         if (o->accumulate || i + 1 == n_out) begin_shrink(be, a, rest.adapted);
-        (void)multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows, (blas_sum){0});
+        const blas_sum apart = {.stride = o->accumulate ? 0 : o->stride};
+        (void)multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows, apart);
         if (!o->accumulate) continue;
         /* `t` holds one product: what is added to the stream is added before the next one. */
         if (cu->x16_of == o->y) cu->x16_of = NULL;
@@ -549,7 +599,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     cu->late = NULL; /* of a step that failed */
     if (!cuda_step_enter(be, s)) return;
     for (int i = 0; i < n_out; i++) w[i] = outs[i].w;
-    const void *in = rounded(be, x, w[0]->type, cu->step.shape.n_rows, w[0]->cols);
+    const void *in = cuda_rounded(be, x, w[0]->type, cu->step.shape.n_rows, w[0]->cols);
     if (!in) return;
     sgmv_args a = lora_args(cu, &cu->step.rows, w[0]->type, in, w[0]->cols);
     linear_rest rest = rest_of(cu, outs, n_out, layer);
@@ -756,14 +806,29 @@ static bool multiply_head(backend *be, const weight *base, const weight *w, cons
     return rc == ERR_NONE;
 }
 
+/* This device's columns of all rows; the first one then has all of them. */
+static bool multiply_shared(backend *be, const weight *base, const void *x, int n)
+{
+    cuda_state *cu = cuda_of(be);
+    float *y = cu->logits.device + (size_t)cu->part.i * (size_t)base->rows;
+    if (!multiply(be, base, base->rows, x, y, n, (blas_sum){.stride = cu->step.stride}))
+        return false;
+    return cu->part.i > 0 || cu->part.logits_met(cu->part.self);
+}
+
 /* The rows of each output layer are a product of their own. */
 static bool multiply_heads(backend *be, const weight *base, const void *x, int n)
 {
-    const lora_head **head = cuda_of(be)->step.head;
+    const cuda_state *cu = cuda_of(be);
+    const lora_head **head = cu->step.head;
+    bool shared = cu->part.n > 1;
+    if (shared && (!multiply_shared(be, base, x, n) || cu->part.i > 0)) return false;
     for (int i = 0, to; i < n; i = to) {
         const weight *w = head[i] ? head[i]->w : NULL;
         for (to = i + 1; to < n && (head[to] ? head[to]->w : NULL) == w;) to++;
-        if (!multiply_head(be, base, w ? w : base, NULL, x, i, to - i)) return false;
+        if (!w && shared) continue;
+        w = w ? cuda_weight_here(cu, w) : base;
+        if (!multiply_head(be, base, w, NULL, x, i, to - i)) return false;
     }
     return true;
 }
@@ -776,7 +841,8 @@ static void multiply_tokens(backend *be, const weight *base, const void *x, int 
     for (int i = 0, to; ok && i < n; i = to) {
         for (to = i + 1; to < n && head[to] == head[i];) to++;
         const lora_rows *own = head[i] && head[i]->rows.n > 0 ? &head[i]->rows : NULL;
-        if (own) ok = multiply_head(be, base, own->w, own->id_there, x, i, to - i);
+        const weight *w = own ? cuda_weight_here(cuda_of(be), own->w) : NULL;
+        if (own) ok = multiply_head(be, base, w, own->id_there, x, i, to - i);
     }
 }
 
@@ -803,7 +869,8 @@ static bool last_norm(backend *be, const float *x, const float *base, float eps,
         int from = i;
         for (; i < s->n_logit; i++) {
             while (g < s->n_seg && s->logit_row[i] >= s->seg[g].row0 + s->seg[g].n_rows) g++;
-            const float *one = lora_last_norm(g < s->n_seg ? s->seg[g].lora : NULL, base);
+            const float *one = lora_last_norm(g < s->n_seg ? s->seg[g].lora : NULL, NULL);
+            one = one ? cuda_here(cu, one) : base;
             if (i > from && one != w) break;
             w = one;
         }
@@ -838,10 +905,10 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     bool ok = norm_weight ? last_norm(be, x, norm_weight, eps, dim, half, s)
                           : pick_rows(be, x, dim, half);
     if (!ok) return;
-    const void *in = half ? cu->x16 : rounded(be, cu->t, head->type, n, dim);
+    const void *in = half ? cu->x16 : cuda_rounded(be, cu->t, head->type, n, dim);
     float *y = cu->logits.device;
     if (!in) return;
-    bool adapted = cu->step.heads;
+    bool adapted = cu->step.heads && cu->part.i == 0; /* the first device has all columns */
     sgmv_args g = lora_args(cu, &cu->step.logits, head->type, in, dim);
     g.n_out = 1;
     g.out[0] = (sgmv_out){.in = y,

@@ -214,9 +214,9 @@ static bool fill_lists(cuda_state *cu, const list_parts *p, cuda_lists *l, int n
 static cu_embed_alt own_rows(const cuda_state *cu, const lora_view *view)
 {
     const lora_embed *em = view->embed;
-    return (cu_embed_alt){.table = em->table,
-                          .rows = em->rows.table,
-                          .id = em->rows.id_there,
+    return (cu_embed_alt){.table = cuda_here(cu, em->table),
+                          .rows = cuda_here(cu, em->rows.table),
+                          .id = cuda_here(cu, em->rows.id_there),
                           .type = em->table_type,
                           .n_vocab = cuda_vocab_of(cu, view),
                           .rows_type = em->rows.type,

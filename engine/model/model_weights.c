@@ -653,8 +653,11 @@ static err_code check_room(const loader *l, const model_survey *s, err *e)
 {
     size_t room = be_room(l->m->be), need = s->device_bytes;
     const wanted *table = &l->want[TABLE_WANTED];
+    int n = be_caps(l->m->be)->n_device;
     if (room == 0) return ERR_NONE;
-    if (stored_in_place(&table->s) && !l->m->cfg.tied) need += stored_bytes(&table->s);
+    if (n > 1) need /= (size_t)n; /* but for the table, which is not the head's matrix then */
+    bool own_table = !l->m->cfg.tied || n > 1;
+    if (stored_in_place(&table->s) && own_table) need += stored_bytes(&table->s);
     if (need <= room) return ERR_NONE;
     double gib = (double)(1 << 30);
     return err_set(e, ERR_NOMEM,

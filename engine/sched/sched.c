@@ -417,13 +417,13 @@ static err_code check_config(const sched_config *c, err *e)
 err_code sched_open_pool(sched *sc, err *e)
 {
     attn_shape shape = model_attn_shape(sc->m);
-    size_t page_bytes = be_kv_page_bytes(sc->be, &shape);
     void *mem = devmem_memory(sc->arena);
     err_code rc = mem ? be_kv_attach(sc->be, &sc->kv, &shape, sc->n_pages, mem,
                                      devmem_chunk_bytes(sc->arena), e)
                       : be_kv_create(sc->be, &sc->kv, &shape, sc->n_pages, e);
     if (!rc && sc->cfg.preemption != PREEMPT_RECOMPUTE)
-        rc = swap_create(&sc->swap, sc->be, sc->kv, page_bytes, sc->cfg.swap_bytes, e);
+        rc = swap_create(&sc->swap, sc->be, sc->kv, be_kv_saved_bytes(sc->be, &shape),
+                         sc->cfg.swap_bytes, e);
     return rc;
 }
 

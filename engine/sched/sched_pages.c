@@ -44,7 +44,7 @@ int sched_text_pages(const sched *sc, const sched_text *t)
 size_t sched_page_bytes(const sched *sc)
 {
     attn_shape shape = model_attn_shape(sc->m);
-    return be_kv_page_bytes(sc->be, &shape);
+    return be_kv_saved_bytes(sc->be, &shape);
 }
 
 /* --------------------------------------------------------------- engine thread -- */

@@ -227,6 +227,11 @@ const option config_options[] = {
      "auto: CUDA where there is a device of compute capability 8.0 or newer and cuBLAS, else\n"
      "the CPU; cuda, cpu: that one or none.  `lorad check` says which it is, and why."},
     {"engine", "device", OPT_INT, AT(engine_device), "0", 0, 63, "Number of the CUDA device."},
+    {"engine", "tensor_parallel", OPT_INT, AT(engine_tensor_parallel), "1", 1, 8,
+     "CUDA devices that share the model, from `device` on: of one kind, in one machine, each "
+     "within\n"
+     "reach of the others' memory.  Each has a share of the heads and of every matrix's rows, and\n"
+     "device_memory_fraction, kv_memory and adapters.device_memory are of each."},
     {"engine", "device_memory_fraction", OPT_TEXT, AT(engine_device_memory_fraction), "0.9", 0, 0,
      "How much of a CUDA device's memory is taken at the start: weights, scratch and the arena."},
     {"engine", "cuda_graphs", OPT_BOOL, AT(engine_cuda_graphs), "yes", 0, 0,
@@ -639,6 +644,8 @@ err_code config_check(const config *c, err *e)
     if (!one_of(c->engine_backend, backends)) {
         return err_set(e, ERR_INPUT, "engine.backend: '%.40s' is unknown", c->engine_backend);
     }
+    if (c->engine_tensor_parallel > 1 && strcmp(c->engine_backend, "cpu") == 0)
+        return err_set(e, ERR_INPUT, "engine.tensor_parallel is of CUDA devices");
     if (config_traces_sample(c) < 0) {
         return err_set(e, ERR_LIMIT, "traces.sample: '%.40s' is not within 0 and 1",
                        c->traces_sample);

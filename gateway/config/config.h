@@ -77,7 +77,7 @@ typedef struct config {
     int64_t batches_in_flight, batches_tenant_batches, batches_max_lines, batches_window_us;
 
     char engine_backend[CONFIG_TEXT_MAX], engine_device_memory_fraction[CONFIG_TEXT_MAX];
-    int64_t engine_device;
+    int64_t engine_device, engine_tensor_parallel;
     int64_t engine_threads;
     char engine_isa[CONFIG_TEXT_MAX], engine_kv_type[CONFIG_TEXT_MAX];
     int64_t model_attention_sinks, model_attention_window;

@@ -90,6 +90,11 @@ emu_counts emu_count(void);
 void *emu_alloc(size_t bytes);
 void emu_free(void *p);
 void emu_wrote(const void *p, size_t bytes);
+/* Whose memory is allocated and whose kernels run from now on: the first device's, 0, at the
+ * beginning.  A kernel reaches its own device's memory, and that of devices that it is allowed to;
+ * from < 0: nobody is allowed any more. */
+void emu_device(int device);
+void emu_allow_peer(int from, int to);
 /* NULL, or the first byte of the range that is not device memory or was never written. */
 const void *emu_first_unwritten(const void *p, size_t bytes);
 int emu_is_device(const void *p, size_t bytes);

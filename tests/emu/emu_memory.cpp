@@ -41,6 +41,7 @@ struct region {
     cell *cells;
     void *base;
     bool shared;
+    int device; /* whose memory it is */
 };
 
 struct region_list : std::vector<region> {
@@ -50,7 +51,9 @@ size_t n_shared;
 std::map<uintptr_t, region> global;
 region *last; /* a global one, the last that was hit */
 bool watch_races = true;
-uint32_t serial; /* of writes, from the block's begin */
+int device;                          /* that allocates, and whose kernels run */
+std::set<std::pair<int, int>> peers; /* devices that may reach another's memory */
+uint32_t serial;                     /* of writes, from the block's begin */
 
 std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
 std::set<uint32_t> acquired;        /* blocks that are ordered before this one */
@@ -66,6 +69,7 @@ region make(size_t bytes, bool is_shared)
     r.lo = reinterpret_cast<uintptr_t>(r.base) + REDZONE;
     r.bytes = bytes;
     r.shared = is_shared;
+    r.device = device;
     memset(reinterpret_cast<void *>(r.lo), 0xFF, bytes);
     return r;
 }
@@ -243,6 +247,9 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
         emu_fault(EMU_BOUNDS, "%s %zu bytes at %p, which is in no array of the device",
                   kind == EMU_READ ? "reads" : "writes", bytes, reinterpret_cast<void *>(p));
     }
+    if (!r->shared && r->device != device && !peers.count({device, r->device}))
+        emu_fault(EMU_BOUNDS, "device %d reaches into the memory of device %d, which it may not",
+                  device, r->device);
     if (p + bytes > r->lo + r->bytes)
         emu_fault(EMU_BOUNDS, "%s %zu bytes at byte %zu of an array of %zu",
                   kind == EMU_READ ? "reads" : "writes", bytes, static_cast<size_t>(p) - r->lo,
@@ -360,6 +367,19 @@ void emu_shared_reset(void)
     n_shared = 0;
     serial = 0;
     block_starts.push_back(emu_w.epoch + 1);
+}
+
+void emu_device(int now)
+{
+    device = now;
+}
+
+void emu_allow_peer(int from, int to)
+{
+    if (from < 0)
+        peers.clear();
+    else
+        peers.insert({from, to});
 }
 
 void *emu_alloc(size_t bytes)

@@ -160,6 +160,7 @@ static inline void rig_adapter(rig *r, const char *dir, int i)
     char set = strstr(dir, "qwen3")   ? 'b'
                : strstr(dir, "-h128") ? 'c'
                : strstr(dir, "-h64")  ? 'd'
+               : strstr(dir, "-tp")   ? 'e'
                                       : 'a';
     snprintf(path, sizeof(path), "fixtures/models/adapters-%c/%s", set, adapter_names[i]);
     adapter_load(&r->adapter[i], r->be, model_get_config(r->m), path, i);

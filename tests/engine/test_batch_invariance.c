@@ -6,7 +6,7 @@
  * guessed tokens, and whoever comes, goes and is cancelled beside it.
  *
  * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer
- * requests on an emulated device.
+ * requests on an emulated device.  CONFORM_DEVICES: over so many of them, against one alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,6 +235,7 @@ typedef struct {
     const char *isa;
     int swap; /* pages of room for the pre-empted, which are then always swapped */
     bool no_overlap;
+    int devices;       /* that share the model; 0: one */
     int speculate;     /* so many guesses, whatever they cost */
     const char *draft; /* the model that guesses, too; "": the same */
 } setting;
@@ -264,7 +265,12 @@ static void start(rig *r, const setting *st, const char *dir)
     ops = &backend_cuda;
 #endif
 #ifdef CONFORM_EMULATED
-    emu_rt_device(1, (size_t)256 << 20);
+    emu_rt_device(st->devices > 1 ? st->devices : 1, (size_t)256 << 20);
+    bc.n_device = st->devices;
+    if (st->devices > 1) ops = &backend_cuda_tp;
+#endif
+#ifdef CONFORM_DEVICES
+    emu_rt_no_cublas(true); /* the law of one device is that of several */
 #endif
     ck_assert_msg(be_open(&r->be, ops, &bc, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_msg(model_load_with(&r->m, dir, r->be, MAX_ROWS, MAX_SEQS + SCHED_SCORE_ROWS, &mo,
@@ -289,7 +295,7 @@ static void start(rig *r, const setting *st, const char *dir)
                        .speculate = st->speculate,
                        .speculate_always = true,
                        .draft = r->draft,
-                       .swap_bytes = (size_t)st->swap * be_kv_page_bytes(r->be, &sh),
+                       .swap_bytes = (size_t)st->swap * be_kv_saved_bytes(r->be, &sh),
                        .preemption = PREEMPT_SWAP,
                        .n_class = 2,
                        .classes = {{.name = "fast", .rank = 0}, {.name = "slow", .rank = 1}}};
@@ -396,12 +402,19 @@ static void together(const client *ref, const char *dir, const setting *st, sche
     free(extra);
 }
 
+#ifdef CONFORM_DEVICES
+static const char *const models[] = {"fixtures/models/llama-tp-bf16",
+                                     "fixtures/models/llama-tp-bf16"};
+#else
 static const char *const models[] = {"fixtures/models/llama-bf16", "fixtures/models/qwen3-f32",
                                      "fixtures/models/mistral-bf16",
                                      "fixtures/families/models/olmoe"};
+#endif
 enum { N_MODELS = sizeof models / sizeof(*models) };
-#ifdef CONFORM_EMULATED
-enum { MODELS_FROM = 2 }; /* has a sliding window */
+#ifdef CONFORM_DEVICES
+enum { MODELS_FROM = 1, DEVICES = CONFORM_DEVICES };
+#elif defined(CONFORM_EMULATED)
+enum { MODELS_FROM = 2, DEVICES = 1 }; /* has a sliding window */
 #else
 enum { MODELS_FROM = 0 };
 #endif
@@ -410,8 +423,14 @@ static void each_request_alone_and_together(const char *dir, const char *isa)
 {
 #ifdef CONFORM_EMULATED
     static const setting settings[] = {
-        {.max_rows = 50, .threads = 1, .n_pages = 14, .cache = true, .cold = 50, .speculate = 4},
-        {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100},
+        {.max_rows = 50,
+         .threads = 1,
+         .n_pages = 14,
+         .cache = true,
+         .cold = 50,
+         .devices = DEVICES,
+         .speculate = 4},
+        {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100, .devices = DEVICES},
     };
 #else
     static const setting settings[] = {

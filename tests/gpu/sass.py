@@ -24,6 +24,7 @@ HOT = {
     "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False,
              "spread_kernel": False},
+    "exchange": {"push_kernel": False},
     "sample": {"sample_kernel": False},
     "grouped": {"grouped_small_kernel": True, "grouped_large_kernel": True, "grouped_plain_kernel": False},
     "experts": {"route_kernel": False, "list_kernel": False, "gather_kernel": False, "combine_kernel": False},

@@ -45,6 +45,8 @@ SHAPE3 = dict(SHAPE, hidden_size=48, head_dim=32, intermediate_size=112)
 # Heads as models have them: those that attention on a CUDA device has tensor cores for.
 HEADS128 = dict(SHAPE, head_dim=128, num_key_value_heads=1)
 HEADS64 = dict(SHAPE, hidden_size=56, head_dim=64, num_attention_heads=7, num_key_value_heads=1)
+# What four devices can share: each has whole heads, and of every matrix whole blocks of 64 rows.
+SHARDS4 = dict(SHAPE, hidden_size=256, head_dim=64, num_key_value_heads=4, intermediate_size=256)
 
 # directory: config, dtype, extra wishes, set of adapters
 MODELS = {
@@ -71,6 +73,7 @@ MODELS = {
     "qwen3-bf16": (Qwen3Config(**SHAPE3, rope_parameters=PLAIN), torch.bfloat16, {"classic"}, "b"),
     "llama-h128-bf16": (LlamaConfig(**HEADS128, rope_parameters=LLAMA3), torch.bfloat16, {}, "c"),
     "llama-h64-f16": (LlamaConfig(**HEADS64, rope_parameters=PLAIN, attention_bias=True), torch.float16, {}, "d"),
+    "llama-tp-bf16": (LlamaConfig(**SHARDS4, rope_parameters=LLAMA3), torch.bfloat16, {}, "e"),
 }
 
 # In the order that golden.bin counts in.

@@ -45,6 +45,16 @@ void emu_bridge_rounding(int like)
     emu_mma_truncates(like);
 }
 
+void emu_bridge_device(int device)
+{
+    emu_device(device);
+}
+
+void emu_bridge_peer(int from, int to)
+{
+    emu_allow_peer(from, to);
+}
+
 void *emu_bridge_alloc(size_t bytes)
 {
     return emu_alloc(bytes);

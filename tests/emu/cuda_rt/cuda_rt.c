@@ -12,8 +12,11 @@
  * captures, its calls that wait, allocate or free spoil the capture, as CUDA has it for what it
  * calls unsafe.
  *
- * A fault is sticky, as on a device: every call answers it until
- * cudaDeviceReset(), which frees all memory.
+ * Several devices: a stream, an event and memory are of the device that was the thread's own when
+ * they were made.  Kernels reach other devices' memory after cudaDeviceEnablePeerAccess() alone.
+ *
+ * A fault is sticky, as on a device: every call answers it, whatever the device, until
+ * cudaDeviceReset(), which frees all memory of the thread's own.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -27,6 +30,7 @@ typedef enum { OP_RUN, OP_COPY, OP_SET, OP_RECORD, OP_WAIT } op_kind;
 typedef struct op {
     struct op *next;
     op_kind kind;
+    int device; /* of its stream */
     bool to_device, from_device;
     char name[48];
     bool poisoned; /* the fault shows when it runs */
@@ -47,7 +51,7 @@ typedef struct op {
     bool done;
 } op;
 
-enum { LANES_MAX = 4 };
+enum { LANES_MAX = 16, DEVICES_MAX = 8 };
 
 struct CUgraph_st {
     op *head, **tail;
@@ -75,6 +79,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     struct CUevent_st *next;
+    int device;
     cudaStream_t on;
     uint64_t place;
     cudaGraph_t in; /* recorded in this capture last, as `record`; NULL: in none */
@@ -86,12 +91,14 @@ typedef struct block {
     void *p;
     size_t bytes;
     bool pinned;
+    int device;
 } block;
 
 static struct {
     pthread_mutex_t mu;
     int n_devices;
-    size_t memory;
+    size_t memory, taken[DEVICES_MAX]; /* of each device */
+    bool no_peers, peer[DEVICES_MAX][DEVICES_MAX];
     cudaStream_t streams;
     cudaEvent_t events;
     block *blocks;
@@ -205,6 +212,11 @@ void emu_rt_device(int n_devices, size_t memory_bytes)
     pthread_mutex_unlock(&rt.mu);
 }
 
+void emu_rt_peers(bool can)
+{
+    rt.no_peers = !can;
+}
+
 void emu_rt_count(emu_rt_counts *out)
 {
     lock();
@@ -266,6 +278,8 @@ static const struct {
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
      "an illegal memory access was encountered"},
     {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
+     "peer access is already enabled"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
@@ -338,9 +352,39 @@ static _Thread_local int current; /* device of this thread */
 
 cudaError_t cudaSetDevice(int device)
 {
-    ENTER("cudaSetDevice");
-    if (device < 0 || device >= rt.n_devices) return leave(cudaErrorInvalidDevice);
-    current = device;
+    cudaError_t e = enter("cudaSetDevice");
+    bool is = device >= 0 && device < rt.n_devices;
+    if (is) current = device; /* also where the device is lost */
+    return leave(e ? e : is ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    ENTER("cudaDeviceCanAccessPeer");
+    int n = rt.n_devices;
+    if (device < 0 || device >= n || peer < 0 || peer >= n) return leave(cudaErrorInvalidDevice);
+    *can = device != peer && !rt.no_peers;
+    return leave(cudaSuccess);
+}
+
+/* Tells the emulator. */
+static void allow_peers(void)
+{
+    emu_bridge_peer(-1, -1);
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        for (int j = 0; j < DEVICES_MAX; j++)
+            if (rt.peer[i][j]) emu_bridge_peer(i, j);
+    }
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    ENTER_UNSAFE("cudaDeviceEnablePeerAccess");
+    if (flags != 0 || peer < 0 || peer >= rt.n_devices || peer == current || rt.no_peers)
+        return leave(cudaErrorInvalidDevice);
+    if (rt.peer[current][peer]) return leave(cudaErrorPeerAccessAlreadyEnabled);
+    rt.peer[current][peer] = true;
+    allow_peers();
     return leave(cudaSuccess);
 }
 
@@ -391,7 +435,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     ENTER("cudaMemGetInfo");
     *total = rt.memory;
-    size_t taken = rt.n.device_bytes + rt.n.graph_bytes;
+    size_t taken = rt.taken[current] + rt.n.graph_bytes;
     *free_bytes = rt.memory > taken ? rt.memory - taken : 0;
     return leave(cudaSuccess);
 }
@@ -401,10 +445,11 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 static cudaError_t take(void **p, size_t bytes, bool pinned)
 {
     *p = NULL;
-    if (!pinned && (bytes > rt.memory || rt.n.device_bytes > rt.memory - bytes))
+    if (!pinned && (bytes > rt.memory || rt.taken[current] > rt.memory - bytes))
         return cudaErrorMemoryAllocation;
     block *b = calloc(1, sizeof(*b));
     if (!pinned) emu_bridge_open();
+    if (!pinned) emu_bridge_device(current);
     if (b && !pinned) b->p = emu_bridge_alloc(bytes ? bytes : 1);
     if (!b || (pinned ? posix_memalign(&b->p, 512, bytes + 1) != 0 : b->p == NULL)) {
         free(b);
@@ -412,6 +457,8 @@ static cudaError_t take(void **p, size_t bytes, bool pinned)
     }
     b->bytes = bytes;
     b->pinned = pinned;
+    b->device = current;
+    if (!pinned) rt.taken[current] += bytes;
     b->next = rt.blocks;
     rt.blocks = b;
     memset(b->p, 0xA5, bytes);
@@ -426,6 +473,7 @@ static void free_block(block **at)
     block *b = *at;
     *at = b->next;
     *(b->pinned ? &rt.n.pinned_bytes : &rt.n.device_bytes) -= b->bytes;
+    if (!b->pinned) rt.taken[b->device] -= b->bytes;
     if (b->pinned)
         free(b->p);
     else
@@ -534,7 +582,10 @@ static void drop_graph(cudaGraph_t g)
 static void perform(const op *o)
 {
     switch (o->kind) {
-    case OP_RUN: o->run(o->arg); break;
+    case OP_RUN:
+        emu_bridge_device(o->device);
+        o->run(o->arg);
+        break;
     case OP_COPY:
         for (size_t i = 0; i < o->height; i++) {
             char *to = (char *)o->dst + i * o->dpitch;
@@ -591,6 +642,7 @@ static bool hurries(void)
 static cudaError_t enqueue(cudaStream_t s, op *o)
 {
     if (!o) return cudaErrorMemoryAllocation;
+    o->device = s->device;
     o->poisoned = rt.fail_any && strikes(o->name);
     if (s->capture) {
         *s->capture->tail = o;
@@ -792,6 +844,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ev, unsigned flags)
     ENTER("cudaEventCreate");
     *ev = calloc(1, sizeof(**ev));
     if (!*ev) return leave(cudaErrorMemoryAllocation);
+    (*ev)->device = current;
     (*ev)->next = rt.events;
     rt.events = *ev;
     return leave(cudaSuccess);
@@ -816,7 +869,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t ev)
 cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s)
 {
     ENTER("cudaEventRecord");
-    if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
+    if (!live_stream(s) || ev->device != s->device) return leave(cudaErrorInvalidResourceHandle);
     op *o = make(OP_RECORD, "cudaEventRecord");
     cudaError_t e = enqueue(s, o);
     ev->in = s->capture;
@@ -940,7 +993,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned 
     ENTER_UNSAFE("cudaGraphInstantiate");
     *exec = NULL;
     size_t bytes = (size_t)g->n * NODE_BYTES;
-    if (bytes > rt.memory - rt.n.device_bytes - rt.n.graph_bytes)
+    if (bytes > rt.memory - rt.taken[current] - rt.n.graph_bytes)
         return leave(cudaErrorMemoryAllocation);
     *exec = calloc(1, sizeof(**exec));
     if (!*exec) return leave(cudaErrorMemoryAllocation);
@@ -1015,9 +1068,22 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 cudaError_t cudaDeviceReset(void)
 {
     lock();
-    while (rt.streams) free_stream(rt.streams);
-    while (rt.events) free_event(rt.events);
-    while (rt.blocks) free_block(&rt.blocks); /* pinned memory goes with its context too */
+    for (cudaStream_t s = rt.streams, next; s; s = next) {
+        next = s->next;
+        if (s->device == current) free_stream(s);
+    }
+    for (cudaEvent_t ev = rt.events, next; ev; ev = next) {
+        next = ev->next;
+        if (ev->device == current) free_event(ev);
+    }
+    for (block **at = &rt.blocks; *at;) { /* pinned memory goes with its context too */
+        if ((*at)->device == current)
+            free_block(at);
+        else
+            at = &(*at)->next;
+    }
+    for (int i = 0; i < DEVICES_MAX; i++) rt.peer[current][i] = rt.peer[i][current] = false;
+    allow_peers();
     rt.lost = rt.last = cudaSuccess;
     rt.registered = NULL;
     rt.n.resets++;

@@ -38,6 +38,7 @@ typedef enum cudaError {
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorLaunchTimeout = 702,
+    cudaErrorPeerAccessAlreadyEnabled = 704,
     cudaErrorLaunchFailure = 719,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
@@ -78,11 +79,12 @@ struct cudaDeviceProp {
     int multiProcessorCount;
 };
 
-#define cudaStreamNonBlocking   1u
-#define cudaEventDefault        0u
-#define cudaEventDisableTiming  2u
-#define cudaHostAllocDefault    0u
-#define cudaHostRegisterDefault 0u
+#define cudaStreamNonBlocking    1u
+#define cudaEventDefault         0u
+#define cudaEventDisableTiming   2u
+#define cudaHostAllocDefault     0u
+#define cudaHostRegisterDefault  0u
+#define cudaHostRegisterPortable 1u
 
 const char *cudaGetErrorName(cudaError_t e);
 const char *cudaGetErrorString(cudaError_t e);
@@ -96,6 +98,8 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaDeviceReset(void);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);

@@ -23,6 +23,8 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, bool early, void (*r
                           void (*drop)(void *arg), void *arg);
 
 /* ---- bridge.cpp: the emulator that runs kernels and watches memory (tests/emu/emu.h) ------ */
+void emu_bridge_device(int device); /* whose memory or kernels come next */
+void emu_bridge_peer(int from, int to);
 void *emu_bridge_alloc(size_t bytes);
 void emu_bridge_free(void *p);
 void emu_bridge_wrote(void *p, size_t bytes);
@@ -35,6 +37,9 @@ void emu_bridge_rounding(int like); /* emu_mma_truncates() */
 
 /* Devices that cudaGetDeviceCount() finds (-1: the driver is missing) and the memory of each. */
 void emu_rt_device(int n_devices, size_t memory_bytes);
+
+/* Whether devices can reach each other's memory (they can, until this says no). */
+void emu_rt_peers(bool can);
 
 /* The n-th call from now of the runtime function or launch whose name begins with `what` (NULL: any
  * that enqueues) fails with `code`; from there on the device is lost: every call fails so until

@@ -23,6 +23,13 @@ typedef struct {
     sched *sc;
 } served;
 
+static int served_devices = 1; /* that share the model */
+
+static inline const backend_ops *served_ops(void)
+{
+    return served_devices > 1 ? &backend_cuda_tp : &backend_cuda;
+}
+
 typedef struct {
     request rq;
     meter meter;
@@ -37,8 +44,12 @@ typedef struct {
 static inline backend_config served_backend(void)
 {
     /* The second device: threads begin with the first as theirs. */
-    return (backend_config){
-        .n_threads = 1, .device = 1, .max_rows = ROWS, .max_seqs = SEQS, .max_context = 128};
+    return (backend_config){.n_threads = 1,
+                            .device = 1,
+                            .n_device = served_devices,
+                            .max_rows = ROWS,
+                            .max_seqs = SEQS,
+                            .max_context = 128};
 }
 
 static inline sched_config served_config(void)
@@ -62,11 +73,11 @@ static inline void served_start_as(served *v, const backend_ops *ops, sched_conf
 {
     err e;
     backend_config bc = served_backend();
-    emu_rt_device(2, (size_t)96 << 20);
+    emu_rt_device(1 + served_devices, (size_t)96 << 20);
+    const char *dir =
+        served_devices > 1 ? "fixtures/models/llama-tp-bf16" : "fixtures/models/llama-bf16";
     ck_assert_msg(be_open(&v->be, ops, &bc, &e) == ERR_NONE, "%s", e.msg);
-    ck_assert_msg(model_load(&v->m, "fixtures/models/llama-bf16", v->be, ROWS, sc.max_logits, &e) ==
-                      ERR_NONE,
-                  "%s", e.msg);
+    ck_assert_msg(model_load(&v->m, dir, v->be, ROWS, sc.max_logits, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_msg(sched_create(&v->sc, &sc, v->m, v->be, NULL, &e) == ERR_NONE, "%s", e.msg);
 }
 

@@ -78,8 +78,11 @@ static void replace(served *v, const sched_stats *t, const sched_legacy *l)
     sc.n_restarts = l->n_restarts;
     count(t);
     served_stop(v);
-    ck_assert_int_eq(cudaDeviceReset(), cudaSuccess);
-    served_start_as(v, &backend_cuda, sc);
+    for (int i = 1; i <= served_devices; i++) {
+        (void)cudaSetDevice(i);
+        ck_assert_int_eq(cudaDeviceReset(), cudaSuccess);
+    }
+    served_start_as(v, served_ops(), sc);
 }
 
 static sched_stats settled(served *v)
@@ -105,7 +108,7 @@ static const struct {
     {"cudaEventRecord", 12, cudaErrorLaunchTimeout, false},
     {"cudaMemcpy", 20, cudaErrorLaunchFailure, false},
     {"cudaEventSynchronize", 10, cudaErrorIllegalAddress, false},
-    {"cublas", 40, cudaErrorLaunchFailure, false},
+    {"cublas", 40, cudaErrorLaunchFailure, false}, /* of several devices: "push" */
     {"cudaMemcpy", 20, cudaErrorLaunchOutOfResources, true},
 };
 
@@ -113,14 +116,16 @@ START_TEST(a_fault_at_any_call_ends_who_runs_and_no_more)
 {
     served v;
     emu_rt_counts first, now;
-    served_start(&v, &backend_cuda);
+    served_start(&v, served_ops());
     learn_right(&v);
     emu_rt_count(&first);
     uint64_t restarts = 0;
     int ended = 0;
     for (int k = 0; k < each; k++) {
         int n = (int)(served_mix((uint64_t)_i, (uint64_t)k) % (uint64_t)kinds[_i].most);
-        emu_rt_fail_at(kinds[_i].call, n, kinds[_i].code);
+        const char *call = kinds[_i].call;
+        if (call && strcmp(call, "cublas") == 0 && served_devices > 1) call = "push";
+        emu_rt_fail_at(call, n, kinds[_i].code);
         ended += serve_all(&v);
         emu_rt_fail_at(NULL, -1, cudaSuccess);
         sched_stats t = settled(&v);
@@ -152,10 +157,11 @@ START_TEST(a_fault_at_any_call_ends_who_runs_and_no_more)
 }
 END_TEST
 
-/* test_restart [N]: N faults of each kind. */
+/* test_restart [N [DEVICES]]: N faults of each kind. */
 int main(int argc, char **argv)
 {
     if (argc > 1) each = atoi(argv[1]);
+    if (argc > 2) served_devices = atoi(argv[2]);
     Suite *s = suite_create("restart");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 300);
