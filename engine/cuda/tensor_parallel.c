@@ -184,7 +184,7 @@ static err_code tp_open(backend *be, const backend_config *cfg, err *e)
                                .n = n,
                                .shift = (ptrdiff_t)((uintptr_t)cu->mem.base - base),
                                .logits_met = logits_met,
-                               .self = be};
+                               .self = tp}; /* not `be`, which another may follow (be_reopen()) */
         rc = let_peers(tp, i, e);
     }
     if (rc) {
@@ -243,9 +243,14 @@ static int tp_mark(backend *be)
 /* The first device's stream has waited for the others' part of the step. */
 static void tp_await(backend *be, int mark)
 {
+    tp_state *tp = tp_of(be);
     if (!enter(be, 0)) return;
-    backend_cuda.await(&tp_of(be)->dev[0], mark);
-    (void)take_failure(be, 0);
+    backend_cuda.await(&tp->dev[0], mark);
+    for (int i = 0; i < tp->n; i++) {
+        int lost = atomic_load(&state_of(tp, i)->lost);
+        if (lost) (void)CU(&tp->dev[i], (cudaError_t)lost); /* a loader met it */
+        (void)take_failure(be, i);
+    }
 }
 
 static void tp_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
@@ -891,8 +896,7 @@ static void tp_gate(backend *be, activation act, float *gate, const float *up, s
 
 static bool logits_met(void *self)
 {
-    backend *be = self;
-    tp_state *tp = tp_of(be);
+    tp_state *tp = self;
     for (int j = 1; j < tp->n; j++) wait_for(tp, 0, j);
     return tp->dev[0].failed.code == ERR_NONE;
 }

@@ -466,6 +466,27 @@ START_TEST(test_refused_launches)
 }
 END_TEST
 
+/* A device reaches another's memory where it may, in the one direction. */
+START_TEST(test_another_devices_memory)
+{
+    char msg[256];
+    float *own = device_floats(256, true);
+    emu_device(1);
+    float *other = device_floats(256, true);
+    emu_device(0);
+    emu_catch_faults();
+    CU_LAUNCH(reverse_kernel, 1, 256, 1024, NULL, other, own);
+    ck_assert_int_eq(emu_take_fault(msg, sizeof(msg)), EMU_BOUNDS);
+    ck_assert_ptr_nonnull(strstr(msg, "device 0 reaches into the memory of device 1"));
+    emu_allow_peer(0, 1);
+    CU_LAUNCH(reverse_kernel, 1, 256, 1024, NULL, other, own);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_OK);
+    emu_device(1);
+    CU_LAUNCH(reverse_kernel, 1, 256, 1024, NULL, other, own);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_BOUNDS);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("emu");
@@ -479,6 +500,7 @@ int main(void)
     tcase_add_loop_test(tc, test_wgmma, 0, (int)N_WGMMA * (int)SEEDS);
     tcase_add_loop_test(tc, test_early, 0, (int)N_EARLY * (int)SEEDS);
     tcase_add_test(tc, test_refused_launches);
+    tcase_add_test(tc, test_another_devices_memory);
     suite_add_tcase(s, tc);
     return run_suite_as(s, CK_NOFORK);
 }

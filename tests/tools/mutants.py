@@ -1159,6 +1159,27 @@ _rule("cuda.in-place", "engine/cuda/linear.c",
 _rule("cuda.routers-read-f32", "engine/cuda/linear.c",
       "half && out != x && cu->experts.n == 0;", "half && out != x;",
       "emu.test_golden", "a norm before a router leaves f32 for it")
+_rule("cuda.devices-meet", "engine/cuda/tensor_parallel.c",
+      "if (j != i) wait_for(tp, i, j);", "if (j > i) wait_for(tp, i, j);",
+      "emu.test_tensor_parallel", "no device reads columns before all others have written them")
+_rule("cuda.devices-columns", "engine/cuda/tensor_parallel.c",
+      "a.to[a.n_to++] = floats_here(be, j, y) + i * each;", "a.to[a.n_to++] = floats_here(be, j, y) + j * each;",
+      "emu.test_tensor_parallel", "a device's columns go to their own place in the others' rows")
+_rule("cuda.devices-expand", "engine/cuda/adapter.c",
+      "        m->b = (const char *)m->b + (size_t)col0 * each;\n", "",
+      "emu.test_tensor_parallel", "a device expands its own columns of an adapter")
+_rule("cuda.devices-pieces", "engine/cuda/adapter.c",
+      "    m->b_more += piece + 1;\n", "    m->b_more += piece;\n",
+      "emu.test_tensor_parallel", "a device's columns of an adapter go on in the pieces behind their first")
+_rule("cuda.devices-law", "engine/cuda/tensor_parallel.c",
+      "cu->blas.ours = true;", "cu->blas.ours = false;",
+      "emu.test_tensor_parallel", "products of several devices have the law that hangs on K alone")
+_rule("cuda.devices-logits", "engine/cuda/tensor_parallel.c",
+      "    for (int j = 1; j < tp->n; j++) wait_for(tp, 0, j);\n    return", "    return",
+      "emu.test_tensor_parallel", "logits are read when all devices' columns are there")
+_rule("cuda.devices-pages", "engine/cuda/tensor_parallel.c",
+      "*at = host + (size_t)i * part;", "*at = host + (size_t)(tp->n - 1 - i) * part;",
+      "emu.test_tensor_parallel", "a saved page is as one device would have it")
 _rule("cuda.experts-place", "engine/cuda/experts.cu",
       "for (int j = 0; j < warp * k; j++) before += chosen[j] == at[i];", "",
       "emu.test_experts", "no two rows of an expert have one place")

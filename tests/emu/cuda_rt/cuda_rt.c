@@ -15,8 +15,8 @@
  * Several devices: a stream, an event and memory are of the device that was the thread's own when
  * they were made.  Kernels reach other devices' memory after cudaDeviceEnablePeerAccess() alone.
  *
- * A fault is sticky, as on a device: every call answers it, whatever the device, until
- * cudaDeviceReset(), which frees all memory of the thread's own.
+ * A fault is sticky, as on a device, and of all devices that are at work: every call answers it
+ * until cudaDeviceReset(), which frees all that the thread's own device has.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -102,7 +102,8 @@ static struct {
     cudaStream_t streams;
     cudaEvent_t events;
     block *blocks;
-    cudaError_t lost, last;
+    cudaError_t lost[DEVICES_MAX], last;
+    bool used[DEVICES_MAX]; /* has had streams or memory */
     char fail_what[48];
     bool fail_any;
     int fail_in;
@@ -120,6 +121,8 @@ static struct {
     } launched[NAMES_MAX];
     const void *registered; /* one is enough: the swap pool */
 } rt = {.mu = PTHREAD_MUTEX_INITIALIZER, .n_devices = 1, .memory = (size_t)1 << 30, .fail_in = -1};
+
+static _Thread_local int current; /* device of this thread */
 
 static void lock(void)
 {
@@ -166,16 +169,24 @@ static bool stays(cudaError_t e)
     return e != cudaErrorMemoryAllocation && e != cudaErrorLaunchOutOfResources;
 }
 
+/* All devices that somebody works with: they reach each other's memory. */
+static void lose(cudaError_t e)
+{
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        if (rt.used[i] && !rt.lost[i]) rt.lost[i] = e;
+    }
+}
+
 /* The state of the device at the beginning of each call; the lock is taken. */
 static cudaError_t enter(const char *name)
 {
     lock();
-    if (rt.lost != cudaSuccess) return rt.lost;
+    if (rt.lost[current] != cudaSuccess) return rt.lost[current];
     if (!rt.fail_any && strikes(name)) {
         if (of_capture(rt.fail_code))
             (void)spoils();
         else if (stays(rt.fail_code))
-            rt.lost = rt.fail_code;
+            lose(rt.fail_code);
         return rt.fail_code;
     }
     return cudaSuccess;
@@ -311,7 +322,7 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaPeekAtLastError(void)
 {
     lock();
-    cudaError_t e = rt.lost ? rt.lost : rt.last;
+    cudaError_t e = rt.lost[current] ? rt.lost[current] : rt.last;
     pthread_mutex_unlock(&rt.mu);
     return e;
 }
@@ -319,7 +330,7 @@ cudaError_t cudaPeekAtLastError(void)
 cudaError_t cudaGetLastError(void)
 {
     lock();
-    cudaError_t e = rt.lost ? rt.lost : rt.last;
+    cudaError_t e = rt.lost[current] ? rt.lost[current] : rt.last;
     rt.last = cudaSuccess;
     pthread_mutex_unlock(&rt.mu);
     return e;
@@ -347,8 +358,6 @@ cudaError_t cudaGetDeviceCount(int *n)
                  : rt.n_devices == 0 ? cudaErrorNoDevice
                                      : cudaSuccess);
 }
-
-static _Thread_local int current; /* device of this thread */
 
 cudaError_t cudaSetDevice(int device)
 {
@@ -458,6 +467,7 @@ static cudaError_t take(void **p, size_t bytes, bool pinned)
     b->bytes = bytes;
     b->pinned = pinned;
     b->device = current;
+    rt.used[current] = true;
     if (!pinned) rt.taken[current] += bytes;
     b->next = rt.blocks;
     rt.blocks = b;
@@ -613,15 +623,15 @@ static cudaError_t drain(cudaStream_t s, uint64_t place)
             cudaError_t e = drain(o->on, o->place);
             if (e) return e;
         }
-        if (o->poisoned) rt.lost = rt.fail_code;
-        if (rt.lost) return rt.lost;
+        if (o->poisoned) lose(rt.fail_code);
+        if (rt.lost[s->device]) return rt.lost[s->device];
         s->head = o->next;
         if (!s->head) s->tail = &s->head;
         s->done++;
         perform(o);
         drop_op(o);
     }
-    return rt.lost;
+    return rt.lost[s->device];
 }
 
 /* Whether what is enqueued runs at once: $EMU_EAGER is 0 for never (as without it), 1 for always,
@@ -769,6 +779,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
     if (!*s) return leave(cudaErrorMemoryAllocation);
     (*s)->tail = &(*s)->head;
     (*s)->device = current;
+    rt.used[current] = true;
     (*s)->next = rt.streams;
     rt.streams = *s;
     return leave(cudaSuccess);
@@ -792,6 +803,10 @@ static void free_stream(cudaStream_t s)
     for (op *o = s->head, *next; o; o = next) {
         next = o->next;
         drop_op(o);
+    }
+    for (cudaStream_t other = rt.streams; other; other = other->next) { /* nobody waits for it */
+        for (op *o = other->head; o; o = o->next)
+            if (o->kind == OP_WAIT && o->on == s) o->on = other;
     }
     if (s->capture && s->capture->lane[0] == s) end_capture(s->capture, true);
     for (cudaEvent_t ev = rt.events; ev; ev = ev->next) {
@@ -1016,13 +1031,13 @@ static void run_graph(void *arg)
 {
     cudaGraph_t g = arg;
     for (op *o = g->head; o; o = o->next) o->done = false;
-    for (int left = g->n; left > 0 && !rt.lost; left--) {
+    for (int left = g->n; left > 0 && !rt.lost[g->head->device]; left--) {
         op *o = NULL;
         bool hurry = g->n_lane > 1 && hurries();
         for (int i = 0; i < g->n_lane && !o; i++) o = next_of(g, hurry ? g->n_lane - 1 - i : i);
         if (!o) abort(); /* a capture has no circles */
-        if (o->poisoned) rt.lost = rt.fail_code;
-        if (!rt.lost) perform(o);
+        if (o->poisoned) lose(rt.fail_code);
+        if (!rt.lost[o->device]) perform(o);
         o->done = true;
     }
 }
@@ -1084,7 +1099,8 @@ cudaError_t cudaDeviceReset(void)
     }
     for (int i = 0; i < DEVICES_MAX; i++) rt.peer[current][i] = rt.peer[i][current] = false;
     allow_peers();
-    rt.lost = rt.last = cudaSuccess;
+    rt.lost[current] = rt.last = cudaSuccess;
+    rt.used[current] = false;
     rt.registered = NULL;
     rt.n.resets++;
     return leave(cudaSuccess);
