@@ -125,10 +125,19 @@ def test_a_client_that_goes_leaves_nothing():
     assert text(device, key, *ASKED[0])
 
 
+def test_two_devices_say_what_they_cannot_share():
+    s = Server(settings={**SETTINGS, "engine.backend": "cuda", "engine.tensor_parallel": "2"}, program="lorad_emulated")
+    try:
+        s.start()
+        assert False, "the demo's heads of 32 are no blocks of 64 rows"
+    except RuntimeError as e:
+        assert "192 rows: each of 2 devices takes whole blocks of 64" in str(e), e
+
+
 def test_it_drains():
     assert device.stop() == 0
 
 
 device, key = start("lorad_emulated", "cuda")
 run([test_answers_are_the_cpus, test_company_and_overlap_change_nothing, test_streams,
-     test_a_client_that_goes_leaves_nothing, test_it_drains])
+     test_a_client_that_goes_leaves_nothing, test_two_devices_say_what_they_cannot_share, test_it_drains])

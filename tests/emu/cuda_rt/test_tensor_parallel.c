@@ -307,10 +307,12 @@ static void run_cast(rig *r, const golden *g, int n, int chunk, float *out[CAST]
 START_TEST(adapters_of_every_kind_give_the_same_bits)
 {
     static const int counts[] = {1, 2, 4}, chunks[] = {20, 1};
+    /* Streams as late as they may, then by a seed: one device is far ahead of another then. */
+    if (_i >= 2) (void)setenv("EMU_EAGER", "7", 0);
     golden *g = golden_read(model_dir);
     float *out[3][CAST];
     char what[96];
-    int chunk = chunks[_i], n = _i ? CAST_OF_GRAPHS : CAST;
+    int chunk = chunks[_i % 2], n = chunk == 1 ? CAST_OF_GRAPHS : CAST;
     for (int k = 0; k < 3; k++) {
         rig r;
         extras x;
@@ -449,18 +451,22 @@ START_TEST(what_does_not_fit_is_refused_by_name)
 }
 END_TEST
 
+/* $CK_RUN_CASE takes one of them. */
+static TCase *one(Suite *s, const char *name)
+{
+    TCase *tc = tcase_create(name);
+    tcase_set_timeout(tc, 600);
+    suite_add_tcase(s, tc);
+    return tc;
+}
+
 int main(void)
 {
     Suite *s = suite_create("tensor_parallel");
-    TCase *tc = tcase_create("golden");
-    tcase_set_timeout(tc, 600);
-    tcase_add_loop_test(tc, the_golden_logits_and_the_same_bits_over_1_2_and_4_devices, 0, 3);
-    suite_add_tcase(s, tc);
-    tc = tcase_create("rest");
-    tcase_set_timeout(tc, 600);
-    tcase_add_loop_test(tc, adapters_of_every_kind_give_the_same_bits, 0, 2);
-    tcase_add_loop_test(tc, a_saved_page_is_as_one_device_would_have_it, 0, 2);
-    tcase_add_test(tc, what_does_not_fit_is_refused_by_name);
-    suite_add_tcase(s, tc);
+    tcase_add_loop_test(one(s, "golden"),
+                        the_golden_logits_and_the_same_bits_over_1_2_and_4_devices, 0, 3);
+    tcase_add_loop_test(one(s, "adapters"), adapters_of_every_kind_give_the_same_bits, 0, 4);
+    tcase_add_loop_test(one(s, "pages"), a_saved_page_is_as_one_device_would_have_it, 0, 2);
+    tcase_add_test(one(s, "refused"), what_does_not_fit_is_refused_by_name);
     return run_suite(s);
 }
