@@ -22,11 +22,14 @@ static int n_kept = -1; /* -1: the environment was not read yet */
 int __real_bind(int fd, const struct sockaddr *to, socklen_t n);
 int __wrap_bind(int fd, const struct sockaddr *to, socklen_t n);
 
+/* Of ours, which are the network's: CUDA has a Unix one, named by the process id, and the next
+ * process's CUDA finds no device where that name is taken. */
 static bool listens(int fd)
 {
-    int yes = 0;
-    socklen_t n = sizeof(yes);
-    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &n) == 0 && yes;
+    int yes = 0, domain = AF_UNIX;
+    socklen_t n = sizeof(yes), m = sizeof(domain);
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &n) == 0 && yes &&
+           getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &m) == 0 && domain != AF_UNIX;
 }
 
 /* Calls fn for each descriptor from the fourth on; false: they cannot be listed. */

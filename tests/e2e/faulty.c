@@ -7,6 +7,9 @@
  * and the file is removed.  While a file of that name with .stays behind it is there, the
  * device can't be opened again; while one with .process is there, only another process can use it.
  *
+ * As CUDA's driver, it listens under a Unix name that has the process id, and does not open where
+ * that is taken.
+ *
  * $LORAD_TEST_SLOW names a file: as long as it is there, each read of a loader thread takes as many
  * milliseconds longer as it says.  $LORAD_TEST_PACE names one that does it to steps.
  *
@@ -16,10 +19,14 @@
  */
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,6 +35,8 @@
 
 err_code __real_be_sync(backend *be, err *e);
 err_code __wrap_be_sync(backend *be, err *e);
+err_code __real_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
+err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
 err_code __real_be_reopen(backend *be, err *e);
 err_code __wrap_be_reopen(backend *be, err *e);
 be_remedy __real_be_remedy_of(backend *be);
@@ -95,6 +104,20 @@ static bool told(const char *suffix)
 be_remedy __wrap_be_remedy_of(backend *be)
 {
     return told("process") ? BE_HEALS_NEVER : __real_be_remedy_of(be);
+}
+
+err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)
+{
+    static bool opened;
+    struct sockaddr_un at = {.sun_family = AF_UNIX}; /* a name that is no file begins with 0 */
+    int n = snprintf(at.sun_path + 1, sizeof(at.sun_path) - 1, "lorad-faulty-%ld", (long)getpid());
+    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    int fd = opened ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    /* Not by bind(), which is ours (kept.h). */
+    if (!opened && (syscall(SYS_bind, fd, &at, len) || listen(fd, 8)))
+        return err_set(e, ERR_UNSUPPORTED, "no device: its name is taken");
+    opened = true;
+    return __real_be_open(out, ops, cfg, e);
 }
 
 err_code __wrap_be_reopen(backend *be, err *e)
