@@ -25,7 +25,7 @@ enum {
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
     QUANT_STRETCH = 8, /* blocks */
 };
-/* Rows that are taken together; their sums, of 16 or 8 columns each; whether lines are asked for. */
+/* Rows taken together; their sums, of 16 or 8 columns each; whether lines are asked for. */
 #ifdef __AVX512VNNI__
 enum { QUANT_ROWS = 8, QUANT_SUMS = 16, QUANT_ASKS = false };
 #else
@@ -715,7 +715,7 @@ static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const qu
 
 #    ifdef __AVX512VNNI__
 enum { QUANT_WIDE_OFF = 0 };
-/* A Zen 4's prefetchers go by the places of loads in the program, and follow few better than many. */
+/* A Zen 4's prefetchers go by the places of loads in the program, and follow few better. */
 #        define QUANT_UNROLL _Pragma("GCC unroll 2")
 #    else
 enum { QUANT_WIDE_OFF = 128 };
@@ -816,8 +816,8 @@ quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int 
     }
 }
 
-/* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and the
- * lines in ascending order. */
+/* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and
+ * the lines in ascending order. */
 static inline __attribute__((always_inline)) void
 quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
           const int lanes, const int stored, const bool mapped, const int bits)

@@ -1,8 +1,8 @@
 /* attend.cu -- kernels of attend.h.
  *
  * One kernel source serves small items (one warp, one split) and large ones (eight warps, all
- * splits): a warp owns 16 packed rows, its keys come in tiles of 64, and tile_scores(),
- * tile_soften() and tile_values() are all the arithmetic (online softmax: Milakov and Gimelshein;
+ * splits): a warp owns 16 packed rows, its keys come in tiles of 64, and page_scores(),
+ * tile_soften() and page_values() are all the arithmetic (online softmax: Milakov and Gimelshein;
  * FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products
  * are bf16 or f16 (the pages' type) on tensor cores with f32 sums; scores and weights stay f32
  * until the second product.
@@ -12,10 +12,13 @@
  * Splits that stand alone leave their sums in memory and take a ticket; the block with the last
  * one merges all of them, in ascending order.
  *
- * K and V tiles are copied with cp.async, two of each: while tile t is computed, t + 1 arrives.
- * Rows of a tile in shared memory stand an odd number of 16-byte units apart: ldmatrix hits all
- * banks.  Positions that no row of the item may see are filled with zeros, whatever a recycled page
- * holds there.
+ * K and V are copied with cp.async.  A large item has room for two tiles of each: while tile t is
+ * computed, t + 1 arrives.  A small item's warp has a ring of rooms for one page of a head, K or V:
+ * while one is computed, the others arrive.  So little room lets a multiprocessor hold eight warps,
+ * as many as registers do; they hide what a lone warp waits for.
+ * Rows in shared memory stand an odd number of 16-byte units apart: ldmatrix hits all banks. 
+ * Positions that no row of the item may see are filled with zeros, whatever a recycled page holds
+ * there.
  *
  * Codes (int8 pages) are whole numbers, which bf16 has: they are multiplied as such, and a key's
  * scale multiplies its scores, its value's scale the weights.  A single warp makes them bf16 in
@@ -44,7 +47,12 @@ enum {
     LANE_DIMS = CU_HEAD_DIM_MAX / WARP,
     MERGE_LANES = 8, /* of a row that is merged */
     MERGE_ROWS = WARP / MERGE_LANES,
-    N_KEY_BLOCKS = TILE / 8, /* columns of scores by 8 */
+    PAGES = TILE / PAGE,    /* of a tile */
+    PAGE_BLOCKS = PAGE / 8, /* columns of a page's scores by 8 */
+    N_KEY_BLOCKS = PAGES * PAGE_BLOCKS,
+    ROOMS = 3,         /* of a small item, for one page each */
+    AHEAD = ROOMS - 1, /* pages on their way while one is multiplied */
+    STEPS = 2 * PAGES, /* of a tile: its pages of K, then those of V */
 };
 
 #define LOG2_E 1.44269504088896340736F
@@ -225,19 +233,47 @@ __device__ static __forceinline__ uint32_t pair_of(float lo, float hi)
     return BF16 ? cu_bf16x2_of(lo, hi) : cu_f16x2_of(lo, hi);
 }
 
-/* Where tiles lie in shared memory. */
-template <int HD, int TYPE, int WARPS>
-struct rooms {
-    static constexpr bool CODES = TYPE == DT_I8, STAGED = CODES && WARPS > 1;
-    static constexpr int THREADS = WARPS * WARP;
-    static constexpr int ROW = CODES ? HD : HD * 2; /* bytes of a position in its page */
+/* A head's K and V in a page. */
+template <int HD, int TYPE>
+struct page_form {
+    static constexpr bool CODES = TYPE == DT_I8;
+    static constexpr int ROW = CODES ? HD : HD * 2; /* bytes of a position */
     static constexpr int PART = PAGE * ROW, HEAD = 2 * PART + (CODES ? PAGE * 4 : 0);
-    static constexpr int VALUES = HD * 2 + 16; /* of a row of a tile of values */
+    /* Of rows in shared memory. */
+    static constexpr int APART = ROW / 16 % 2 ? ROW : ROW + 16;
+};
+
+/* Where a small item's pages lie in shared memory: a ring of rooms, then scales of two tiles. */
+template <int HD, int TYPE>
+struct small_rooms : page_form<HD, TYPE> {
+    using F = page_form<HD, TYPE>;
+    static constexpr int ROOM = PAGE * F::APART;
+    static constexpr int SCALES_AT = ROOMS * ROOM;
+    static constexpr int ALL = SCALES_AT + (F::CODES ? 2 * TILE * 4 : 0);
+    /* Q as it is turned takes the last rooms, whose pages are sent when it has been read. */
+    static constexpr int TURNED = CU_SMALL_ROWS * HD * (int)sizeof(float);
+    static constexpr int FIRST =
+        ROOMS - (TURNED + ROOM - 1) / ROOM; /* pages that are sent before */
+    static_assert(FIRST >= 1, "q is turned beside the first page");
+
+    CU_INLINE_METHOD static uint32_t *scales(char *smem, int tile)
+    {
+        return (uint32_t *)(smem + SCALES_AT) + tile % 2 * TILE;
+    }
+};
+
+/* Where a large item's tiles lie in shared memory. */
+template <int HD, int TYPE>
+struct large_rooms : page_form<HD, TYPE> {
+    using F = page_form<HD, TYPE>;
+    static constexpr int THREADS = LARGE_WARPS * WARP, ROW = F::ROW;
+    static constexpr bool STAGED = F::CODES;   /* codes become a tile of values */
+    static constexpr int VALUES = HD * 2 + 16; /* of a row of it */
     /* Of a row as it is copied. */
-    static constexpr int APART = STAGED ? ROW : ROW / 16 % 2 ? ROW : ROW + 16;
+    static constexpr int APART = STAGED ? ROW : F::APART;
     static constexpr int BYTES = TILE * (STAGED ? VALUES : APART); /* of a tile */
     static constexpr int SCALES_AT = STAGED ? 2 * (BYTES + TILE * ROW) : 4 * BYTES;
-    static constexpr int ALL = SCALES_AT + (CODES ? 2 * TILE * 4 : 0);
+    static constexpr int ALL = SCALES_AT + (F::CODES ? 2 * TILE * 4 : 0);
 
     /* K (0) or V (1) of a tile as it is multiplied; one of two, or the only one. */
     CU_INLINE_METHOD static char *tile(char *smem, int which, int buf)
@@ -257,6 +293,15 @@ struct rooms {
     }
 };
 
+/* Numbers of a tile's pages; 0: the sequence has none there. */
+__device__ static __forceinline__ void pages_of(int *id, const cu_attend_args *a, const work *w,
+                                                int tile)
+{
+    const int32_t *page = a->page + w->seq.page0 + tile * PAGES;
+    CU_UNROLL
+    for (int i = 0; i < PAGES; i++) id[i] = tile * TILE + i * PAGE < w->len ? page[i] : 0;
+}
+
 /* TILE rows whose positions are all there, in two pages: what a thread copies stands at constant
  * distances, in memory and in the tile. */
 template <int ROW, int APART, int THREADS>
@@ -272,17 +317,14 @@ __device__ static __forceinline__ void load_whole(char *smem, const char *src0, 
         cu_cp_async16(to + j * APART, (j < PAGE ? src0 : src1) + j % PAGE * ROW);
 }
 
-/* Copies TILE rows of K or V to shared memory, zeros for positions outside [lo, len). */
+/* Copies TILE rows of K or V, of two pages, to shared memory, zeros for positions outside
+ * [lo, len). */
 template <int ROW, int APART, int THREADS>
-__device__ static __forceinline__ void load_tile(char *smem, const cu_kv *kv, const char *base,
-                                                 const int32_t *page, int tile, int lo, int len)
+__device__ static __forceinline__ void load_tile(char *smem, const char *src0, const char *src1,
+                                                 int pos, int lo, int len)
 {
     const int CHUNKS = ROW / 16;
     const bool EVEN = THREADS % CHUNKS == 0 && THREADS / CHUNKS <= PAGE;
-    int pos = tile * TILE;
-    size_t p0 = pos < len ? (size_t)page[pos / PAGE] : 0;
-    size_t p1 = pos + PAGE < len ? (size_t)page[pos / PAGE + 1] : 0;
-    const char *src0 = base + p0 * kv->stride, *src1 = base + p1 * kv->stride;
     if (EVEN && pos >= lo && pos + TILE <= len) {
         load_whole<ROW, APART, THREADS>(smem, src0, src1);
         return;
@@ -292,25 +334,46 @@ __device__ static __forceinline__ void load_tile(char *smem, const cu_kv *kv, co
         int r = i / CHUNKS, chunk = i % CHUNKS;
         bool live = pos + r >= lo && pos + r < len;
         const char *src = (r < PAGE ? src0 : src1) + (r % PAGE) * ROW + chunk * 16;
-        cu_cp_async16_or_zero(smem + r * APART + chunk * 16, live ? src : base, live);
+        cu_cp_async16_or_zero(smem + r * APART + chunk * 16, src, live);
+    }
+}
+
+/* The same of one page by a warp: the page lies there in one piece. */
+template <int ROW, int APART>
+__device__ static __forceinline__ void load_page(char *room, const char *src, int pos, int lo,
+                                                 int len)
+{
+    const int CHUNKS = ROW / 16, N = PAGE * CHUNKS / WARP;   /* of a lane */
+    const int STEP = WARP % CHUNKS == 0 ? WARP / CHUNKS : 0; /* rows; 0: it is no whole number */
+    int lane = (int)threadIdx.x % WARP;
+    src += lane * 16;
+    if (STEP && pos >= lo && pos + PAGE <= len) { /* at constant distances */
+        char *to = room + lane / CHUNKS * APART + lane % CHUNKS * 16;
+        CU_UNROLL
+        for (int j = 0; j < N; j++) cu_cp_async16(to + j * STEP * APART, src + j * WARP * 16);
+        return;
+    }
+    CU_UNROLL_BY(4)
+    for (int j = 0; j < N; j++) {
+        int i = lane + j * WARP, r = STEP ? lane / CHUNKS + j * STEP : i / CHUNKS;
+        bool live = pos + r >= lo && pos + r < len;
+        cu_cp_async16_or_zero(room + r * APART + i % CHUNKS * 16, src + j * WARP * 16, live);
     }
 }
 
 /* The scales of a tile's positions, K's in the lower and V's in the upper half of a word. */
 template <int THREADS>
-__device__ static __forceinline__ void load_scales(uint32_t *to, const cu_kv *kv, const char *base,
-                                                   const int32_t *page, int tile, int lo, int len)
+__device__ static __forceinline__ void load_scales(uint32_t *to, const char *src0, const char *src1,
+                                                   int pos, int lo, int len)
 {
     CU_UNROLL
     for (int i = (int)threadIdx.x; i < TILE; i += THREADS) {
-        int pos = tile * TILE + i;
-        bool live = pos >= lo && pos < len;
-        size_t p = live ? (size_t)page[pos / PAGE] : 0;
-        cu_cp_async4_or_zero(to + i, base + p * kv->stride + pos % PAGE * 4, live);
+        bool live = pos + i >= lo && pos + i < len;
+        cu_cp_async4_or_zero(to + i, (i < PAGE ? src0 : src1) + i % PAGE * 4, live);
     }
 }
 
-/* K (0) or V (1) of a tile of an item, and with K the scales of both. */
+/* K (0) or V (1) of a tile of a large item, and with K the scales of both. */
 template <class R>
 __device__ static __forceinline__ void load_part(char *smem, int which, const cu_attend_args *a,
                                                  const work *w, int tile)
@@ -318,12 +381,32 @@ __device__ static __forceinline__ void load_part(char *smem, int which, const cu
     /* Of codes it is found again each time: registers hold no more. */
     int buf = (tile - w->tile0) % 2, kv_head = R::CODES ? cu_anew(w->kv_head) : w->kv_head;
     const char *head = head_base(&a->kv, kv_head, R::HEAD);
-    const int32_t *page = a->page + w->seq.page0;
-    load_tile<R::ROW, R::APART, R::THREADS>(R::copied(smem, which, buf), &a->kv,
-                                            head + which * R::PART, page, tile, w->lo, w->len);
+    int id[PAGES];
+    pages_of(id, a, w, tile);
+    const char *page0 = head + (size_t)id[0] * a->kv.stride;
+    const char *page1 = head + (size_t)id[1] * a->kv.stride;
+    load_tile<R::ROW, R::APART, R::THREADS>(R::copied(smem, which, buf), page0 + which * R::PART,
+                                            page1 + which * R::PART, tile * TILE, w->lo, w->len);
     if (R::CODES && which == 0)
-        load_scales<R::THREADS>(R::scales(smem, buf), &a->kv, head + 2 * R::PART, page, tile, w->lo,
-                                w->len);
+        load_scales<R::THREADS>(R::scales(smem, buf), page0 + 2 * R::PART, page1 + 2 * R::PART,
+                                tile * TILE, w->lo, w->len);
+}
+
+/* Page `nth` of a tile, in the order of a small item's steps, comes to `room`; with the first one
+ * the scales of all.  head: K of page 0; id: the tile's pages. */
+template <class R>
+__device__ static __forceinline__ void send_page(char *smem, char *room, int nth, const cu_kv *kv,
+                                                 const char *head, const work *w, int tile,
+                                                 const int *id)
+{
+    int pos = tile * TILE;
+    /* Of codes it is found again each time: registers hold no more. */
+    if (R::CODES) head = head_base(kv, cu_anew(w->kv_head), R::HEAD);
+    const char *src = head + (size_t)id[nth % PAGES] * kv->stride + nth / PAGES * R::PART;
+    load_page<R::ROW, R::APART>(room, src, pos + nth % PAGES * PAGE, w->lo, w->len);
+    if (R::CODES && nth == 0)
+        load_scales<WARP>(R::scales(smem, tile), head + (size_t)id[0] * kv->stride + 2 * R::PART,
+                          head + (size_t)id[1] * kv->stride + 2 * R::PART, pos, w->lo, w->len);
 }
 
 /* A tile of values from the codes that each thread has copied itself. */
@@ -344,37 +427,39 @@ __device__ static __forceinline__ void put_values(char *smem, int which)
     }
 }
 
-/* scores[8 keys][..] = Q K^T: fragments of m16n8k16, d ascending. */
+/* Of a page: scores[8 keys][..] = Q K^T: fragments of m16n8k16, d ascending.  The blocks' sums wait
+ * for themselves, not for one another. */
 template <int HD, bool BF16>
-__device__ static __forceinline__ void tile_scores(float (*s)[4], const uint32_t (*q)[4],
+__device__ static __forceinline__ void page_scores(float (*s)[4], const uint32_t (*q)[4],
                                                    const char *k)
 {
     const int APART = HD * 2 + 16;
     int lane = (int)threadIdx.x % WARP;
     const char *at = k + (lane / 16 * 8 + lane % 8) * APART + lane / 8 % 2 * 16;
     CU_UNROLL
-    for (int j = 0; j < TILE / 16; j++) {
-        for (int i = 0; i < 4; i++) s[2 * j][i] = s[2 * j + 1][i] = 0;
+    for (int j = 0; j < PAGE_BLOCKS; j++) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+    CU_UNROLL
+    for (int kk = 0; kk < HD / 16; kk++) {
         CU_UNROLL
-        for (int kk = 0; kk < HD / 16; kk++) {
+        for (int j = 0; j < PAGE_BLOCKS; j += 2) {
             uint32_t b[4];
-            cu_ldmatrix_x4(b, at + j * 16 * APART + kk * 32);
-            mma<BF16>(s[2 * j], q[kk], b);
-            mma<BF16>(s[2 * j + 1], q[kk], b + 2);
+            cu_ldmatrix_x4(b, at + j * 8 * APART + kk * 32);
+            mma<BF16>(s[j], q[kk], b);
+            mma<BF16>(s[j + 1], q[kk], b + 2);
         }
     }
 }
 
-/* o += P V, keys ascending. */
+/* o += P V of a page, keys ascending. */
 template <int HD, bool BF16>
-__device__ static __forceinline__ void tile_values(float (*o)[4], const float (*p)[4],
+__device__ static __forceinline__ void page_values(float (*o)[4], const float (*p)[4],
                                                    const char *v)
 {
     const int APART = HD * 2 + 16;
     int lane = (int)threadIdx.x % WARP;
     const char *at = v + (lane / 8 % 2 * 8 + lane % 8) * APART + lane / 16 * 16;
     CU_UNROLL
-    for (int kk = 0; kk < TILE / 16; kk++) {
+    for (int kk = 0; kk < PAGE / 16; kk++) {
         const float *x = p[2 * kk], *y = p[2 * kk + 1];
         uint32_t a[4] = {pair_of<BF16>(x[0], x[1]), pair_of<BF16>(x[2], x[3]),
                          pair_of<BF16>(y[0], y[1]), pair_of<BF16>(y[2], y[3])};
@@ -396,18 +481,15 @@ __device__ static __forceinline__ void code_scores(float (*s)[4], const uint32_t
 {
     const char *at = k + (int)threadIdx.x % WARP * APART;
     CU_UNROLL
-    for (int j = 0; j < N_KEY_BLOCKS; j++) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+    for (int j = 0; j < PAGE_BLOCKS; j++) s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
     CU_UNROLL
-    for (int j = 0; j < TILE / 32; j++) {
+    for (int kk = 0; kk < HD / 16; kk++) {
+        uint32_t c[PAGE_BLOCKS];
+        cu_ldmatrix_x4(c, at + kk * 16);
         CU_UNROLL
-        for (int kk = 0; kk < HD / 16; kk++) {
-            uint32_t c[4]; /* of 32 keys */
-            cu_ldmatrix_x4(c, at + j * 32 * APART + kk * 16);
-            CU_UNROLL
-            for (int i = 0; i < 4; i++) {
-                uint32_t b[2] = {cu_bf16x2_of_i8(c[i]), cu_bf16x2_of_i8(c[i] >> 8)};
-                cu_mma_bf16_k16(s[4 * j + i], q[kk], b);
-            }
+        for (int i = 0; i < PAGE_BLOCKS; i++) {
+            uint32_t b[2] = {cu_bf16x2_of_i8(c[i]), cu_bf16x2_of_i8(c[i] >> 8)};
+            cu_mma_bf16_k16(s[i], q[kk], b);
         }
     }
 }
@@ -417,29 +499,26 @@ __device__ static __forceinline__ void code_values(float (*o)[4], const float (*
                                                    const char *v)
 {
     const char *at = v + (int)threadIdx.x % WARP * APART;
+    uint32_t a[2][4];
     CU_UNROLL
-    for (int j = 0; j < TILE / 32; j++) {
-        uint32_t a[2][4];
+    for (int h = 0; h < 2; h++) {
+        const float *x = p[2 * h], *y = p[2 * h + 1];
+        a[h][0] = cu_bf16x2_of(x[0], x[1]);
+        a[h][1] = cu_bf16x2_of(x[2], x[3]);
+        a[h][2] = cu_bf16x2_of(y[0], y[1]);
+        a[h][3] = cu_bf16x2_of(y[2], y[3]);
+    }
+    CU_UNROLL
+    for (int n = 0; n < HD / 16; n++) {
+        uint32_t c[PAGE_BLOCKS];
+        cu_ldmatrix_x4_trans(c, at + n * 16);
         CU_UNROLL
         for (int h = 0; h < 2; h++) {
-            const float *x = p[4 * j + 2 * h], *y = p[4 * j + 2 * h + 1];
-            a[h][0] = cu_bf16x2_of(x[0], x[1]);
-            a[h][1] = cu_bf16x2_of(x[2], x[3]);
-            a[h][2] = cu_bf16x2_of(y[0], y[1]);
-            a[h][3] = cu_bf16x2_of(y[2], y[3]);
-        }
-        CU_UNROLL
-        for (int n = 0; n < HD / 16; n++) {
-            uint32_t c[4]; /* of 32 keys */
-            cu_ldmatrix_x4_trans(c, at + j * 32 * APART + n * 16);
-            CU_UNROLL
-            for (int h = 0; h < 2; h++) {
-                uint32_t x = c[2 * h], y = c[2 * h + 1];
-                uint32_t lo[2] = {cu_bf16x2_of_i8(x), cu_bf16x2_of_i8(y)};
-                uint32_t hi[2] = {cu_bf16x2_of_i8(x >> 8), cu_bf16x2_of_i8(y >> 8)};
-                cu_mma_bf16_k16(o[2 * n], a[h], lo);
-                cu_mma_bf16_k16(o[2 * n + 1], a[h], hi);
-            }
+            uint32_t x = c[2 * h], y = c[2 * h + 1];
+            uint32_t lo[2] = {cu_bf16x2_of_i8(x), cu_bf16x2_of_i8(y)};
+            uint32_t hi[2] = {cu_bf16x2_of_i8(x >> 8), cu_bf16x2_of_i8(y >> 8)};
+            cu_mma_bf16_k16(o[2 * n], a[h], lo);
+            cu_mma_bf16_k16(o[2 * n + 1], a[h], hi);
         }
     }
 }
@@ -565,7 +644,7 @@ __device__ static void append_own(const cu_attend_args *a, const work *w, float 
     cu_kv kv = a->kv; /* what is known here */
     kv.head_dim = kv.v_dim = HD;
     kv.type = TYPE;
-    char *head = const_cast<char *>(head_base(&kv, w->kv_head, rooms<HD, TYPE, 1>::HEAD)) +
+    char *head = const_cast<char *>(head_base(&kv, w->kv_head, page_form<HD, TYPE>::HEAD)) +
                  (size_t)a->page[w->seq.page0 + pos / PAGE] * kv.stride;
     cu_syncwarp(); /* lanes store what others turned */
     put_position(&kv, head, 0, pos % PAGE, k, lane);
@@ -590,7 +669,7 @@ __device__ static void turn_q(const cu_attend_args *a, const work *w, float *to)
 /* Q of the warp's 16 rows as A fragments, rounded to the type of the pages; `turned`: it lies
  * there. */
 template <int HD, bool BF16>
-__device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_args *a,
+__device__ static __forceinline__ void read_q(uint32_t (*q)[4], const cu_attend_args *a,
                                               const lane_rows *lr, const float *turned)
 {
     int col = (int)threadIdx.x % 4 * 2;
@@ -610,6 +689,16 @@ __device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_
             q[kk][2 + r] = pair_of<BF16>(y[0], y[1]);
         }
     }
+}
+
+/* Q of a small item; `turned`: room to turn it, where it has to be. */
+template <int HD, bool BF16>
+__device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_args *a,
+                                              const work *w, const lane_rows *lr, float *turned)
+{
+    if (turned) turn_q<HD>(a, w, turned);
+    read_q<HD, BF16>(q, a, lr, turned);
+    if (turned) cu_syncwarp(); /* it has been read: pages may come there */
 }
 
 /* A split of row r, for whoever merges them. */
@@ -708,16 +797,6 @@ end_split(const cu_attend_args *a, const work *w, const lane_rows *lr, float (*o
     }
 }
 
-template <int WARPS>
-__device__ static __forceinline__ void sync_item()
-{
-    if (WARPS == 1) {
-        cu_syncwarp();
-    } else {
-        __syncthreads();
-    }
-}
-
 template <int HD>
 __device__ static __forceinline__ void begin_split(float (*o)[4], float *m, float *l)
 {
@@ -725,6 +804,13 @@ __device__ static __forceinline__ void begin_split(float (*o)[4], float *m, floa
     for (int n = 0; n < HD / 8; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
     m[0] = m[1] = -INFINITY;
     l[0] = l[1] = 0;
+}
+
+/* One behind the last of the work's tiles in the split of tile t. */
+__device__ static __forceinline__ int split_end(const work *w, int t)
+{
+    int end = (t / SPLIT_TILES + 1) * SPLIT_TILES;
+    return end < w->tile1 ? end : w->tile1;
 }
 
 /* Of the tile whose first key stands at `pos`, for both rows of the lane. */
@@ -760,138 +846,211 @@ __device__ static __forceinline__ void merge_item(const cu_attend_args *a,
         merge_rows<HD>(a, &w, partial0, units, r);
 }
 
-/* WARPS * 16 packed rows of one kv head. */
-template <int HD, int TYPE, int WARPS>
-__device__ static __forceinline__ void run_item(const cu_attend_args &a,
-                                                const cu_attend_item *items, int i, char *smem)
+/* Scores of the tile whose first key stands at `pos` become weights; scales: of codes. */
+template <int HD, bool CODES>
+__device__ static __forceinline__ void weigh_tile(const cu_attend_args *a, const lane_rows *lr,
+                                                  int pos, float (*s)[4], float (*o)[4], float *m,
+                                                  float *l, float c, const uint32_t *scales)
 {
-    using R = rooms<HD, TYPE, WARPS>;
+    if (CODES) tile_scale<false>(s, scales);
+    if (a->cap > 0) tile_cap(s, a->cap);
+    if (!cu_all(sees_whole(lr, pos))) tile_mask(s, pos, lr->lo, lr->hi);
+    tile_soften<HD>(s, o, m, l, c);
+    if (CODES) tile_scale<true>(s, scales);
+}
+
+/* Up to 16 packed rows of one kv head, by a warp.  A step multiplies one page, while those behind
+ * it come to the other rooms. */
+template <int HD, int TYPE>
+__device__ static __forceinline__ void run_small(const cu_attend_args &a,
+                                                 const cu_attend_item *items, int i, char *smem)
+{
+    using R = small_rooms<HD, TYPE>;
     constexpr bool BF16 = TYPE != DT_F16;
     const float c = cu_mul(a.scale, LOG2_E);
-    work w = take_work(&a, items, i, WARPS * 16);
+    work w = take_work(&a, items, i, CU_SMALL_ROWS);
     lane_rows lr = rows_of(&a, &w);
 
     if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
         put_nothing(&a, &w, &lr);
         return;
     }
-    sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
-    /* Rooms of tiles that come later. */
-    float *turned = WARPS == 1 && a.turn.k ? (float *)R::tile(smem, 0, 1) : nullptr;
-    if (turned) append_own<HD, TYPE>(&a, &w, (float *)R::tile(smem, 1, 1));
+    cu_syncwarp(); /* nobody reads the pages of the item before any more */
+    float *turned = a.turn.k ? (float *)(smem + R::FIRST * R::ROOM) : nullptr;
+    if (turned) append_own<HD, TYPE>(&a, &w, turned);
+    const char *head = head_base(&a.kv, w.kv_head, R::HEAD);
+    int id[PAGES];
+    pages_of(id, &a, &w, w.tile0);
+    uint32_t q[HD / 16][4];
+    static_assert(AHEAD < STEPS, "numbers of pages are those of one tile");
+    CU_UNROLL
+    for (int n = 0; n < AHEAD; n++) {
+        if (n == R::FIRST) load_q<HD, BF16>(q, &a, &w, &lr, turned);
+        send_page<R>(smem, smem + n * R::ROOM, n, &a.kv, head, &w, w.tile0, id);
+        cu_cp_async_commit();
+    }
+    if (R::FIRST >= AHEAD) load_q<HD, BF16>(q, &a, &w, &lr, turned);
+
+    float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
+    bool first = true;
+    int at = AHEAD * R::ROOM; /* the room of the step before */
+    for (int t = w.tile0; t < w.tile1;) {
+        const int end = split_end(&w, t);
+        begin_split<HD>(o, m, l);
+        for (; t < end; t++) {
+            bool busy = !cu_all(sees_none(&lr, t * TILE));
+            float s[N_KEY_BLOCKS][4];
+            CU_UNROLL
+            for (int n = 0; n < STEPS; n++) {
+                const int next = (n + AHEAD) % STEPS, later = (n + AHEAD) / STEPS;
+                cu_syncwarp(); /* all have left the room of the step before */
+                if (t + later < w.tile1)
+                    send_page<R>(smem, smem + at, next, &a.kv, head, &w, t + later, id);
+                cu_cp_async_commit();
+                if (next == STEPS - 1 && t + later + 1 < w.tile1)
+                    pages_of(id, &a, &w, t + later + 1);
+                CU_CP_ASYNC_WAIT((int)AHEAD);
+                cu_syncwarp(); /* this step's page is there, for all lanes */
+                at = at == AHEAD * R::ROOM ? 0 : at + R::ROOM;
+                if (!busy) continue;
+                if (n == PAGES)
+                    weigh_tile<HD, R::CODES>(&a, &lr, t * TILE, s, o, m, l, c, R::scales(smem, t));
+                const char *page = smem + at;
+                float(*of)[4] = s + n % PAGES * PAGE_BLOCKS;
+                if constexpr (R::CODES) {
+                    if (n < PAGES)
+                        code_scores<HD, R::APART>(of, q, page);
+                    else
+                        code_values<HD, R::APART>(o, of, page);
+                } else {
+                    if (n < PAGES)
+                        page_scores<HD, BF16>(of, q, page);
+                    else
+                        page_values<HD, BF16>(o, of, page);
+                }
+            }
+        }
+        if (R::CODES) { /* kept, they would take registers that the sums need */
+            w.item.first = cu_anew(w.item.first);
+            lr = rows_of(&a, &w);
+        }
+        end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, t == w.tile1, c);
+        first = false;
+    }
+}
+
+/* Up to CU_LARGE_ROWS packed rows of one kv head, 16 of a warp. */
+template <int HD, int TYPE>
+__device__ static __forceinline__ void run_large(const cu_attend_args &a,
+                                                 const cu_attend_item *items, int i, char *smem)
+{
+    using R = large_rooms<HD, TYPE>;
+    constexpr bool BF16 = TYPE != DT_F16;
+    const float c = cu_mul(a.scale, LOG2_E);
+    work w = take_work(&a, items, i, CU_LARGE_ROWS);
+    lane_rows lr = rows_of(&a, &w);
+
+    if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
+        put_nothing(&a, &w, &lr);
+        return;
+    }
+    __syncthreads(); /* nobody reads the tiles of the item before any more */
     load_part<R>(smem, 0, &a, &w, w.tile0);
     cu_cp_async_commit();
     load_part<R>(smem, 1, &a, &w, w.tile0);
     cu_cp_async_commit();
 
     uint32_t q[HD / 16][4];
-    if (turned) turn_q<HD>(&a, &w, turned);
-    load_q<HD, BF16>(q, &a, &lr, turned);
-    if (turned) cu_syncwarp(); /* it has been read: tiles may come there */
+    read_q<HD, BF16>(q, &a, &lr, nullptr);
     float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
-    bool fresh = true, first = true;
-    for (int t = w.tile0; t < w.tile1; t++) {
-        int buf = (t - w.tile0) % 2;
-        if (fresh) begin_split<HD>(o, m, l);
-        fresh = false;
-        /* This tile's K comes, for all threads; V and the next K may be on their way.  All have
+    bool first = true;
+    for (int t = w.tile0; t < w.tile1;) {
+        const int end = split_end(&w, t);
+        begin_split<HD>(o, m, l);
+        for (; t < end; t++) {
+            int buf = (t - w.tile0) % 2;
+            /* This tile's K comes, for all threads; V and the next K may be on their way.  All have
          * left the V tile that is filled next, and the K tile before the barrier before. */
-        if (R::STAGED) {
-            CU_CP_ASYNC_WAIT(1);
-            put_values<R>(smem, 0);
-            sync_item<WARPS>();
+            if (R::STAGED) {
+                CU_CP_ASYNC_WAIT(1);
+                put_values<R>(smem, 0);
+                __syncthreads();
+            }
+            if (t + 1 < w.tile1) load_part<R>(smem, 0, &a, &w, t + 1);
+            cu_cp_async_commit();
+            if (!R::STAGED) {
+                CU_CP_ASYNC_WAIT(2);
+                __syncthreads();
+            }
+            int pos = t * TILE;
+            bool busy = !cu_all(sees_none(&lr, pos));
+            float s[N_KEY_BLOCKS][4];
+            if (busy) {
+                CU_UNROLL
+                for (int n = 0; n < PAGES; n++)
+                    page_scores<HD, BF16>(s + n * PAGE_BLOCKS, q,
+                                          R::tile(smem, 0, buf) + n * PAGE * R::VALUES);
+                weigh_tile<HD, R::CODES>(&a, &lr, pos, s, o, m, l, c, R::scales(smem, buf));
+            }
+            /* Likewise V, and the K tile that is filled next. */
+            if (R::STAGED) {
+                CU_CP_ASYNC_WAIT(1);
+                put_values<R>(smem, 1);
+                __syncthreads();
+            }
+            if (t + 1 < w.tile1) load_part<R>(smem, 1, &a, &w, t + 1);
+            cu_cp_async_commit();
+            if (!R::STAGED) {
+                CU_CP_ASYNC_WAIT(2);
+                __syncthreads();
+            }
+            if (busy) {
+                CU_UNROLL
+                for (int n = 0; n < PAGES; n++)
+                    page_values<HD, BF16>(o, s + n * PAGE_BLOCKS,
+                                          R::tile(smem, 1, buf) + n * PAGE * R::VALUES);
+            }
         }
-        if (t + 1 < w.tile1) load_part<R>(smem, 0, &a, &w, t + 1);
-        cu_cp_async_commit();
-        if (!R::STAGED) {
-            CU_CP_ASYNC_WAIT(2);
-            sync_item<WARPS>();
-        }
-        int pos = t * TILE;
-        bool busy = !cu_all(sees_none(&lr, pos));
-        float s[N_KEY_BLOCKS][4];
-        if (busy) {
-            const char *k = R::tile(smem, 0, buf);
-            if constexpr (R::CODES && !R::STAGED)
-                code_scores<HD, R::APART>(s, q, k);
-            else
-                tile_scores<HD, BF16>(s, q, k);
-            if (R::CODES) tile_scale<false>(s, R::scales(smem, buf));
-            if (a.cap > 0) tile_cap(s, a.cap);
-            if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
-            tile_soften<HD>(s, o, m, l, c);
-            if (R::CODES) tile_scale<true>(s, R::scales(smem, buf));
-        }
-        /* Likewise V, and the K tile that is filled next. */
-        if (R::STAGED) {
-            CU_CP_ASYNC_WAIT(1);
-            put_values<R>(smem, 1);
-            sync_item<WARPS>();
-        }
-        if (t + 1 < w.tile1) load_part<R>(smem, 1, &a, &w, t + 1);
-        cu_cp_async_commit();
-        if (!R::STAGED) {
-            CU_CP_ASYNC_WAIT(2);
-            sync_item<WARPS>();
-        }
-        if (busy) {
-            const char *v = R::tile(smem, 1, buf);
-            if constexpr (R::CODES && !R::STAGED)
-                code_values<HD, R::APART>(o, s, v);
-            else
-                tile_values<HD, BF16>(o, s, v);
-        }
-
-        bool last = t + 1 == w.tile1;
-        if (last || (t + 1) % SPLIT_TILES == 0) {
-            end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, last, c);
-            fresh = true;
-            first = false;
-        }
+        end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, t == w.tile1, c);
+        first = false;
     }
 }
 
 /* The item's first tile, K and V of two pages, on its way to the second-level cache, where it is of
  * older steps. */
-template <class R>
+template <class F>
 __device__ static __forceinline__ void fetch_ahead(const cu_attend_args *a,
                                                    const cu_attend_item *items, int i)
 {
     const work w = take_work(a, items, i, CU_SMALL_ROWS);
     int lane = (int)threadIdx.x;
-    if (w.tile0 >= w.tile1 || (w.tile0 + 1) * TILE > w.seq.pos0 || lane >= TILE / PAGE) return;
-    size_t page = (size_t)a->page[w.seq.page0 + w.tile0 * (TILE / PAGE) + lane];
-    cu_fetch_ahead(head_base(&a->kv, w.kv_head, R::HEAD) + page * a->kv.stride, R::HEAD);
+    if (w.tile0 >= w.tile1 || (w.tile0 + 1) * TILE > w.seq.pos0 || lane >= PAGES) return;
+    size_t page = (size_t)a->page[w.seq.page0 + w.tile0 * PAGES + lane];
+    cu_fetch_ahead(head_base(&a->kv, w.kv_head, F::HEAD) + page * a->kv.stride, F::HEAD);
 }
 
-/* The blocks of the grid take items in turn. */
-template <int HD, int TYPE, int WARPS>
-__device__ static __forceinline__ void
-run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, char *smem)
-{
-    for (int i = (int)blockIdx.x; i < n_items * a.kv.n_kv_head; i += (int)gridDim.x) {
-        run_item<HD, TYPE, WARPS>(a, items, i, smem);
-        if (WARPS == 1) merge_item<HD>(&a, items, i);
-    }
-}
-
+/* In both kernels the blocks of the grid take items in turn. */
 template <int HD, int TYPE>
-__global__ __launch_bounds__(WARP) void small_kernel(cu_attend_args a)
+__global__ __launch_bounds__(WARP, 8) void small_kernel(cu_attend_args a)
 {
-    CU_SHARED(char, tiles);
+    CU_SHARED(char, pages);
     cu_grid_go();
     int n = a.counts->n_small;
     if ((int)blockIdx.x < n * a.kv.n_kv_head)
-        fetch_ahead<rooms<HD, TYPE, 1>>(&a, a.small, (int)blockIdx.x);
+        fetch_ahead<page_form<HD, TYPE>>(&a, a.small, (int)blockIdx.x);
     cu_grid_wait(); /* for q, k and v */
-    run_items<HD, TYPE, 1>(a, a.small, n, tiles);
+    for (int i = (int)blockIdx.x; i < n * a.kv.n_kv_head; i += (int)gridDim.x) {
+        run_small<HD, TYPE>(a, a.small, i, pages);
+        merge_item<HD>(&a, a.small, i);
+    }
 }
 
 template <int HD, int TYPE>
 __global__ __launch_bounds__(LARGE_WARPS *WARP, 1) void large_kernel(cu_attend_args a)
 {
     CU_SHARED(char, tiles);
-    run_items<HD, TYPE, LARGE_WARPS>(a, a.large, a.counts->n_large, tiles);
+    for (int i = (int)blockIdx.x; i < a.counts->n_large * a.kv.n_kv_head; i += (int)gridDim.x)
+        run_large<HD, TYPE>(a, a.large, i, tiles);
 }
 
 /* --------------------------------------------------------------------- any size, any type -- */
@@ -1042,7 +1201,7 @@ static bool has_tensor_path(const cu_attend_args *a)
 template <int HD>
 static int small_bytes(int type)
 {
-    return type == DT_I8 ? rooms<HD, DT_I8, 1>::ALL : rooms<HD, DT_BF16, 1>::ALL;
+    return type == DT_I8 ? small_rooms<HD, DT_I8>::ALL : small_rooms<HD, DT_BF16>::ALL;
 }
 
 extern "C" bool cu_attend_turns(const cu_kv *kv, int n_head)
@@ -1061,7 +1220,7 @@ extern "C" size_t cu_attend_partial_bytes(int n_head, int n_kv_head, int v_dim)
 template <int HD, int TYPE>
 static cudaError_t setup_type(void)
 {
-    constexpr int small = rooms<HD, TYPE, 1>::ALL, large = rooms<HD, TYPE, LARGE_WARPS>::ALL;
+    constexpr int small = small_rooms<HD, TYPE>::ALL, large = large_rooms<HD, TYPE>::ALL;
     cudaError_t rc = CU_ALLOW_SHARED((small_kernel<HD, TYPE>), small);
     return rc != cudaSuccess ? rc : CU_ALLOW_SHARED((large_kernel<HD, TYPE>), large);
 }
@@ -1085,8 +1244,7 @@ extern "C" cudaError_t cu_attend_setup(void)
 
 extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm)
 {
-    /* One block's tiles, and the KiB that the system keeps for each block;
-     * registers allow at least as many. */
+    /* A block's pages, and the KiB that the system keeps for it; registers allow eight. */
     int d = args->kv.head_dim, type = args->kv.type;
     int bytes = d == 64   ? small_bytes<64>(type)
                 : d == 80 ? small_bytes<80>(type)
@@ -1101,7 +1259,7 @@ extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per
 template <int HD, int TYPE>
 static void launch_type(cudaStream_t stream, const cu_attend_args *a)
 {
-    constexpr int small = rooms<HD, TYPE, 1>::ALL, large = rooms<HD, TYPE, LARGE_WARPS>::ALL;
+    constexpr int small = small_rooms<HD, TYPE>::ALL, large = large_rooms<HD, TYPE>::ALL;
     if (a->grid_small > 0) {
         CU_LAUNCH_EARLY((small_kernel<HD, TYPE>), dim3((unsigned)a->grid_small), dim3(WARP), small,
                         stream, a->early, *a);

@@ -8,10 +8,11 @@
  * Batch invariance: cuBLASLt promises nothing about bits across numbers of rows.  So its heuristic
  * is only asked for candidates that do not split K over blocks, for each bucket of rows.  All of
  * them are run on the matrix itself, in all buckets, with several numbers of rows, and timed.  The
- * law of a shape is the bits that some candidate gives in every bucket and, over all buckets, in
- * the least time; a bucket takes the fastest candidate that gives them.  What is compared is what
- * will run, on this device, with this library: nothing is assumed about its kernels.  Our own
- * kernels (gemm.h), which have one law by their construction, are one more candidate.
+ * law of a shape is the bits that some candidate gives in every bucket; of several, those of the
+ * candidate that was named first, for few rows.  So every start has the same law: times differ from
+ * start to start, and only say which candidate of equal bits a bucket takes.  What is compared is
+ * what will run, on this device, with this library: nothing is assumed about its kernels.  Our own
+ * kernels (gemm.h), which have one law by their construction, are the last candidate.
  *
  * Threads: engine thread (and start-up).
  */
@@ -104,7 +105,7 @@ typedef struct blas {
     void *workspace; /* device */
     size_t workspace_bytes;
     int n_sm;
-    bool wide; /* cu_gemm_wide_setup() has succeeded */
+    bool wide, streams; /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
     bool ours; /* cuBLAS is not asked: our law hangs on k alone, and not on how many rows w has */
     blas_plan plan[BLAS_SHAPES];
     int n_plan;

@@ -244,11 +244,13 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     }
     if (!rc) rc = CU_TRY(cu, cu_attend_setup(), e);
     if (!rc) rc = CU_TRY(cu, cu_gemm_setup(), e);
+    if (!rc) rc = CU_TRY(cu, cu_sgmv_setup(), e);
     if (!rc) rc = CU_TRY(cu, cu_grouped_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
     if (!rc) cu->blas.wide = opens_wide(&p);
+    if (!rc) cu->blas.streams = p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
     if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
     if (rc) {

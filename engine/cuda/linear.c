@@ -409,6 +409,7 @@ static sgmv_args lora_args(const cuda_state *cu, const cuda_lists *l, dtype type
                        .max_all = l->n_all,
                        .chunk_rows = l->chunk_rows,
                        .rank_max = l->rank_max,
+                       .n_sm = cu->n_sm,
                        .early = cuda_early(cu)};
 }
 

@@ -17,7 +17,8 @@ enum {
     TILE_THREADS = 128,
     TILE_K = 64, /* k of one stage */
     STAGES = 3,
-    ROW_BLOCKS = WARPS, /* blocks of columns of one block of the expand */
+    ROW_BLOCKS = WARPS,        /* blocks of columns of one block of the expand */
+    ROOM = SGMV_COLS * 16 * 2, /* for 16 ranks of a block of columns of B */
 };
 
 template <bool BF16>
@@ -321,8 +322,10 @@ static __global__ void __launch_bounds__(TILE_THREADS)
 
 /* ---- expand -----------------------------------------------------------------------------------
  * out = gain (in + scale B v) + bias + res for one chunk and 8 blocks of 64 columns, a warp each.
- * Grid (chunk, blocks of columns / 8 of all projections).  B goes from memory into fragments; v,
- * its planes added, lies in shared memory as high and low halves [row][rank]. */
+ * An item: a chunk and 8 blocks of columns of a projection.  B goes from memory into fragments; v,
+ * its planes added, lies in shared memory as high and low halves [row][rank].  Where that gives
+ * more blocks than the device holds, a block takes several groups of columns in turn, and the next
+ * one's B is on its way while one is summed: what leads to it is read once. */
 CU_INLINE void b_fragments(uint4 *b, const uint16_t *block, int k, int lane)
 {
 #pragma unroll
@@ -418,63 +421,141 @@ CU_INLINE void add_8_ranks(float (*acc)[4][4], const uint16_t *block, const uint
     }
 }
 
+/* A block's items, which are groups of columns of chunks, groups innermost: as many as others have,
+ * however many there are. */
+typedef struct {
+    int first, end;
+} items;
+
+CU_INLINE items items_of(int n)
+{
+    int each = (n + (int)gridDim.x - 1) / (int)gridDim.x, first = (int)blockIdx.x * each;
+    items mine = {first, first + each < n ? first + each : n};
+    return mine;
+}
+
+/* What a warp does of a group of columns: 64 of them from col0 on. */
+typedef struct {
+    sgmv_out out;
+    sgmv_mat m;
+    int o, col0, rank8;
+    bool needed, has;      /* for the whole block; for this warp */
+    const uint16_t *block; /* of B; NULL: none */
+} expand_part;
+
+CU_INLINE expand_part part_of(const sgmv_args *p, const sgmv_chunk *c, int group, int warp)
+{
+    expand_part e;
+    e.o = 0;
+    for (; group >= sgmv_groups(p->out[e.o].d_out, ROW_BLOCKS); e.o++)
+        group -= sgmv_groups(p->out[e.o].d_out, ROW_BLOCKS);
+    e.out = p->out[e.o];
+    e.needed = sgmv_needed(&e.m, c, &e.out);
+    e.col0 = (group * ROW_BLOCKS + warp) * SGMV_COLS;
+    e.rank8 = (e.m.rank + 7) / 8 * 8;
+    e.has = e.needed && e.col0 < e.out.d_out;
+    e.block = e.has && e.m.rank ? (const uint16_t *)sgmv_b_block(&e.m, e.col0, 2) : nullptr;
+    return e;
+}
+
+/* B's first 16 ranks on their way into a room: each lane copies what it reads. */
+CU_INLINE void fetch_ranks(char *room, const uint16_t *block, int rank8, int lane)
+{
+    if (!block || rank8 < 16) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        cu_cp_async16(room + (i * 32 + lane) * 16, block + (i * 32 + lane) * 8);
+}
+
+CU_INLINE void ranks_of(uint4 *b, const char *room, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) b[i] = cu_ld16(room + (i * 32 + lane) * 16);
+}
+
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(THREADS, 2)
-    expand_kernel(sgmv_args p, int n_plane, int rank16)
+    expand_kernel(sgmv_args p, int n_plane, int rank16, int n_group)
 {
     CU_SHARED(uint32_t, vs);
     cu_grid_go();
-    int n = p.all_rows ? p.counts->n_all : p.counts->n_lora;
-    if ((int)blockIdx.x >= n) return cu_grid_wait();
-    int o = 0, group = (int)blockIdx.y;
-    for (; group >= sgmv_groups(p.out[o].d_out, ROW_BLOCKS); o++)
-        group -= sgmv_groups(p.out[o].d_out, ROW_BLOCKS);
-    const sgmv_chunk c = p.chunk[blockIdx.x];
-    sgmv_out out = p.out[o];
-    sgmv_mat m;
-    if (!sgmv_needed(&m, &c, &out)) return cu_grid_wait();
-
+    const items mine = items_of((p.all_rows ? p.counts->n_all : p.counts->n_lora) * n_group);
+    if (mine.first >= mine.end) return cu_grid_wait();
     int t = (int)threadIdx.x, warp = t / CU_WARP, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
-    int col0 = (group * ROW_BLOCKS + warp) * SGMV_COLS, rank8 = (m.rank + 7) / 8 * 8;
-    bool has = col0 < out.d_out;
-    const uint16_t *block = has && m.rank ? (const uint16_t *)sgmv_b_block(&m, col0, 2) : nullptr;
+    int row_words = rank16 / 2 + 4, room = 0, loaded = -1, item = mine.first;
+    char *rooms = (char *)(vs + 2 * NT * 8 * row_words) + warp * 2 * ROOM;
+    sgmv_chunk c = p.chunk[item / n_group];
+    expand_part e = part_of(&p, &c, item % n_group, warp);
     uint4 b[4];
-    if (block && rank8 >= 16) b_fragments(b, block, 0, lane); /* on its way during the sums */
-
-    int row_words = rank16 / 2 + 4;
+    if (NT == 1) {
+        fetch_ranks(rooms, e.block, e.rank8, lane);
+        cu_cp_async_commit();
+    } else if (e.block && e.rank8 >= 16) {
+        b_fragments(b, e.block, 0, lane);
+    }
     cu_grid_wait(); /* for v, and what is added to */
-    load_shrunk<NT, BF16>(vs, &p, &c, o, n_plane, rank8, row_words, t);
-    __syncthreads(); /* v is there */
-    if (!has) return;
-
-    float acc[NT][4][4] = {{{0}}};
-    int k = 0;
-    for (; k + 16 <= rank8; k += 16) {
-        uint4 now[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) now[i] = b[i];
-        if (k + 32 <= rank8) b_fragments(b, block, k + 16, lane);
-        add_16_ranks<NT, BF16>(acc, now, vs, row_words, k, g, q);
-    }
-    if (k < rank8) add_8_ranks<NT, BF16>(acc, block, vs, row_words, k, lane);
-#pragma unroll
-    for (int nt = 0; nt < NT; nt++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) { /* row 2q + i % 2, columns 4g.. and 32 + 4g.. */
-            int row = nt * 8 + 2 * q + i % 2;
-            if (row >= c.n_rows) continue;
-            sgmv_put(&out, &m, c.row0 + row, col0 + i / 2 * 32 + 4 * g, acc[nt][0][i],
-                     acc[nt][1][i], acc[nt][2][i], acc[nt][3][i]);
+#pragma unroll 1
+    do {
+        if (NT == 1) {                 /* else registers hold no more, and there is one */
+            if (item + 1 < mine.end) { /* the next one's, while this one is summed */
+                c = p.chunk[(item + 1) / n_group];
+                e = part_of(&p, &c, (item + 1) % n_group, warp);
+                fetch_ranks(rooms + (room ^ 1) * ROOM, e.block, e.rank8, lane);
+            }
+            cu_cp_async_commit();
+            c = p.chunk[item / n_group];
+            e = part_of(&p, &c, item % n_group, warp);
         }
-    }
+        if (!e.needed) continue;
+        int wanted = item / n_group * SGMV_OUT_MAX + e.o;
+        if (wanted != loaded) {
+            if (loaded >= 0) __syncthreads(); /* the v before has been read */
+            load_shrunk<NT, BF16>(vs, &p, &c, e.o, n_plane, e.rank8, row_words, t);
+            loaded = wanted;
+            __syncthreads(); /* v is there */
+        }
+        if (!e.has) continue;
+        if (NT == 1) {
+            CU_CP_ASYNC_WAIT(1);
+            if (e.block && e.rank8 >= 16) ranks_of(b, rooms + room * ROOM, lane);
+        }
+        float acc[NT][4][4];
+#pragma unroll
+        for (int i = 0; i < NT * 16; i++) acc[i / 16][i / 4 % 4][i % 4] = 0;
+        int k = 0;
+        for (; k + 16 <= e.rank8; k += 16) {
+            uint4 now[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) now[i] = b[i];
+            if (k + 32 <= e.rank8) b_fragments(b, e.block, k + 16, lane);
+            add_16_ranks<NT, BF16>(acc, now, vs, row_words, k, g, q);
+        }
+        if (k < e.rank8) add_8_ranks<NT, BF16>(acc, e.block, vs, row_words, k, lane);
+        /* Kept, it would take registers that the sums need. */
+        if (NT > 1) e = part_of(&p, &c, cu_anew(item) % n_group, warp);
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) { /* row 2q + i % 2, columns 4g.. and 32 + 4g.. */
+                int row = nt * 8 + 2 * q + i % 2;
+                if (row >= c.n_rows) continue;
+                sgmv_put(&e.out, &e.m, c.row0 + row, e.col0 + i / 2 * 32 + 4 * g, acc[nt][0][i],
+                         acc[nt][1][i], acc[nt][2][i], acc[nt][3][i]);
+            }
+        }
+    } while (room ^= 1, NT == 1 && ++item < mine.end);
+    CU_CP_ASYNC_WAIT(0);
 }
 
 /* ---- expand, gated ----------------------------------------------------------------------------
  * A warp makes the same 64 columns of gate and of up for up to 8 rows, and from both what the next
- * product reads.  Grid (chunk, blocks of columns / 8).  v of both lies in shared memory, one after
- * the other.  Sums pass through shared memory, so that all lanes have a part of the gate, however
- * few rows there are. */
-enum { GATED_ROWS = 4 }; /* that pass through shared memory at a time */
+ * product reads.  Items: a chunk and 8 blocks of columns.  v of both lies in shared memory, one
+ * after the other.  Sums pass through shared memory, so that all lanes have a part of the gate,
+ * however few rows there are. */
+enum {
+    GATED_ROWS = 4, /* that pass through shared memory at a time */
+    GATED_SUMS = WARPS * 2 * GATED_ROWS * SGMV_COLS * (int)sizeof(float),
+};
 
 /* acc = B v for 64 columns; b: B's first 16 ranks, where it has so many. */
 CU_INLINE void expand_block(float (*acc)[4][4], uint4 *b, const uint16_t *block, int rank8,
@@ -491,17 +572,28 @@ CU_INLINE void expand_block(float (*acc)[4][4], uint4 *b, const uint16_t *block,
     if (k < rank8) add_8_ranks<1, true>(acc, block, v, row_words, k, lane);
 }
 
-/* Two columns of a row. */
-CU_INLINE void put_gated(uint16_t *out16, const sgmv_out *out, const sgmv_mat *m, int row, int col,
-                         const float *gate, const float *up, bool gelu)
+/* Two columns of a row's gate and of its up, before what is added. */
+typedef struct {
+    float gate[2], up[2];
+} gated_in;
+
+CU_INLINE gated_in load_gated(const sgmv_out *out, int row, int col)
 {
-    float in[2], g[2], u[2];
-    cu_load_f32x2(in, out[0].in + (size_t)row * (size_t)out[0].in_stride + col);
-    g[0] = sgmv_value(&out[0], &m[0], col, in[0], 0, gate[0]);
-    g[1] = sgmv_value(&out[0], &m[0], col + 1, in[1], 0, gate[1]);
-    cu_load_f32x2(in, out[1].in + (size_t)row * (size_t)out[1].in_stride + col);
-    u[0] = sgmv_value(&out[1], &m[1], col, in[0], 0, up[0]);
-    u[1] = sgmv_value(&out[1], &m[1], col + 1, in[1], 0, up[1]);
+    gated_in in;
+    cu_load_f32x2(in.gate, out[0].in + (size_t)row * (size_t)out[0].in_stride + col);
+    cu_load_f32x2(in.up, out[1].in + (size_t)row * (size_t)out[1].in_stride + col);
+    return in;
+}
+
+CU_INLINE void put_gated(uint16_t *out16, const sgmv_out *out, const sgmv_mat *m, int row, int col,
+                         const gated_in *in, const float *gate, const float *up, bool gelu)
+{
+    float g[2], u[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        g[i] = sgmv_value(&out[0], &m[0], col + i, in->gate[i], 0, gate[i]);
+        u[i] = sgmv_value(&out[1], &m[1], col + i, in->up[i], 0, up[i]);
+    }
     *(uint32_t *)(out16 + (size_t)row * (size_t)out[0].d_out + col) =
         cu_bf16x2_of(cu_gate_mul(g[0], u[0], gelu), cu_gate_mul(g[1], u[1], gelu));
 }
@@ -510,58 +602,103 @@ static __global__ void __launch_bounds__(THREADS, 2)
     expand_gated_kernel(sgmv_args p, uint16_t *out16, bool gelu, int n_plane, int rank16)
 {
     CU_SHARED(uint32_t, vs);
-    CU_STATIC_SHARED(float, sums, WARPS * 2 * GATED_ROWS * SGMV_COLS);
     cu_grid_go();
-    if ((int)blockIdx.x >= p.counts->n_all) return cu_grid_wait();
-    const sgmv_chunk c = p.chunk[blockIdx.x];
+    const int d_out = p.out[0].d_out, n_group = sgmv_groups(d_out, ROW_BLOCKS);
+    const items mine = items_of(p.counts->n_all * n_group);
+    if (mine.first >= mine.end) return cu_grid_wait();
     int t = (int)threadIdx.x, warp = t / CU_WARP, lane = t % CU_WARP, q = lane % 4;
-    int row_words = rank16 / 2 + 4, rank8[2];
-    int col0 = ((int)blockIdx.y * ROW_BLOCKS + warp) * SGMV_COLS;
-    bool has = col0 < p.out[0].d_out;
-    float *mine = sums + warp * 2 * GATED_ROWS * SGMV_COLS;
-    sgmv_out out[2] = {p.out[0], p.out[1]};
+    int row_words = rank16 / 2 + 4, rank8[2], loaded = -1, room = 0;
+    /* In shared memory: v of both, each warp's sums, each warp's two rooms of B for both. */
+    float *sums = (float *)(vs + 2 * 16 * row_words) + warp * 2 * GATED_ROWS * SGMV_COLS;
+    char *rooms = (char *)(vs + 2 * 16 * row_words) + GATED_SUMS + warp * 4 * ROOM;
+    sgmv_chunk c;
     sgmv_mat m[2];
-    const uint16_t *block[2];
-    uint4 b[2][4];
+    sgmv_out out[2] = {p.out[0], p.out[1]};
+    auto find = [&](int item) { /* the chunk and its matrices; the warp's first column */
+                                c = p.chunk[item / n_group];
 #pragma unroll
-    for (int o = 0; o < 2; o++) {
-        (void)sgmv_needed(&m[o], &c, &out[o]); /* all rows are */
-        rank8[o] = (m[o].rank + 7) / 8 * 8;
-        block[o] = has && m[o].rank ? (const uint16_t *)sgmv_b_block(&m[o], col0, 2) : nullptr;
-        if (block[o] && rank8[o] >= 16) b_fragments(b[o], block[o], 0, lane);
-    }
+                                for (int o = 0; o < 2; o++) {
+                                    (void)sgmv_needed(&m[o], &c, &out[o]); /* all rows are */
+                                    rank8[o] = (m[o].rank + 7) / 8 * 8;
+                                }
+                                return (item % n_group * ROW_BLOCKS + warp) * SGMV_COLS;
+    };
+    auto block_of = [&](int o, int col0) -> const uint16_t * {
+        bool has = col0 < d_out && m[o].rank;
+        return has ? (const uint16_t *)sgmv_b_block(&m[o], col0, 2) : nullptr;
+    };
+    auto fetch = [&](int item, int to) {
+        if (item < mine.end) {
+            int col0 = find(item);
+            for (int o = 0; o < 2; o++)
+                fetch_ranks(rooms + (2 * to + o) * ROOM, block_of(o, col0), rank8[o], lane);
+        }
+        cu_cp_async_commit();
+    };
+    fetch(mine.first, 0);
     cu_grid_wait(); /* for v, gate and up */
-#pragma unroll
-    for (int o = 0; o < 2; o++)
-        load_shrunk<1, true>(vs + o * 16 * row_words, &p, &c, o, n_plane, rank8[o], row_words, t);
-    __syncthreads(); /* v is there */
-    if (!has) return;
-
-    float acc[2][1][4][4];
-#pragma unroll
-    for (int o = 0; o < 2; o++)
-        expand_block(acc[o], b[o], block[o], rank8[o], vs + o * 16 * row_words, row_words, lane);
-    for (int r0 = 0; r0 < c.n_rows; r0 += GATED_ROWS) {
-        cu_syncwarp(); /* the sums before have been read */
-#pragma unroll
-        for (int i = 0; i < 4; i++) { /* row 2q + i % 2, columns 4g.. and 32 + 4g.. */
-            int row = 2 * q + i % 2 - r0, col = i / 2 * 32 + lane / 4 * 4;
-            if (row < 0 || row >= GATED_ROWS || r0 + row >= c.n_rows) continue;
+#pragma unroll 1
+    for (int item = mine.first; item < mine.end; item++, room ^= 1) {
+        fetch(item + 1, room ^ 1); /* while this one is summed */
+        int col0 = find(item);
+        if (item / n_group != loaded) {
+            if (loaded >= 0) __syncthreads(); /* the v before has been read */
 #pragma unroll
             for (int o = 0; o < 2; o++)
-                cu_st_f32x4(mine + (o * GATED_ROWS + row) * SGMV_COLS + col,
-                            make_float4(acc[o][0][0][i], acc[o][0][1][i], acc[o][0][2][i],
-                                        acc[o][0][3][i]));
+                load_shrunk<1, true>(vs + o * 16 * row_words, &p, &c, o, n_plane, rank8[o],
+                                     row_words, t);
+            loaded = item / n_group;
+            __syncthreads(); /* v is there */
         }
-        cu_syncwarp(); /* all sums are there */
+        if (col0 >= d_out) continue;
         int col = col0 + 2 * lane;
-        for (int row = 0; row < GATED_ROWS && r0 + row < c.n_rows; row++) {
-            const float *gate = mine + row * SGMV_COLS + 2 * lane;
-            if (col < out[0].d_out)
-                put_gated(out16, out, m, c.row0 + r0 + row, col, gate,
+        bool has = col < d_out;
+        gated_in in = {};
+        if (has) in = load_gated(out, c.row0, col);
+        CU_CP_ASYNC_WAIT(1);
+        float acc[2][1][4][4];
+#pragma unroll
+        for (int o = 0; o < 2; o++) {
+            uint4 b[4];
+            if (rank8[o] >= 16) ranks_of(b, rooms + (2 * room + o) * ROOM, lane);
+            expand_block(acc[o], b, block_of(o, col0), rank8[o], vs + o * 16 * row_words, row_words,
+                         lane);
+        }
+        for (int r0 = 0; r0 < c.n_rows; r0 += GATED_ROWS) {
+            cu_syncwarp(); /* the sums before have been read */
+#pragma unroll
+            for (int i = 0; i < 4; i++) { /* row 2q + i % 2, columns 4g.. and 32 + 4g.. */
+                int row = 2 * q + i % 2 - r0, at = i / 2 * 32 + lane / 4 * 4;
+                if (row < 0 || row >= GATED_ROWS || r0 + row >= c.n_rows) continue;
+#pragma unroll
+                for (int o = 0; o < 2; o++)
+                    cu_st_f32x4(sums + (o * GATED_ROWS + row) * SGMV_COLS + at,
+                                make_float4(acc[o][0][0][i], acc[o][0][1][i], acc[o][0][2][i],
+                                            acc[o][0][3][i]));
+            }
+            cu_syncwarp(); /* all sums are there */
+            for (int row = 0; has && row < GATED_ROWS && r0 + row < c.n_rows; row++) {
+                const float *gate = sums + row * SGMV_COLS + 2 * lane;
+                if (r0 + row > 0) in = load_gated(out, c.row0 + r0 + row, col);
+                put_gated(out16, out, m, c.row0 + r0 + row, col, &in, gate,
                           gate + GATED_ROWS * SGMV_COLS, gelu);
+            }
         }
     }
+    CU_CP_ASYNC_WAIT(0);
+}
+
+static size_t gated_shared(int rank16)
+{
+    return (size_t)(2 * 2 * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t) + (size_t)GATED_SUMS +
+           (size_t)(WARPS * 4 * ROOM);
+}
+
+/* As many blocks as the device holds, or as there are items. */
+static dim3 blocks_for(const sgmv_args *p, int n_items)
+{
+    int most = p->n_sm > 0 ? 2 * p->n_sm : n_items;
+    return dim3((unsigned)(n_items < most ? n_items : most));
 }
 
 cudaError_t cu_sgmv_expand_gated(cudaStream_t stream, const sgmv_args *p, uint16_t *out16,
@@ -573,8 +710,8 @@ cudaError_t cu_sgmv_expand_gated(cudaStream_t stream, const sgmv_args *p, uint16
         return cudaErrorInvalidValue;
     if (p->max_all <= 0 || o[0].d_out <= 0) return cudaSuccess;
     int rank16 = (p->rank_max + 15) / 16 * 16;
-    size_t shared = (size_t)(2 * 2 * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t);
-    dim3 grid((unsigned)p->max_all, (unsigned)sgmv_groups(o[0].d_out, ROW_BLOCKS));
+    dim3 grid = blocks_for(p, p->max_all * sgmv_groups(o[0].d_out, ROW_BLOCKS));
+    size_t shared = gated_shared(rank16);
     CU_LAUNCH_EARLY(expand_gated_kernel, grid, dim3(THREADS), shared, stream, p->early, *p, out16,
                     gelu, sgmv_planes(p->d_in, p->type), rank16);
     return cudaGetLastError();
@@ -683,22 +820,46 @@ cudaError_t cu_sgmv_shrink(cudaStream_t stream, const sgmv_args *p)
     return cudaGetLastError();
 }
 
+template <int NT>
+static size_t expand_shared(int rank16)
+{
+    return (size_t)(2 * NT * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t) +
+           (NT == 1 ? (size_t)(WARPS * 2 * ROOM) : 0);
+}
+
+template <int NT>
+static cudaError_t setup_expand(void)
+{
+    cudaError_t rc = CU_ALLOW_SHARED((expand_kernel<NT, true>), expand_shared<NT>(LORA_RANK_MAX));
+    return rc != cudaSuccess
+               ? rc
+               : CU_ALLOW_SHARED((expand_kernel<NT, false>), expand_shared<NT>(LORA_RANK_MAX));
+}
+
+cudaError_t cu_sgmv_setup(void)
+{
+    cudaError_t rc = setup_expand<1>();
+    if (rc == cudaSuccess) rc = setup_expand<4>();
+    return rc != cudaSuccess ? rc
+                             : CU_ALLOW_SHARED(expand_gated_kernel, gated_shared(LORA_RANK_MAX));
+}
+
 template <int NT, bool BF16>
-static void launch_expand(cudaStream_t stream, const sgmv_args *p, dim3 grid)
+static void launch_expand(cudaStream_t stream, const sgmv_args *p, int chunks, int groups)
 {
     int rank16 = (p->rank_max + 15) / 16 * 16;
-    size_t shared = (size_t)(2 * NT * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t);
-    CU_LAUNCH_EARLY((expand_kernel<NT, BF16>), grid, dim3(THREADS), shared, stream, p->early, *p,
-                    sgmv_planes(p->d_in, p->type), rank16);
+    dim3 grid = NT == 1 ? blocks_for(p, chunks * groups) : dim3((unsigned)(chunks * groups));
+    CU_LAUNCH_EARLY((expand_kernel<NT, BF16>), grid, dim3(THREADS), expand_shared<NT>(rank16),
+                    stream, p->early, *p, sgmv_planes(p->d_in, p->type), rank16, groups);
 }
 
 template <bool BF16>
-static void launch_expands(cudaStream_t stream, const sgmv_args *p, dim3 grid)
+static void launch_expands(cudaStream_t stream, const sgmv_args *p, int chunks, int groups)
 {
     if (p->chunk_rows <= 8)
-        launch_expand<1, BF16>(stream, p, grid);
+        launch_expand<1, BF16>(stream, p, chunks, groups);
     else
-        launch_expand<4, BF16>(stream, p, grid);
+        launch_expand<4, BF16>(stream, p, chunks, groups);
 }
 
 cudaError_t cu_sgmv_expand(cudaStream_t stream, const sgmv_args *p)
@@ -707,10 +868,9 @@ cudaError_t cu_sgmv_expand(cudaStream_t stream, const sgmv_args *p)
     for (int o = 0; o < p->n_out; o++) groups += sgmv_groups(p->out[o].d_out, ROW_BLOCKS);
     if (chunks <= 0 || groups == 0) return cudaSuccess;
     if (p->type == DT_F32) return sgmv_f32_expand(stream, p);
-    dim3 grid((unsigned)chunks, (unsigned)groups);
     if (p->type == DT_BF16)
-        launch_expands<true>(stream, p, grid);
+        launch_expands<true>(stream, p, chunks, groups);
     else
-        launch_expands<false>(stream, p, grid);
+        launch_expands<false>(stream, p, chunks, groups);
     return cudaGetLastError();
 }

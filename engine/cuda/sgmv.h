@@ -65,6 +65,7 @@ typedef struct sgmv_args {
     int32_t max_small, max_tile, max_lora, max_all;
     int32_t chunk_rows; /* the plan's */
     int32_t rank_max;   /* of all matrices */
+    int32_t n_sm;       /* multiprocessors that the expand is to fill once; 0: a block a group */
     /* Expand takes rows of the bare base too (bias or res is given); needs max_all. */
     bool all_rows;
     bool early; /* expand: the launch may begin early (launch.h); lists are not a kernel's */
@@ -72,6 +73,8 @@ typedef struct sgmv_args {
     sgmv_out out[SGMV_OUT_MAX];
 } sgmv_args;
 
+/* Once after the device is chosen: allows the kernels their shared memory. */
+cudaError_t cu_sgmv_setup(void);
 /* x's shrunk values into v.  At most two launches. */
 cudaError_t cu_sgmv_shrink(cudaStream_t stream, const sgmv_args *args);
 /* From v.  One launch. */

@@ -65,7 +65,7 @@ class Server:
         backend = os.environ.get("LORAD_BACKEND")  # tests/gpu/run.sh: these tests on a device
         # How full the disk of whoever runs these tests is must not matter (data.min_free).
         # Nothing runs but what a test asks for (adapters.probe).
-        self.model, self.settings = model, {"data.min_free": "1MiB", "adapters.probe": "no", **({"engine.backend": backend} if backend else {}), **(settings or {})}
+        self.model, self.settings = model, {"data.min_free": "1MiB", "adapters.probe": "no", **({"engine.backend": backend} if backend else {}), **({"engine.device_memory_fraction": "0.1"} if backend == "cuda" else {}), **(settings or {})}
         self.process, self.program, self.env = None, program, {}
         self.log_path = self.dir.with_suffix(".log")
         self.admin_key = None

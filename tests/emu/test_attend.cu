@@ -580,7 +580,7 @@ START_TEST(plan_covers_every_row_once)
             int end = it->split1 * CU_SPLIT_TOKENS, len = sq->pos0 + sq->n_rows;
             int keys = (end < len ? end : len) - it->split0 * CU_SPLIT_TOKENS;
             int tiles = (keys + CU_TILE_TOKENS - 1) / CU_TILE_TOKENS,
-                heavy = tiles > 8 ? 2 : tiles / 8;
+                whole = CU_SPLIT_TOKENS / CU_TILE_TOKENS, heavy = tiles > whole ? 2 : tiles / whole;
             ck_assert_int_le(heavy, before);
             before = heavy;
             int units = cu_attend_units(sq->n_rows * group - it->first, group);

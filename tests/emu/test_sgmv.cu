@@ -284,6 +284,7 @@ static void run(const world *w, const step_of *s, float **y)
     a.max_all = counts.n_all + more;
     a.chunk_rows = s->chunk_rows;
     a.rank_max = w->rank_max;
+    a.n_sm = (int)(draw() % 3); /* how many groups of columns a block has changes no bit */
     a.all_rows = s->res || s->bias[0];
     a.n_out = w->n_out;
     void *held[SGMV_OUT_MAX * 4] = {NULL};
@@ -739,6 +740,7 @@ END_TEST
 
 int main(void)
 {
+    if (cu_sgmv_setup() != cudaSuccess) return 1;
     Suite *s = suite_create("sgmv");
     TCase *tc = tcase_create("sgmv");
     tcase_set_timeout(tc, 300);

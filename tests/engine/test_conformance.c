@@ -118,6 +118,8 @@ static err_code open_isa(backend **be, const char *isa, err *e)
 #ifdef CONFORM_EMULATED
     ops = &planted;
     emu_rt_device(1, (size_t)96 << 20);
+#elif defined(CONFORM_CUDA)
+    cfg.fraction = DEVICE_FRACTION;
 #endif
     return be_open(be, ops, &cfg, e);
 }
@@ -173,10 +175,12 @@ static double bound_of(const char *name, const char *isa, weights_form weights)
     /* Some of the matrices of two of the quantised models are plain, in BF16. */
     bool rounds = strcmp(isa, "avx512bf16") == 0 || strcmp(isa, "amx") == 0;
     if (strstr(name, "bf16") || (quantised && rounds)) return 3e-2;
-    /* There activations, A and B are rounded to F16.  The f64 oracle of plain_backend.h with these
-     * roundings, and no others, is off by 3.26e-3 at most over the four F16 models, and by as much
-     * as the device on each of them. */
-    return strcmp(isa, "cuda") == 0 && strstr(name, "-f16") ? 3.5e-3 : 2e-3;
+    /* There activations, A and B are rounded to F16.  Which way a value near the middle goes hangs
+     * on the last bits of sums.  So qwen3-f16, the worst of the four, is off by 3.26e-3 at most by
+     * the f64 oracle of plain_backend.h with these roundings and no others, and by 4.22e-3,
+     * 4.08e-3, 3.91e-3 and 3.70e-3 on the emulator, in cuBLAS's order, in ours, and in ours cut
+     * off as on sm_90 and on sm_80.  The bound is their mean and four times their deviation. */
+    return strcmp(isa, "cuda") == 0 && strstr(name, "-f16") ? 5.3e-3 : 2e-3;
 }
 
 static void conform(const char *name, const char *isa, weights_form weights)
@@ -212,7 +216,7 @@ static void conform(const char *name, const char *isa, weights_form weights)
         snprintf(what, sizeof(what), "%s on %s, case %u (%s)", name, isa, i,
                  c->adapter < 0 ? "base" : adapter_names[c->adapter]);
         double d = compare_near(g, c, whole[i], bound > 3e-2 ? bound : 0, what);
-        ck_assert_msg(d <= bound, "%s: off by %.2e, allowed %.0e", what, d, bound);
+        ck_assert_msg(d <= bound, "%s: off by %.2e, allowed %.1e", what, d, bound);
         worst = fmax(worst, d);
 
         /* two sizes for each case, all sizes over the cases */
@@ -244,7 +248,7 @@ static void conform(const char *name, const char *isa, weights_form weights)
     ck_assert_msg((attended("large_kernel") > 0) == cores, "%s", name);
     ck_assert_msg((emu_rt_launched("plain_kernel") > 0) != cores, "%s", name);
 #endif
-    printf("conformance %-13s %-11s max log-prob difference %.2e (allowed %.0e)\n", name, isa,
+    printf("conformance %-13s %-11s max log-prob difference %.2e (allowed %.1e)\n", name, isa,
            worst, bound);
     (void)fflush(stdout);
     for (uint32_t i = 0; i < g->n_case; i += case_step) {

@@ -39,6 +39,7 @@
 
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
+#include "engine/base/log.h"
 #include "engine/cuda/cuda.h"
 #include "engine/model/model.h"
 #include "tests/gpu/noise.h"
@@ -798,6 +799,7 @@ int main(int argc, char **argv)
     bc.max_rows = sh->prompts * sh->prompt_len > sh->many ? sh->prompts * sh->prompt_len : sh->many;
     bc.max_seqs = sh->many > sh->batch ? sh->many : sh->batch;
     bc.max_context = sh->max_pos;
+    log_setup(LOG_DEBUG, LOG_TEXT); /* how each product was chosen */
     if (be_open(&be, &ops, &bc, &e)) {
         fprintf(stderr, "bench_device: %s\n", e.msg);
         return e.code == ERR_UNSUPPORTED ? 77 : 1;

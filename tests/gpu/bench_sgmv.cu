@@ -105,6 +105,8 @@ static int popularity(int *adapter, int n, int kind)
     return distinct;
 }
 
+static int n_sm;
+
 typedef struct {
     sgmv_args args;
     sgmv_mat *mats; /* device, [ADAPTERS][MATS] */
@@ -176,6 +178,7 @@ static void bench_step(bench *b, const int *adapter, int n, int chunk_rows, int 
     a->max_all = counts.n_all;
     a->chunk_rows = chunk_rows;
     a->rank_max = b->rank;
+    a->n_sm = n_sm;
     a->n_out = b->g->n_out;
 }
 
@@ -261,6 +264,8 @@ int main(int argc, char **argv)
     cudaStream_t st;
     struct cudaDeviceProp prop;
     TRY(cudaGetDeviceProperties(&prop, 0));
+    TRY(cu_sgmv_setup());
+    n_sm = prop.multiProcessorCount;
     TRY(cudaStreamCreate(&st));
     uint16_t *weights = (uint16_t *)halves(n_weights),
              *x = (uint16_t *)halves((size_t)ROWS * 14336);

@@ -12,10 +12,13 @@
 
 #include "engine/backend.h"
 
+/* Of the device's memory, for one test: several run at a time, and a sanitizer shadows it. */
+#define DEVICE_FRACTION 0.02
+
 /* 0: there is one; 77: none, and why is printed; 1: it is there and does not open. */
 static inline int device_here(void)
 {
-    backend_config cfg = {.n_threads = 1, .fraction = 0.02};
+    backend_config cfg = {.n_threads = 1, .fraction = DEVICE_FRACTION};
     backend *be;
     err e = {0};
     err_code rc = be_open(&be, &backend_cuda, &cfg, &e);

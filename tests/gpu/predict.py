@@ -86,7 +86,7 @@ for hd, (kv, size) in ((hd, kv) for hd in (64, 128) for kv in KV.items()):
     small, large = f"small_kernel<{hd},{kv}>", f"large_kernel<{hd},{kv}>"
     for tiles in (1, 3):  # of 64 keys; the difference is two in the middle of a sequence
         work = {"HMMA>=16": tiles * products, "MUFU>=8": tiles * 34}  # a weight for each of a lane's 32 keys, two rows' factors
-        WORK[small, f"{tiles} tiles"] = {f"LDGSTS>={8 * size}": tiles * copies, **work}
+        WORK[small, f"{tiles} tiles"] = {f"LDGSTS>={hd * size // 16}": tiles * copies, **work}
         WORK[large, f"{tiles} tiles"] = {f"LDGSTS>={size}": tiles * copies // 8, **work}
         if size == 1:  # codes become values: a piece in two
             WORK[large, f"{tiles} tiles"]["STS"] = tiles * copies // 8 * 2
@@ -356,7 +356,7 @@ class Step:
         if self.kind == "prompts":
             return 0  # left out
         label = f"small_kernel<{MODEL['head']},{self.kv}>"
-        shared = 4 * 64 * (KV[self.kv] * MODEL["head"] + 16) + (2 * 64 * 4 if self.kv == 3 else 0)
+        shared = 3 * 32 * (KV[self.kv] * MODEL["head"] + 16) + (2 * 64 * 4 if self.kv == 3 else 0)
         one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
         chain = 0
         if self.turned:  # its row's heads of q, k and v, as rope_kernel has them; their read, and a write before the tile's

@@ -3,7 +3,7 @@
 # GPU: one table, one JSON.
 #
 #   sh tests/gpu/run.sh [--built DIR] [--out DIR] [PART...]      all parts, or those named
-#   sh tests/gpu/run.sh pack DIR [BUILD]         DIR and DIR.tar.gz for a machine that
+#   sh tests/gpu/run.sh pack DIR [BUILD]         DIR and DIR.tar.xz for a machine that
 #                                                has no compiler or libraries
 #
 #   build         120 s  lorad, tests and benches for the compute capability
@@ -12,12 +12,14 @@
 #   conformance   60 s  the engine and PEFT's adapters against the golden log-probabilities
 #   invariance    60 s  32 sampled requests together, in chunks, swapped,
 #                 pre-empted: the tokens of each alone
-#   sanitizer     75 s  compute-sanitizer: memcheck, racecheck, initcheck,
-#                 where it supports the device
-#   served        60 s  lorad over HTTPS with engine.backend=cuda: answers,
-#                 adapters, batches, swapping
 #   bench         120 s  Llama-3-8B's shape with random weights:
 #                 bench_device, bench_attend, bench_sgmv
+#   times         60 s  microseconds of each kernel in bench_device's steps, by CUPTI
+#   served        60 s  lorad over HTTPS with engine.backend=cuda: answers,
+#                 adapters, batches, swapping
+#   faults        60 s  real faults under a running lorad: it restarts, nobody is refused
+#   sanitizer     75 s  compute-sanitizer: memcheck, racecheck, initcheck,
+#                 where it supports the device
 #
 # The seconds are limits: what is not done then says TIMEOUT, and the rest goes on; 9 minutes
 # together. Nothing is fetched. It needs: nvidia-smi and the driver, cuBLAS (found in the toolkit,
@@ -30,10 +32,11 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 root=$PWD
-parts="build kernels conformance invariance sanitizer served bench"
+parts="build kernels conformance invariance bench times served faults sanitizer"
 programs="test_attend test_codes test_gemm test_rows test_norms test_experts test_sample test_sgmv test_blas_load test_conformance test_golden test_batch_invariance
     bench_device bench_attend bench_sgmv"
 bound_build=120 bound_kernels=45 bound_conformance=60 bound_invariance=60 bound_sanitizer=75 bound_served=60 bound_bench=120
+bound_times=60 bound_faults=60
 built= out=build/gpu-report wanted=
 
 fail() { # fail STATUS SENTENCE...
@@ -61,8 +64,9 @@ build_into() {
         echo "with \`sh tests/gpu/run.sh pack DIR\` elsewhere and come back with --built DIR" >&2
         return 1
     fi
-    cmake -S . -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLORAD_CUDA=ON "-DLORAD_CUDA_ARCH=$2" &&
-        cmake --build "$1" --target lorad $(for p in $programs; do echo "gpu.$p"; done)
+    cmake -S . -B "$1" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DLORAD_CUDA=ON "-DLORAD_CUDA_ARCH=$2" \
+        '-DCMAKE_BUILD_RPATH=$ORIGIN/lib' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags &&
+        cmake --build "$1" --target lorad gpu_fault gpu_times $(for p in $programs; do echo "gpu.$p"; done)
 }
 
 pack() { # pack FOLDER [BUILD]
@@ -78,7 +82,9 @@ pack() { # pack FOLDER [BUILD]
             grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|ld-linux[^/]*)\.so' |
             while read -r lib; do cp -L "$lib" "$1/lib/" || exit 1; done || exit 1
     done
-    tar -czf "$1.tar.gz" -C "$1" . && du -sh "$1" "$1.tar.gz"
+    cp "$from"/libgpu_*.so "$1" || exit 1
+    # The programs hold the same kernels, so a dictionary as large as one of them pays.
+    tar -cf - -C "$1" . | xz -T1 --lzma2=preset=1,dict=64MiB >"$1.tar.xz" && du -sh "$1" "$1.tar.xz"
     exit
 }
 
@@ -150,7 +156,7 @@ check() {
     3) state=short ;;
     77) # a machine with a device has what its parts need, but not always a sanitizer that knows it
         state=FAILED
-        [ "$part" != sanitizer ] || state=skipped ;;
+        case $part in sanitizer | times) state=skipped ;; esac ;;
     124 | 137) state=TIMEOUT ;;
     *) state=FAILED ;;
     esac
@@ -170,17 +176,21 @@ part_build() {
     check build all sh "$root/tests/gpu/run.sh" --build-into build/gpu "$arch"
 }
 
-# cuBLAS: as the system has it, else where toolkits and Python put it.
-find_cublas() {
-    "$built/gpu.test_blas_load" --real >/dev/null 2>&1 && return
-    for d in /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib \
+# folder_of PATTERN: where toolkits and Python put a library.
+folder_of() {
+    for d in /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib /usr/local/cuda*/extras/CUPTI/lib64 \
         $(python3 -c 'import sys, glob
 for p in sys.path: print(*glob.glob(p + "/nvidia/*/lib"))' 2>/dev/null); do
-        [ -n "$(ls "$d"/libcublasLt.so.1[2-9]* 2>/dev/null)" ] || continue
-        LD_LIBRARY_PATH=$d${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-        export LD_LIBRARY_PATH
-        return
+        # shellcheck disable=SC2086 # it is a pattern
+        [ -z "$(ls "$d"/$1 2>/dev/null)" ] || { echo "$d" && return; }
     done
+}
+
+# cuBLAS: as the system has it, else where it is.
+find_cublas() {
+    "$built/gpu.test_blas_load" --real >/dev/null 2>&1 && return
+    d=$(folder_of 'libcublasLt.so.1[2-9]*')
+    [ -z "$d" ] || export LD_LIBRARY_PATH="$d${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 }
 
 # A context does not survive fork(), and arrays that the host reads need launches that have ended.
@@ -230,6 +240,22 @@ part_served() {
     for t in invariance swap; do check served $t env PYTHONPATH=tests/e2e python3 tests/e2e/openai/test_$t.py; done
 }
 
+part_faults() {
+    LORAD_BUILD="$built" check faults restarts python3 tests/gpu/faults.py
+}
+
+part_times() {
+    if [ ! -f "$built/libgpu_times.so" ]; then
+        check times cupti sh -c 'echo "built without CUPTI"; exit 77'
+        return
+    fi
+    cupti=$(folder_of libcupti.so.13)
+    for f in decode prefill; do
+        check times $f env LD_LIBRARY_PATH="$cupti:${LD_LIBRARY_PATH:-}" CUDA_INJECTION64_PATH="$built/libgpu_times.so" GPU_TIMES="$out/times-$f.txt" \
+            "$built/gpu.bench_device" --shape "${LORAD_GPU_SHAPE:-llama-3-8b}" --scratch "$out" $f
+    done
+}
+
 part_bench() {
     check bench bench_device "$built/gpu.bench_device" --shape "${LORAD_GPU_SHAPE:-llama-3-8b}" --scratch "$out" \
         --json "$out/bench_device.json"
@@ -238,8 +264,9 @@ part_bench() {
 }
 
 if [ -f "$built" ]; then
-    mkdir -p "$out/built" && tar -xzf "$built" -C "$out/built" || exit 2
-    built=$out/built
+    unpacked=$(mktemp -d) && tar -xf "$built" -C "$unpacked" || exit 2
+    trap 'rm -rf "$unpacked"' EXIT
+    built=$unpacked
 fi
 [ -z "$built" ] || built=$(cd "$built" && pwd) || exit 2
 for p in $wanted; do
@@ -252,7 +279,6 @@ settle() {
     [ -z "${settled:-}" ] || return 0
     [ -n "$built" ] || built=$root/build/gpu
     [ -x "$built/gpu.test_blas_load" ] || return 1 # it could not be built
-    [ ! -d "$built/lib" ] || export LD_LIBRARY_PATH="$built/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     find_cublas
     settled=yes
 }
@@ -264,4 +290,8 @@ for p in $wanted; do
     "part_$p"
 done
 echo
-exec python3 tests/gpu/report.py "$out"
+python3 tests/gpu/report.py "$out"
+status=$?
+# All of it as one file, for machines that give few back.
+tar -czf "$out/logs.tar.gz" -C "$out" $(cd "$out" && ls | grep -Ev 'built|logs.tar.gz')
+exit $status

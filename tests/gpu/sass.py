@@ -21,6 +21,7 @@ HOT = {
     "attend": {"small_kernel": True, "large_kernel": True, "plain_kernel": False},
     "gemm": {"gemm_small_kernel": True, "gemm_large_kernel": True},
     "gemm_wide": {"gemm_wide_kernel": True},
+    "gemm_stream": {"gemm_stream_kernel": True},
     "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False,
              "spread_kernel": False},
@@ -32,7 +33,7 @@ HOT = {
 }
 ONLY = {"gemm_wide": 90}  # objects whose kernels are of one architecture alone, and empty where that is not asked for
 # Launched by CU_LAUNCH_EARLY; from sm_90 on.
-EARLY = {"gemm_small_kernel", "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
+EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
 
 
 def main(objects):

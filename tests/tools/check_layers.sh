@@ -133,7 +133,7 @@ tui/ctl: tui engine/program engine/base
 tui/top: tui engine/program gateway/admin_proto.h engine/base
 
 tests:
-tests/adapters: adapters/format adapters/residency adapters/store engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
+tests/adapters: adapters/format adapters/residency adapters/store engine/cuda/cuda.h engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/adapters/store: tests/storage/smalldisk.h
 tests/engine/cpu: engine/model/quantise.h
 tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h

@@ -1112,11 +1112,17 @@ _rule("cuda.turned-on-the-way", "engine/cuda/attend.cu",
       "t->q_norm, t->cos + at, t->sin + at,", "NULL, t->cos + at, t->sin + at,",
       "emu.test_attend", "attention turns a row as the launch for it does")
 _rule("cuda.kv-codes-scale", "engine/cuda/attend.cu",
-      "if (R::CODES) tile_scale<true>(s, R::scales(smem, buf));", "",
+      "if (CODES) tile_scale<true>(s, scales);", "",
       "emu.test_attend", "weights are multiplied by the scales of the values that are codes")
 _rule("cuda.kv-codes-unseen", "engine/cuda/attend.cu",
-      "base + p * kv->stride + pos % PAGE * 4, live);", "base + p * kv->stride + pos % PAGE * 4, true);",
+      "src0 : src1) + i % PAGE * 4, live);", "src0 : src1) + i % PAGE * 4, true);",
       "emu.test_attend", "scales of positions that a recycled page had are not read")
+_rule("cuda.room-too-early", "engine/cuda/attend.cu",
+      "cu_syncwarp(); /* all have left the room of the step before */", "",
+      "emu.test_attend", "a page comes to a room that all lanes have left")
+_rule("cuda.page-twice", "engine/cuda/attend.cu",
+      "(size_t)id[nth % PAGES] * kv->stride", "(size_t)id[0] * kv->stride",
+      "emu.test_attend", "both pages of a tile are multiplied")
 _rule("cuda.kv-codes-plain", "engine/cuda/attend.cu",
       "    p = cu_mul(p, cu_bf16_hi(scales));\n", "",
       "emu.test_attend emu.test_quantised", "codes of heads without tensor cores have their scales")
@@ -1150,6 +1156,9 @@ _rule("cuda.wide-chunks", "engine/cuda/products/gemm_wide.cu",
 _rule("cuda.wide-law", "engine/cuda/blas.c",
       "(bits && c->bits[bucket] != bits)", "(bits && !c->bits[bucket])",
       "emu.test_wide", "wgmma is taken only where it has the bits of few rows")
+_rule("cuda.law-clock", "engine/cuda/blas.c",
+      "uint64_t bits = t->c[i].bits[0];", "uint64_t bits = fastest(t, 0, 0)->bits[0];",
+      "emu.test_wide", "no start has another order of summation than the last, whatever a clock says")
 _rule("cuda.wide-device", "engine/cuda/cuda.c",
       "p->major != 9 || p->minor != 0", "p->major < 9 || p->minor != 0",
       "emu.test_wide", "kernels for sm_90 are launched on sm_90 alone")
@@ -1272,8 +1281,18 @@ _rule("cuda.early-lists-only", "engine/cuda/sgmv.cu",
       "    cu_grid_wait(); /* for v, and what is added to */\n", "",
       "emu.test_sgmv", "an expand that begins early waits for v")
 _rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
-      "    if ((int)blockIdx.x >= n) return cu_grid_wait();", "    if ((int)blockIdx.x >= n) return;",
+      "n_lora) * n_group);\n    if (mine.first >= mine.end) return cu_grid_wait();",
+      "n_lora) * n_group);\n    if (mine.first >= mine.end) return;",
       "emu.test_graphs_early", "a block without work stands for the launches before it as well")
+_rule("cuda.stream-stage-early", "engine/cuda/products/gemm_stream.cu",
+      "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
+      "emu.test_gemm", "a stage of a stream is multiplied when it has come")
+_rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
+      "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",
+      "emu.test_sgmv", "the blocks of expand share all items")
+_rule("restart.keeps-cudas-socket", "gateway/net/kept.c",
+      " && domain != AF_UNIX", "",
+      "e2e.test_restart", "a process that replaces itself keeps the network's sockets alone")
 _rule("cuda.early-constant", "engine/cuda/products/gemm.cu",
       "in ? cu_ld16(x[nt] + at +", "in ? cu_ldg16(x[nt] + at +",
       "emu.test_gemm", "what a launch before wrote is not read as if it were constant")

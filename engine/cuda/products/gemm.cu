@@ -202,7 +202,10 @@ extern "C" cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args)
     if (args->gated && (args->type != DT_BF16 || args->n % 2 || !gates || args->bias || args->res ||
                         args->place || (args->codes.form && args->n / 2 % GEMM_PANEL)))
         return cudaErrorInvalidValue;
-    if (args->type == DT_F32)
+    if (args->stream && !gemm_stream_takes(args)) return cudaErrorInvalidValue;
+    if (args->stream)
+        cu_gemm_stream(stream, args);
+    else if (args->type == DT_F32)
         CU_LAUNCH(gemm_f32_kernel,
                   dim3((unsigned)((args->n + F32_WARPS - 1) / F32_WARPS), (unsigned)args->rows),
                   dim3(F32_WARPS * CU_WARP), 0, stream, *args);

@@ -51,8 +51,9 @@ typedef struct gemm_args {
      * is a multiple of GEMM_PANEL. */
     uint16_t *gated;
     bool gelu;
-    bool wide;  /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
-    bool early; /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
+    bool wide;   /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
+    bool stream; /* by gemm_stream.cu, which has another law; cu_gemm_stream_setup() likewise */
+    bool early;  /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
 } gemm_args;
 
 /* Once after the device is chosen: allows the kernels their shared memory. */
@@ -68,7 +69,13 @@ bool gemm_wide_takes(const gemm_args *args);
 /* For cu_gemm(). */
 void cu_gemm_wide(cudaStream_t stream, const gemm_args *args);
 
-/* Of gemm_codes.cu, for the two above. */
+/* Products by one chain over all of k (gemm_stream.cu), for devices that give a block as much
+ * shared memory; whether it takes one; and the launch, for cu_gemm(). */
+cudaError_t cu_gemm_stream_setup(void);
+bool gemm_stream_takes(const gemm_args *args);
+void cu_gemm_stream(cudaStream_t stream, const gemm_args *args);
+
+/* Of gemm_codes.cu, for the first two of all. */
 cudaError_t cu_gemm_codes_setup(void);
 void cu_gemm_codes(cudaStream_t stream, const gemm_args *args);
 

@@ -1,6 +1,7 @@
 /* exchange.cu -- the kernel of exchange.h. */
 #include "engine/cuda/rows/exchange.h"
 
+#include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
 
@@ -17,10 +18,17 @@ __global__ void __launch_bounds__(THREADS) push_kernel(cu_push_args a)
     size_t to = blockIdx.y * a.to_stride + at;
     if (WIDE) {
         uint4 v = cu_ld16(from);
-        for (int i = 0; i < a.n_to; i++) cu_st16((char *)a.to[i] + to, v);
+        CU_UNROLL /* by constants: they lie among the arguments */
+            for (int i = 0; i < CU_DEVICES_MAX; i++)
+        {
+            if (i < a.n_to) cu_st16((char *)a.to[i] + to, v);
+        }
     } else {
         uint16_t v = *(const uint16_t *)from;
-        for (int i = 0; i < a.n_to; i++) *(uint16_t *)((char *)a.to[i] + to) = v;
+        CU_UNROLL
+        for (int i = 0; i < CU_DEVICES_MAX; i++) {
+            if (i < a.n_to) *(uint16_t *)((char *)a.to[i] + to) = v;
+        }
     }
 }
 

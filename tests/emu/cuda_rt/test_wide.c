@@ -78,6 +78,48 @@ START_TEST(it_is_taken_where_bits_are_equal)
 }
 END_TEST
 
+/* Which of cuBLAS's orders of summation, or ours, is the same at every start, whatever the trial's
+ * clock says. */
+START_TEST(the_law_hangs_on_no_clock)
+{
+    enum { FEW = 3, STARTS = 8 };
+    static uint16_t w[N * K], x[ROWS * K];
+    static float first[ROWS * N], y[ROWS * N];
+    emu_rt_no_cublas(false);
+    for (int i = 0; i < N * K; i++) w[i] = (uint16_t)((0x3C00 + i * 37 % 1021) | i % 2 << 15);
+    for (int i = 0; i < ROWS * K; i++)
+        x[i] = (uint16_t)((0x3D00 + i * 101 % 769) | i % 3 / 2 << 15);
+    for (uint64_t start = 0; start < STARTS; start++) {
+        emu_rt_clock(start);
+        backend *be = open_backend(9);
+        cuda_state *cu = cuda_of(be);
+        err e = {0};
+        const blas_plan *plan;
+        void *dw = cuda_take(cu, sizeof(w), false), *dx = cuda_take(cu, sizeof(x), false);
+        float *dy = cuda_take(cu, sizeof(y), false);
+        void *trial = cuda_take(cu, blas_trial_bytes(ROWS, DT_BF16, N, K), false);
+        ck_assert(dw && dx && dy && trial);
+        ck_assert_int_eq(cuda_upload(be, dw, w, sizeof(w)), ERR_NONE);
+        ck_assert_int_eq(cuda_upload(be, dx, x, sizeof(x)), ERR_NONE);
+        cuda_await_uploads(be);
+        err_code rc =
+            blas_plan_get(&cu->blas, &plan, DT_BF16, N, K, ROWS, dw, trial, cu->stream, &e);
+        ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
+        for (int rows = ROWS; rows > 0; rows -= rows > FEW ? ROWS - FEW : rows) {
+            size_t bytes = (size_t)rows * N * sizeof(float);
+            rc = blas_product(&cu->blas, plan, dw, dx, dy, rows, (blas_sum){0}, cu->stream, &e);
+            ck_assert_int_eq(rc, ERR_NONE);
+            ck_assert_int_eq(cudaStreamSynchronize(cu->stream), cudaSuccess);
+            ck_assert_int_eq(cuda_download(be, y, dy, bytes), ERR_NONE);
+            if (start == 0 && rows == ROWS) memcpy(first, y, bytes);
+            ck_assert_msg(memcmp(first, y, bytes) == 0, "start %d gives others", (int)start);
+        }
+        be_close(be);
+    }
+    emu_rt_clock(0);
+}
+END_TEST
+
 START_TEST(a_prompt_has_the_bits_of_its_pieces)
 {
     golden_case c = {.adapter = -1, .n_prompt = PROMPT, .n_new = 1};
@@ -111,6 +153,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, only_a_device_of_sm_90_has_it);
     tcase_add_loop_test(t, it_is_taken_where_bits_are_equal, 0, 2);
+    tcase_add_test(t, the_law_hangs_on_no_clock);
     tcase_add_test(t, a_prompt_has_the_bits_of_its_pieces);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -1,0 +1,67 @@
+/* fault.cu -- real faults of a device in a program that was not made for them, for faults.py.
+ *
+ *     LD_PRELOAD=libgpu_fault.so GPU_FAULT=FILE lorad serve ...
+ *
+ * A thread looks for FILE.  Where it stands, it is taken away and a kernel does what it names: a
+ * write to an address that is none ("address"), one to an odd address ("misaligned"), a trap
+ * ("trap"), an assertion ("assert"), a write behind a block's shared memory ("shared").  It runs in
+ * the device's primary context, which is the one that the program uses.  So the program's next call
+ * finds the context broken, as by a fault of its own.
+ */
+#include <assert.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cuda_runtime.h>
+
+enum kind { ADDRESS, MISALIGNED, TRAP, ASSERT, SHARED, KINDS };
+static const char *const names[KINDS] = {"address", "misaligned", "trap", "assert", "shared"};
+
+static __global__ void break_it(int kind, uint64_t where)
+{
+    extern __shared__ volatile int shared[];
+    if (kind == ADDRESS) *(volatile int *)where = 1;
+    if (kind == MISALIGNED) *(volatile int *)(where | 1) = 1;
+    if (kind == TRAP) __trap();
+    if (kind == ASSERT) assert(kind != ASSERT);
+    if (kind == SHARED) shared[where] = 1;
+}
+
+static void do_it(const char *name)
+{
+    void *room = NULL;
+    for (int k = 0; k < KINDS; k++) {
+        if (strcmp(name, names[k]) != 0) continue;
+        uint64_t where = k == SHARED ? 1 << 20 : 8;
+        if (k == MISALIGNED && cudaMalloc(&room, 64) == cudaSuccess) where = (uint64_t)room;
+        break_it<<<1, 1>>>(k, where);
+        cudaError_t rc = cudaDeviceSynchronize();
+        fprintf(stderr, "gpu_fault: %s: %s\n", name, cudaGetErrorString(rc));
+        return;
+    }
+    fprintf(stderr, "gpu_fault: there is no fault '%s'\n", name);
+}
+
+static void *watch(void *path)
+{
+    char name[32];
+    for (;; (void)usleep(2000)) {
+        FILE *f = fopen((const char *)path, "r");
+        if (!f) continue;
+        bool named = fscanf(f, "%31s", name) == 1;
+        (void)fclose(f);
+        if (named && unlink((const char *)path) == 0) do_it(name);
+    }
+    return NULL;
+}
+
+static __attribute__((constructor)) void begin(void)
+{
+    pthread_t t;
+    char *path = getenv("GPU_FAULT");
+    if (path && pthread_create(&t, NULL, watch, path) == 0) (void)pthread_detach(t);
+}
