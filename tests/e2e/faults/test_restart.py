@@ -161,6 +161,7 @@ def another_process_takes_its_place():
                 try:
                     reply = complete(server, key)
                 except (OSError, http.client.HTTPException):
+                    assert server.process.poll() is None, "the server ended"
                     continue
                 if reply.status == 200:
                     return text(reply)
