@@ -614,14 +614,15 @@ static __global__ void __launch_bounds__(THREADS, 2)
     sgmv_chunk c;
     sgmv_mat m[2];
     sgmv_out out[2] = {p.out[0], p.out[1]};
-    auto find = [&](int item) { /* the chunk and its matrices; the warp's first column */
-                                c = p.chunk[item / n_group];
+    /* The chunk and its matrices; the warp's first column. */
+    auto find = [&](int item) {
+        c = p.chunk[item / n_group];
 #pragma unroll
-                                for (int o = 0; o < 2; o++) {
-                                    (void)sgmv_needed(&m[o], &c, &out[o]); /* all rows are */
-                                    rank8[o] = (m[o].rank + 7) / 8 * 8;
-                                }
-                                return (item % n_group * ROW_BLOCKS + warp) * SGMV_COLS;
+        for (int o = 0; o < 2; o++) {
+            (void)sgmv_needed(&m[o], &c, &out[o]); /* all rows are */
+            rank8[o] = (m[o].rank + 7) / 8 * 8;
+        }
+        return (item % n_group * ROW_BLOCKS + warp) * SGMV_COLS;
     };
     auto block_of = [&](int o, int col0) -> const uint16_t * {
         bool has = col0 < d_out && m[o].rank;
