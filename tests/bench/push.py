@@ -4,12 +4,15 @@ MODEL has adapters r000 and r001 of about 10 MB.  In each turn 64 streams run on
 pushes by /v1/load_lora_adapter with the files in the body, or the other way round.  A push is a version that the
 server has never seen; its first token is asked for over a second connection as soon as the answer is there.  The trainer
 stands for a machine of its own: meanwhile it goes before server and streams, where the system grants that.  How much of
-their delay is its own shows a third way: a thread that takes as much processor time as often, and pushes nothing.  Last
-come UPDATES versions of two small contents in turns, each asked for at once by four clients that know what each says.
+their delay is its own shows a third way: a thread that takes as much processor time as often, and pushes nothing.
+
+This is done twice: with a push as soon as 300 ms after the last, so that every tenth step and more meets one; and with
+one each 15 seconds, four times as often as an adapter that changes every minute.  Last come UPDATES versions of two
+small contents in turns, each asked for at once by four clients that know what each says.
 
 One line of JSON: medians of the milliseconds to the answer and from there to the first token, the most of both; the
 server's processor time for one push (all its threads but those that compute), the trainer's; p99 between the streams'
-tokens, beside over alone, and beside the trainer's processor time over alone; wrong answers; how much memory grew over the last three quarters of the updates.
+tokens, beside over alone, in both rhythms, and beside the trainer's processor time over alone; wrong answers; how much memory grew over the last three quarters of the updates.
 """
 import concurrent.futures
 import contextlib
@@ -30,7 +33,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 from harness import BUILD, Server  # noqa: E402
 
-STREAMS, TOKENS, PUSHES, MARK = 64, 250, 8, "push.py"
+STREAMS, TOKENS, MARK = 64, 250, "push.py"
+OFTEN = {"rounds": 1, "pushes": 8, "pause": 0.3}
+BY_THE_MINUTE = {"rounds": 12, "pushes": 100, "pause": 15}  # until the streams have ended, some 70 s
 PROMPT = list(range(20, 60))
 COMPUTE = ("compute", "engine")  # threads of the engine
 
@@ -91,10 +96,10 @@ def memory(server):
 
 
 class Streams:
-    """64 of them by bench_load, which prints what it saw at their end."""
+    """64 of them by bench_load, which prints what it saw at their end; where one ends, the next round's begins."""
 
-    def __init__(self, server, key, tmp, seed):
-        (tmp / "trace").write_text(f"0 -1 16 {TOKENS}\n" * STREAMS)
+    def __init__(self, server, key, tmp, seed, rounds):
+        (tmp / "trace").write_text(f"0 -1 16 {TOKENS}\n" * (STREAMS * rounds))
         (tmp / "key").write_text(key + "\n")
         self.p = subprocess.Popen([BUILD / "bench_load", "--url", f"https://localhost:{server.port}", "--key-file", tmp / "key", "--ca", server.ca,
                                    "--trace", tmp / "trace", "--concurrency", str(STREAMS), "--vocab", "30000", "--seed", str(seed), "--gather", "yes"],
@@ -141,21 +146,22 @@ def take_time(ms):
             hashlib.sha256(bytes(1 << 16))
 
 
-def beside(server, key, tmp, turn, draw, form, end, seen, own_ms=None):
+def beside(server, key, tmp, turn, draw, form, end, seen, how, own_ms=None):
     """own_ms: no pushes, but so much of the trainer's time for each."""
     a, b = Line(server, key), Line(server, key)
     b.ask(model="base")
-    streams = Streams(server, key, tmp, turn)
+    streams = Streams(server, key, tmp, turn, how["rounds"])
     time.sleep(1.5)  # all of them run
     before = spent(server)
     n = 0
-    while n < PUSHES and streams.p.poll() is None:
+    while n < how["pushes"] and streams.p.poll() is None:
         if own_ms is None:
             seen.append(push_once(a, b, form, end, draw))
         else:
             take_time(own_ms)
         n += 1
-        time.sleep(0.3)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            streams.p.wait(how["pause"])
     idle = spent(server) - before
     return streams.p99(), idle / max(n, 1)
 
@@ -200,7 +206,8 @@ def main():
     model, turns = pathlib.Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
     n_updates = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     small = pathlib.Path(sys.argv[4]) if len(sys.argv) > 4 else model
-    draw, seen, ratios, owns, cpu, quiet = random.Random(20), [], [], [], [], []
+    draw, seen, owns, cpu = random.Random(20), [], [], []
+    ratios = {"p99": [], "p99_minute": []}
     out = {"load": round(os.getloadavg()[0], 1)}
     settings = {"engine.max_seqs": STREAMS + 8, "server.max_connections_per_ip": 200, "adapters.keep_versions": 2, "log.level": "warn",
                 "class.interactive.tpot": "1s"}  # a machine that others load gives nobody a seat else
@@ -211,20 +218,23 @@ def main():
         line = Line(server, key)
         line.push("policy", bytes(form))
         line.ask(model="policy")
-        quiet = [push_once(line, line, form, end, draw) for _ in range(PUSHES)]
+        quiet = [push_once(line, line, form, end, draw) for _ in range(OFTEN["pushes"])]
         for i in range(turns):
-            p99 = {}
-            for way in ("alone", "beside", "trainer") if i % 2 else ("beside", "trainer", "alone"):
-                if way == "alone":
-                    p99[way] = Streams(server, key, tmp, 100 + i).p99()
-                elif way == "trainer":
-                    p99[way], _ = beside(server, key, tmp, 200 + i, draw, form, end, seen, statistics.median(own for *_, own in seen))
-                else:
-                    p99[way], each = beside(server, key, tmp, i, draw, form, end, seen)
-                    cpu.append(each)
-            ratios.append(p99["beside"] / p99["alone"])
-            owns.append(p99["trainer"] / p99["alone"])
-            print(f"turn {i}: {p99}", file=sys.stderr)
+            for figure, how in (("p99", OFTEN), ("p99_minute", BY_THE_MINUTE)):
+                p99 = {}
+                ways = ("beside", "trainer", "alone") if how is OFTEN else ("beside", "alone")
+                for way in ways if i % 2 else ways[::-1]:
+                    if way == "alone":
+                        p99[way] = Streams(server, key, tmp, 100 + i, how["rounds"]).p99()
+                    elif way == "trainer":
+                        own_ms = statistics.median(own for *_, own in seen or quiet)
+                        p99[way], _ = beside(server, key, tmp, 200 + i, draw, form, end, seen, how, own_ms)
+                    else:
+                        p99[way], each = beside(server, key, tmp, i, draw, form, end, seen, how)
+                        cpu += [each] if how is OFTEN else []
+                ratios[figure].append(p99["beside"] / p99["alone"])
+                owns += [p99["trainer"] / p99["alone"]] if how is OFTEN else []
+                print(f"turn {i}, {figure}: {p99}", file=sys.stderr)
         if n_updates:
             out |= updates(server, key, small, n_updates)
     for name, list_of in (("quiet", quiet), ("beside", seen)):
@@ -232,8 +242,9 @@ def main():
             sums = [a + b for a, b, _ in list_of]
             answer, token, own = (round(statistics.median(each), 1) for each in zip(*list_of, strict=True))
             out[name] = {"answer_ms": answer, "token_ms": token, "trainer_cpu_ms": own, "ms": round(statistics.median(sums), 1), "most_ms": round(max(sums), 1)}
-    if ratios:
-        out |= {"p99": round(statistics.median(ratios), 3), "p99_trainer": round(statistics.median(owns), 3), "cpu_ms": round(statistics.median(cpu) * 1000, 1)}
+    if turns:
+        out |= {figure: round(statistics.median(each), 3) for figure, each in (*ratios.items(), ("p99_trainer", owns))}
+        out["cpu_ms"] = round(statistics.median(cpu) * 1000, 1)
     print(json.dumps(out))
 
 
