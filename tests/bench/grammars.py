@@ -1,10 +1,12 @@
 """Our grammars beside llguidance's and XGrammar's, in one run: grammars.py TOKENIZER_DIR SUITE [SCHEMABENCH] [N]
 
-Needs an environment with both (pip install llguidance xgrammar).  SUITE: a checkout of the JSON Schema specification's own test
-suite; SCHEMABENCH: one of JSONSchemaBench, of whose maskbench/data N files (2,000) are taken, evenly.  Every schema is compiled
-by each of the three; every example is walked token by token.  One line of JSON for each: schemas accepted, wrong examples
+Needs an environment with both and the meta-schemas (pip install llguidance xgrammar jsonschema-specifications).  SUITE: a checkout
+of the JSON Schema specification's own test suite, whose documents we are given too; SCHEMABENCH: one of JSONSchemaBench, of whose
+maskbench/data N files (2,000) are taken, evenly.  Every schema is compiled by each of the three; every example is walked token by
+token.  We come last.  One line of JSON for each: schemas accepted, wrong examples
 accepted, right ones refused, masks at the 50th and 99th of a hundred, first masks (compiling included), in microseconds of the
 processor's time, all threads."""
+import importlib.resources
 import json
 import os
 import pathlib
@@ -115,11 +117,13 @@ def beside(engine, specs, eos):
         yield compiled, [walk(engine, ids, eos) for ids in spec["tests"]]
 
 
-def ours(folder, specs):
+def ours(folder, suite, specs):
+    drafts = importlib.resources.files("jsonschema_specifications") / "schemas/draft202012"
+    documents = f"https://json-schema.org/draft/2020-12/={drafts},http://localhost:1234/draft2020-12/={suite}/remotes/draft2020-12"
     program = pathlib.Path(os.environ.get("LORAD_BUILD", "build/release")) / "bench_grammar"
     path = pathlib.Path(folder) / "grammars.jsonl"
     path.write_text("".join(json.dumps({k: v for k, v in s.items() if k != "valid"}) + "\n" for s in specs))
-    out = subprocess.run([program, folder, path, "1", "--check"], stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run([program, folder, path, "1", "--check", "--documents", documents], stdout=subprocess.PIPE, text=True).stdout
     for line in out.splitlines():
         r = json.loads(line)
         yield (r["compile_ns"], list(zip(r["accepted"], r["masks_ns"]))) if r["ok"] else None
@@ -165,9 +169,9 @@ def main():
     for grammar, right, wrong in GRAMMARS:
         specs.append({"grammar": grammar, "tests": [tok.encode(t, add_special_tokens=False).ids for t in right + wrong if t],
                       "valid": [k < len(right) for k, t in enumerate(right + wrong) if t]})
-    report("lorad", specs, ours(folder, specs))
     for engine in (ll, XGrammar(folder, vocab, eos)):
         report(engine.name, specs, beside(engine, specs, eos))
+    report("lorad", specs, ours(folder, suite, specs))
 
 
 main()
