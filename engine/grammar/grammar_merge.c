@@ -306,6 +306,18 @@ static cJSON *all_names(const cJSON *a, const cJSON *b)
     return out;
 }
 
+/* Two patterns hold where both are found. */
+static cJSON *all_patterns(const cJSON *a, const cJSON *b)
+{
+    cJSON *mine = cJSON_CreateArray(), *other = cJSON_CreateArray(), *out;
+    cJSON_AddItemToArray(mine, cJSON_Duplicate(a, true));
+    cJSON_AddItemToArray(other, cJSON_Duplicate(b, true));
+    out = all_names(cJSON_IsArray(a) ? a : mine, cJSON_IsArray(b) ? b : other);
+    cJSON_Delete(mine);
+    cJSON_Delete(other);
+    return out;
+}
+
 /* Values that either leaves out: {"enum": ..}. */
 static cJSON *all_left_out(const cJSON *a, const cJSON *b)
 {
@@ -349,6 +361,7 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "items") == 0 || strcmp(name, "propertyNames") == 0) return both(a, b);
     if (strcmp(name, "patternProperties") == 0) return all_members(a, b);
     if (strcmp(name, "not") == 0) return all_left_out(a, b);
+    if (strcmp(name, "pattern") == 0) return all_patterns(a, b);
     if (strcmp(name, "allOf") == 0) return all_names(a, b);
     if (strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0) return all_pairs(a, b);
     if (strcmp(name, "additionalProperties") == 0) {

@@ -7,12 +7,13 @@
  * is ASCII, \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s,
  * and so does a negated class.
  */
+#include "engine/grammar/grammar_regex.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hex.h"
 #include "engine/base/utf8.h"
-#include "engine/grammar/grammar_inside.h"
 #include "engine/text/unicode/unicode.h"
 
 enum {
@@ -24,25 +25,8 @@ enum {
     COUNT_FROM = 9, /* so many repetitions of one class are counted, fewer are copied */
 };
 
-typedef enum { R_EMPTY, R_CLASS, R_CAT, R_ALT, R_REPEAT, R_BEGIN, R_END, R_NEVER } node_kind;
-
-typedef struct {
-    node_kind kind;
-    int a, b;     /* children; class number */
-    int min, max; /* R_REPEAT; max < 0: no bound */
-} node;
-
-typedef struct {
-    const char *s, *start, *end;
-    node *list;
-    int n, cap;
-    g_class **cls;
-    int n_cls, cap_cls;
-    int nest;
-    bool in_class; /* where NUL may be named, as the end of a range */
-    err *e;
-    err_code rc;
-} parser;
+typedef regex_node node;
+typedef regex_tree parser;
 
 static int fail(parser *p, err_code rc, const char *what)
 {
@@ -51,7 +35,7 @@ static int fail(parser *p, err_code rc, const char *what)
     return 0;
 }
 
-static int add(parser *p, node_kind kind, int a, int b)
+static int add(parser *p, regex_kind kind, int a, int b)
 {
     if (p->rc) return 0;
     if (p->n == p->cap) {
@@ -447,7 +431,7 @@ static bool anchors_ok(parser *p, int i, bool first, bool last)
             going = true;
             break;
         case R_CAT: {
-            node_kind right = p->list[x->b].kind;
+            regex_kind right = p->list[x->b].kind;
             bool bare = p->list[x->a].kind == R_EMPTY ||
                         (p->list[x->a].kind == R_CAT && p->list[p->list[x->a].b].kind == R_BEGIN &&
                          p->list[p->list[x->a].a].kind == R_EMPTY);
@@ -539,15 +523,20 @@ static void lay(layout *l, int i, int32_t from, int32_t to)
     }
 }
 
-static err_code parse(parser *p, int *root)
+err_code regex_parse(parser *p, int *root)
 {
     *root = alternatives(p);
     if (!p->rc && p->s < p->end) (void)fail(p, ERR_INPUT, "a ')' too many");
-    if (!p->rc) (void)anchors_ok(p, *root, true, true);
     return p->rc;
 }
 
-static void drop(parser *p)
+static err_code parse(parser *p, int *root)
+{
+    if (!regex_parse(p, root)) (void)anchors_ok(p, *root, true, true);
+    return p->rc;
+}
+
+void regex_drop(parser *p)
 {
     for (int i = 0; i < p->n_cls; i++) free(p->cls[i]);
     free((void *)p->cls);
@@ -627,8 +616,9 @@ static void fit_pair(parser *p, const node *x, int64_t lo, int64_t hi)
     lengths a = measure(p, x->a), b = measure(p, x->b);
     int64_t room = hi - a.least - b.least, n = growing(p, x->a), m = growing(p, x->b);
     int64_t room_a = a.most - a.least, room_b = b.most - b.least;
-    int64_t share = n + m > 0 ? room * n / (n + m) : room_a;
-    if (share > room_a) share = room_a;
+    int64_t share = n == 0 ? room_a : m == 0 ? room - room_b : room * n / (n + m);
+    if (share < 0) share = 0;
+    share = least_of(share, least_of(room, room_a));
     if (room - share > room_b) share = least_of(room - room_b, room_a);
     int64_t most_a = a.least + share, most_b = b.least + least_of(room - share, room_b);
     int64_t want = lo - a.least - b.least; /* more than they have by themselves */
@@ -693,7 +683,7 @@ err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t 
         lay(&l, root, own, to);
         if (b->failed) p.rc = err_set(e, ERR_LIMIT, "the expression is too large");
     }
-    drop(&p);
+    regex_drop(&p);
     return p.rc;
 }
 
@@ -791,6 +781,6 @@ err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *
     if (f.work > FIND_MAX) p.rc = err_set(e, ERR_UNSUPPORTED, "it takes too long to find");
     *found = false;
     for (int i = 0; i <= f.n; i++) *found |= i <= TEXT_MAX && end.at[i];
-    drop(&p);
+    regex_drop(&p);
     return p.rc;
 }

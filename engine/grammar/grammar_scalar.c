@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/grammar/grammar_dfa.h"
 #include "engine/grammar/grammar_schema.h"
 
 int32_t schema_start(const schema_compiler *c, int32_t rule)
@@ -78,6 +79,26 @@ bool schema_matches(schema_compiler *c, const char *pattern, const char *name, b
     return schema_unsupported(c, pattern, " as an expression for such names");
 }
 
+/* Texts in which all the patterns are found. */
+static err_code all_found(g_builder *b, int32_t from, const cJSON *patterns, int64_t min,
+                          int64_t max, int32_t to, err *e)
+{
+    g_dfa *d = dfa_create(false);
+    err_code rc = d ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
+    const cJSON *v;
+    cJSON_ArrayForEach(v, patterns)
+    {
+        const char *text = cJSON_IsString(v) ? v->valuestring : "";
+        if (!rc) rc = dfa_pattern(d, text, strlen(text), e);
+    }
+    if (!rc) rc = dfa_finish(d, e);
+    if (!rc)
+        rc = gb_dfa(b, from, d, UINT64_MAX, (uint64_t)-1 >> (64 - cJSON_GetArraySize(patterns)),
+                    min, max, true, to, e);
+    dfa_destroy(d);
+    return rc == ERR_INPUT ? ERR_NONE : rc;
+}
+
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
@@ -87,8 +108,9 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
         return false;
     if (!schema_check_order(c, min, max)) return false;
     const char *text = NULL;
+    bool several = cJSON_IsArray(pattern) && pattern->child;
     if (pattern) {
-        if (!cJSON_IsString(pattern))
+        if (!cJSON_IsString(pattern) && !several)
             return schema_fail(c, ERR_INPUT, "'pattern' must be a string");
         text = pattern->valuestring;
     } else if (form) {
@@ -97,7 +119,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
         while (i < n && strcmp(formats[i].name, name) != 0) i++;
         text = i < n ? formats[i].pattern : NULL;
     }
-    if (!text) {
+    if (!text && !several) {
         bool free_length = min == 0 && max < 0;
         gb_call(b, from, free_length ? c->string : c->bounded,
                 free_length ? BOUNDS_NONE : gb_bounds(b, (int32_t)min, (int32_t)max), to);
@@ -108,7 +130,8 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     int32_t open = gb_state(b), close = gb_state(b);
     schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
     err e;
-    err_code rc = gb_regex_sized(b, open, text, strlen(text), min, max, true, close, &e);
+    err_code rc = several ? all_found(b, open, pattern, min, max, close, &e)
+                          : gb_regex_sized(b, open, text, strlen(text), min, max, true, close, &e);
     schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
     b->current = before;
     gb_call(b, from, rule, BOUNDS_NONE, to);
