@@ -18,6 +18,7 @@
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
+#include "engine/grammar/grammar_documents.h"
 #include "engine/grammar/grammar_lead.h"
 #include "engine/grammar/grammar_outside.h"
 
@@ -57,6 +58,7 @@ struct grammar_maker {
     cond work;
     grammar *cache[CACHE_MAX];
     int n_cache;
+    grammar_documents *documents; /* NULL: none; all in the cache was compiled with these */
     uint64_t clock;
     grammar_run *first, *last; /* for the helper */
     bool stop;
@@ -649,7 +651,7 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
     grammar_maker *m = calloc(1, sizeof(*m));
     g_auto any;
     uint64_t failures = memory_failures();
-    err_code rc = grammar_build_schema(&any, NULL, e);
+    err_code rc = grammar_build_schema(&any, NULL, NULL, e);
     rc = or_no_memory(rc, &any, failures, e);
     if (!rc) {
         if (m) {
@@ -691,6 +693,7 @@ void grammar_maker_destroy(grammar_maker *m)
     lock_release(&m->mu);
     (void)pthread_join(m->thread, NULL);
     for (int i = 0; i < m->n_cache; i++) grammar_release(m->cache[i]);
+    grammar_documents_release(m->documents);
     for (int s = 0; s < m->n_shared; s++) mask_free(atomic_load(&m->shared[s]));
     free(m->shared);
     grammar_walk_destroy(m->walk);
@@ -780,11 +783,44 @@ static grammar *find(grammar_maker *m, const char *key, size_t len, uint64_t has
     return hit;
 }
 
-/* The cache gets a reference of its own; what was used longest ago goes. */
-static void remember(grammar_maker *m, grammar *g)
+static grammar_documents *hold_documents(grammar_maker *m)
+{
+    lock_take(&m->mu);
+    grammar_documents *d = grammar_documents_hold(m->documents);
+    lock_release(&m->mu);
+    return d;
+}
+
+err_code grammar_maker_read_documents(grammar_maker *m, const char *said, const char *base, err *e)
+{
+    grammar_documents *d, *old;
+    err_code rc = grammar_documents_read(&d, said, base, e);
+    if (rc) return rc;
+    grammar *gone[CACHE_MAX];
+    lock_take(&m->mu);
+    int n = m->n_cache;
+    memcpy(gone, m->cache, (size_t)n * sizeof(*gone));
+    m->n_cache = 0;
+    old = m->documents;
+    m->documents = d;
+    lock_release(&m->mu);
+    for (int i = 0; i < n; i++) grammar_release(gone[i]);
+    grammar_documents_release(old);
+    if (d)
+        log_info("grammar", "%d documents that schemas can refer to", grammar_documents_count(d));
+    return ERR_NONE;
+}
+
+/* The cache gets a reference of its own; what was used longest ago goes.  What was compiled with
+ * documents that are others by now is not kept. */
+static void remember(grammar_maker *m, grammar *g, const grammar_documents *d)
 {
     grammar *out = NULL;
     lock_take(&m->mu);
+    if (d != m->documents) {
+        lock_release(&m->mu);
+        return;
+    }
     int at = m->n_cache;
     if (m->n_cache < CACHE_MAX) {
         m->n_cache++;
@@ -825,13 +861,15 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     uint64_t failures = memory_failures();
     grammar *g = calloc(1, sizeof(*g));
     err_code rc = g ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
-    if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, e);
+    grammar_documents *d = hold_documents(m);
+    if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, d, e);
     if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->text, e);
     if (!rc && spec->kind == GRAMMAR_CFG) rc = grammar_build_cfg(&g->a, spec->text, e);
     if (!rc && spec->kind == GRAMMAR_CHOICE) rc = build_choice(&g->a, spec->json, e);
     if (!rc && spec->kind == GRAMMAR_TAGS) rc = grammar_build_tags(&g->a, spec->json, e);
     if (g) rc = or_no_memory(rc, &g->a, failures, e);
     if (rc) {
+        grammar_documents_release(d);
         free(key);
         free(g);
         return rc;
@@ -844,11 +882,13 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     g->mask = calloc((size_t)(g->a.n_states - g->a.n_shared) + 1, sizeof(*g->mask));
     bool tags = spec->kind == GRAMMAR_TAGS;
     if (tags) g->shown = outside_shown(&m->outside, spec->json);
-    if (!g->mask || (tags && !g->shown)) {
+    bool kept = g->mask && (!tags || g->shown);
+    if (kept) remember(m, g, d);
+    grammar_documents_release(d);
+    if (!kept) {
         grammar_release(g);
         return err_set(e, ERR_NOMEM, "no memory");
     }
-    remember(m, g);
     *out = g;
     return ERR_NONE;
 }

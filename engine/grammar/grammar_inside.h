@@ -22,6 +22,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/base/err.h"
+#include "engine/grammar/grammar_documents.h"
 
 enum {
     GRAMMAR_STATE_MAX = 60000, /* of one automaton */
@@ -154,8 +155,10 @@ typedef struct g_limit {
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 
-/* A JSON schema; NULL: any object.  ERR_UNSUPPORTED names the keyword and its path. */
-err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e);
+/* A JSON schema; NULL: any object.  `documents`: what it may refer to; may be NULL.
+ * ERR_UNSUPPORTED names the keyword and its path. */
+err_code grammar_build_schema(g_auto *out, const cJSON *schema, const grammar_documents *documents,
+                              err *e);
 
 /* A context-free grammar, in GBNF or in Lark's language (engine/grammar/grammar_cfg.h).  ERR_INPUT
  * and ERR_UNSUPPORTED say in which line what is wrong. */

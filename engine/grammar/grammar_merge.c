@@ -171,7 +171,8 @@ const cJSON *schema_target(schema_compiler *c, const cJSON *s)
         if (!ref || schema_says_more_than(s, "$ref")) return s;
         const char *p = cJSON_IsString(ref) ? ref->valuestring : "";
         if (*p++ != '#') {
-            (void)schema_unsupported(c, "$ref", " (only '#/...' of the same schema)");
+            (void)schema_unsupported(c, "$ref",
+                                     " to what is neither in the schema nor in grammar.documents");
             return NULL;
         }
         const cJSON *at = c->root;

@@ -932,16 +932,19 @@ static void build_root(schema_compiler *c, const cJSON *root, bool tagged, int32
     gb_call(&c->b, from, inner, BOUNDS_NONE, to);
 }
 
-static err_code build_auto(g_auto *out, const cJSON *schema, bool tagged, err *e)
+static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_documents *documents,
+                           bool tagged, err *e)
 {
+    cJSON *resolved = NULL;
+    if (!tagged && schema_resolved(schema, documents, &resolved, e)) return e->code;
     schema_compiler *c = calloc(1, sizeof(*c));
     known_rule *known = calloc(NODES_MAX, sizeof(*known));
     if (!c || !known) {
         free(c);
         free(known);
+        cJSON_Delete(resolved);
         return err_set(e, ERR_NOMEM, "no memory");
     }
-    cJSON *resolved = tagged ? NULL : schema_resolved(schema);
     if (resolved) schema = resolved;
     c->known = known;
     c->root = schema;
@@ -967,12 +970,13 @@ static err_code build_auto(g_auto *out, const cJSON *schema, bool tagged, err *e
     return rc;
 }
 
-err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e)
+err_code grammar_build_schema(g_auto *out, const cJSON *schema, const grammar_documents *documents,
+                              err *e)
 {
-    return build_auto(out, schema, false, e);
+    return build_auto(out, schema, documents, false, e);
 }
 
 err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e)
 {
-    return build_auto(out, spec, true, e);
+    return build_auto(out, spec, NULL, true, e);
 }

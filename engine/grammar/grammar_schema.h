@@ -7,6 +7,7 @@
 #ifndef ENGINE_GRAMMAR_GRAMMAR_SCHEMA_H
 #define ENGINE_GRAMMAR_GRAMMAR_SCHEMA_H
 
+#include "engine/grammar/grammar_documents.h"
 #include "engine/grammar/grammar_inside.h"
 
 enum {
@@ -77,8 +78,9 @@ bool schema_type_has(const cJSON *types, const char *t);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
 
-/* grammar_refs.c: a copy whose $ref are paths, the caller's; NULL: none is needed, or none made. */
-cJSON *schema_resolved(const cJSON *root);
+/* grammar_refs.c: a copy whose references are paths, the caller's; NULL: none is needed.  What leads
+ * nowhere that is known stays as it is.  ERR_LIMIT: too much of them. */
+err_code schema_resolved(const cJSON *root, const grammar_documents *d, cJSON **out, err *e);
 
 /* grammar_plain.c: the same in the words that are built, or `s`.  `part`: it stands beside others.
  * NULL and an error. */

@@ -1,13 +1,13 @@
 /* bench_grammar.c -- random answers under grammars, without a model.
  *
- *     bench_grammar TOKENIZER_DIR SPECS N [--time | --check]
+ *     bench_grammar TOKENIZER_DIR SPECS N [--time | --check] [--documents ADDRESS=FOLDER,..]
  *
  * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."}, {"choice": [...]},
  * {"tags": ...} or {"grammar": "..."}.  For each, N answers are made by drawing among the allowed
  * tokens, and written as {"line": i, "text": "..."}.  --time: instead, microseconds per token for
  * mask and accept, and for compiling, by line.  --check: instead, whether the token ids in "tests":
  * [[..], ..] are answers of the grammar, and the processor's time in nanoseconds of all threads for
- * compiling, for the first mask and for each other one.
+ * compiling, for the first mask and for each other one.  --documents: as grammar.documents.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,15 +211,26 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
 
 int main(int argc, char **argv)
 {
-    if (argc < 4) {
-        fprintf(stderr, "usage: bench_grammar TOKENIZER_DIR SPECS N [--time | --check]\n");
+    const char *how = "", *documents = "";
+    bool ok = argc >= 4;
+    for (int i = 4; i < argc; i++) {
+        if (strcmp(argv[i], "--documents") == 0 && i + 1 < argc)
+            documents = argv[++i];
+        else
+            how = argv[i];
+        ok = ok && (!*how || strcmp(how, "--time") == 0 || strcmp(how, "--check") == 0);
+    }
+    if (!ok) {
+        fprintf(stderr, "usage: bench_grammar TOKENIZER_DIR SPECS N [--time | --check] "
+                        "[--documents ADDRESS=FOLDER,..]\n");
         return 2;
     }
     err e;
     tokenizer *tok;
     grammar_maker *m;
     if (tokenizer_load(&tok, argv[1], &e) ||
-        grammar_maker_create(&m, tok, tokenizer_vocab(tok), &e)) {
+        grammar_maker_create(&m, tok, tokenizer_vocab(tok), &e) ||
+        grammar_maker_read_documents(m, documents, "", &e)) {
         fprintf(stderr, "bench_grammar: %s\n", e.msg);
         return 2;
     }
@@ -229,7 +240,7 @@ int main(int argc, char **argv)
     size_t cap = 0;
     int number = 0, bad = 0;
     while (f && w && getline(&line, &cap, f) > 0) {
-        bad += !one_line(m, tok, w, line, number++, atoi(argv[3]), argc > 4 ? argv[4] : "");
+        bad += !one_line(m, tok, w, line, number++, atoi(argv[3]), how);
     }
     free(line);
     if (f) (void)fclose(f);

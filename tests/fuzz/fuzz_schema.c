@@ -14,7 +14,7 @@ static void compile(const cJSON *schema, const char *subject)
 {
     g_auto a;
     err e = {.msg = ""};
-    err_code rc = grammar_build_schema(&a, schema, &e);
+    err_code rc = grammar_build_schema(&a, schema, NULL, &e);
     FUZZ_CHECK(rc != ERR_INTERNAL && (rc == ERR_NONE || e.msg[0]));
     if (rc) return;
     size_t n = strlen(subject);

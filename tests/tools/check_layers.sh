@@ -80,7 +80,7 @@ engine/files: engine/base
 engine/text/unicode:
 engine/text: engine/files/documents.h engine/text/unicode engine/base
 engine/chat: engine/files/documents.h engine/text engine/text/unicode engine/base
-engine/grammar: engine/text engine/text/unicode engine/base
+engine/grammar: engine/files/documents.h engine/text engine/text/unicode engine/base
 engine/sample: engine/base/exp.h engine/base/heap.h
 # backend.h, step.h, lora.h: what the streets below it and both backends agree on
 engine: engine/sample/sampler.h engine/base

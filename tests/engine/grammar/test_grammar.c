@@ -622,10 +622,6 @@ static const refused refusals[] = {
      ERR_UNSUPPORTED, "'not'"},
     {"schema", "{\"additionalProperties\":false,\"allOf\":[{\"patternProperties\":{\"a\":{}}}]}",
      ERR_UNSUPPORTED, "'patternProperties'"},
-    {"schema",
-     "{\"$dynamicRef\":\"#t\",\"$defs\":{\"a\":{\"$dynamicAnchor\":\"t\"},\"b\":{\"$id\":\"b\","
-     "\"$dynamicAnchor\":\"t\"}}}",
-     ERR_UNSUPPORTED, "'$dynamicRef'"},
     {"schema", "{\"contains\":{},\"prefixItems\":[true]}", ERR_UNSUPPORTED, "'contains'"},
     {"schema", "{\"required\":[\"a\"],\"additionalProperties\":false}", ERR_INPUT,
      "no finite text"},
