@@ -89,6 +89,19 @@ static bool values_apart(const cJSON *a, const cJSON *b)
     return true;
 }
 
+/* None of the values that `a` lists holds for b. */
+static bool none_holds(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    const cJSON *only = schema_get(a, "const"), *v;
+    if (!has_values(a) || cJSON_IsTrue(schema_get(a, "nullable"))) return false;
+    if (only) return schema_holds(c, b, only) == HOLDS_NOT;
+    cJSON_ArrayForEach(v, schema_get(a, "enum"))
+    {
+        if (schema_holds(c, b, v) != HOLDS_NOT) return false;
+    }
+    return true;
+}
+
 /* Those that the keywords speak of: only these are written where no type is given. */
 static unsigned kinds_of_words(const cJSON *s)
 {
@@ -248,7 +261,7 @@ static bool apart(proof p, const cJSON *a, const cJSON *b)
     if (!a || !b) return false;
     if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return true;
     if (!cJSON_IsObject(a) || !cJSON_IsObject(b)) return false;
-    if (parts_apart(p, a, b)) return true;
+    if (parts_apart(p, a, b) || none_holds(c, a, b) || none_holds(c, b, a)) return true;
     unsigned both = kinds_of(a, !p.holds) & kinds_of(b, false);
     if (values_apart(a, b)) both &= cJSON_IsTrue(schema_get(a, "nullable")) ? 1U << NULL_KIND : 0;
     for (int k = 0; k < KINDS; k++)

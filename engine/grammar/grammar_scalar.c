@@ -69,6 +69,13 @@ static const format formats[] = {
     {"byte", "([A-Za-z0-9+/]{4}){0,64}([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
 };
 
+const char *schema_format(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof(formats) / sizeof(formats[0]); i++)
+        if (strcmp(formats[i].name, name) == 0) return formats[i].pattern;
+    return NULL;
+}
+
 bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found)
 {
     err e;
@@ -114,10 +121,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
             return schema_fail(c, ERR_INPUT, "'pattern' must be a string");
         text = pattern->valuestring;
     } else if (form) {
-        size_t i = 0, n = sizeof(formats) / sizeof(formats[0]);
-        const char *name = cJSON_IsString(form) ? form->valuestring : "";
-        while (i < n && strcmp(formats[i].name, name) != 0) i++;
-        text = i < n ? formats[i].pattern : NULL;
+        text = schema_format(cJSON_GetStringValue(form));
     }
     if (!text && !several) {
         bool free_length = min == 0 && max < 0;
@@ -177,21 +181,23 @@ bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t
     g_limit lo, hi;
     bool has_lo, has_hi;
     const cJSON *step = schema_get(s, "multipleOf");
-    if (step && cJSON_IsNumber(step) && step->valuedouble == 1)
+    if (step && cJSON_IsNumber(step) && step->valuedouble == 1) {
         whole = true;
-    else if (step)
-        return schema_unsupported(c, "multipleOf", "");
+        step = NULL;
+    }
     if (!take_limit(c, s, true, &lo, &has_lo) || !take_limit(c, s, false, &hi, &has_hi)) {
         return false;
     }
+    const g_limit *least = has_lo ? &lo : NULL, *most = has_hi ? &hi : NULL;
+    if (step) return schema_build_multiple(c, step, whole, least, most, from, to);
     if (!has_lo && !has_hi) {
         gb_call(&c->b, from, whole ? c->integer : c->number, BOUNDS_NONE, to);
         return true;
     }
     /* Not called but here: two numbers never stand beside each other in one frame. */
     if (whole)
-        gb_integer(&c->b, from, has_lo ? &lo : NULL, has_hi ? &hi : NULL, to);
+        gb_integer(&c->b, from, least, most, to);
     else
-        gb_number(&c->b, from, has_lo ? &lo : NULL, has_hi ? &hi : NULL, to);
+        gb_number(&c->b, from, least, most, to);
     return true;
 }

@@ -678,23 +678,34 @@ static bool build_the_rest(schema_compiler *c, const cJSON *s, const char *t, in
     return !c->rc;
 }
 
-/* The values of an enum that the type allows; keywords that would cut further are refused. */
+bool schema_value_is(const cJSON *types, const cJSON *value)
+{
+    return has_type(types, type_of_value(value));
+}
+
+/* All else that is said holds for a listed value; where that is not known, the error names what. */
+static bool may_write(schema_compiler *c, const cJSON *s, const cJSON *value)
+{
+    const cJSON *w;
+    holding h = schema_holds(c, s, value);
+    for (w = s->child; h == HOLDS_UNKNOWN && w; w = w->next) {
+        const keyword *k = schema_keyword(w->string);
+        if (k && k->kind != ANY) return schema_unsupported(c, w->string, " beside enum");
+    }
+    return h == HOLDS;
+}
+
+/* The values of an enum for which the other keywords hold. */
 static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values, int32_t from,
                          int32_t to)
 {
-    const cJSON *v, *types = schema_get(s, "type");
-    cJSON_ArrayForEach(v, s)
-    {
-        const keyword *k = schema_keyword(v->string);
-        if (k && k->kind != ANY) return schema_unsupported(c, v->string, " beside enum");
-    }
+    const cJSON *v;
     int n = cJSON_GetArraySize(values), used = 0;
     char **text = calloc((size_t)n + 1, sizeof(*text));
     size_t *len = calloc((size_t)n + 1, sizeof(*len));
     cJSON_ArrayForEach(v, values)
     {
-        if (!text || !len || (types && !has_type(types, type_of_value(v)))) continue;
-        if (is_left_out(s, v)) continue;
+        if (!text || !len || !may_write(c, s, v)) continue;
         text[used] = json_print(v);
         if (text[used]) len[used] = strlen(text[used]);
         if (!text[used++]) c->b.failed = true;
@@ -706,7 +717,7 @@ static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values
     for (int i = 0; text && i < used; i++) cJSON_free(text[i]);
     free((void *)text);
     free(len);
-    return true;
+    return !c->rc;
 }
 
 static bool build_type(schema_compiler *c, const cJSON *s, const char *t, int32_t from, int32_t to)

@@ -75,6 +75,8 @@ cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* {"all
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);
 cJSON *schema_common_values(const cJSON *a, const cJSON *b);
 bool schema_type_has(const cJSON *types, const char *t);
+/* Is the value of one of the types?  1.0 is an integer. */
+bool schema_value_is(const cJSON *types, const cJSON *value);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
 
@@ -96,6 +98,17 @@ bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other);
 const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSON *b);
 
 void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to);
+/* grammar_values.c: does the value hold for the schema? */
+typedef enum { HOLDS_NOT, HOLDS, HOLDS_UNKNOWN } holding;
+holding schema_holds(schema_compiler *c, const cJSON *s, const cJSON *value);
+
+/* grammar_multiple.c: numbers that multipleOf lets through. */
+holding schema_is_multiple(const cJSON *value, const cJSON *step);
+cJSON *schema_common_multiple(const cJSON *a, const cJSON *b); /* the step of both; or NULL */
+/* Multiples of the step between the bounds (NULL: none); `whole`: without a fraction. */
+bool schema_build_multiple(schema_compiler *c, const cJSON *step, bool whole, const g_limit *lo,
+                           const g_limit *hi, int32_t from, int32_t to);
+
 /* A rule's start and end; 0 once the builder has failed. */
 int32_t schema_start(const schema_compiler *c, int32_t rule);
 int32_t schema_end(const schema_compiler *c, int32_t rule);
@@ -107,6 +120,8 @@ bool grammar_put_tags(schema_compiler *c, const cJSON *spec, int32_t from, int32
 
 /* Is the expression found in a member's name? */
 bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found);
+/* Our expression for a format; NULL: it says nothing. */
+const char *schema_format(const char *name);
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
 bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t from, int32_t to);
 

@@ -1559,6 +1559,12 @@ _rule("schema.opposites-evaluate-nothing", "engine/grammar/grammar_plain.c",
 _rule("schema.patterns", "engine/grammar/grammar_schema.c",
       "if (found) own = own ? schema_both(c, own, v) : v;", "if (found) own = own ? own : v;",
       "engine.test_grammar", "a named member holds for the patterns that its name matches, too")
+_rule("schema.steps-behind-the-point", "engine/grammar/grammar_multiple.c",
+      "d.m / common_divisor(d.m, power(behind - f))", "common_divisor(d.m, power(behind - f))",
+      "engine.test_grammar", "a number with fewer digits behind the point is a multiple of the step, too")
+_rule("schema.listed-values-hold", "engine/grammar/grammar_values.c",
+      "return a == HOLDS && b == HOLDS ? HOLDS : HOLDS_UNKNOWN;", "return a == HOLDS_UNKNOWN ? b : a;",
+      "engine.test_grammar", "a listed value is written only where all else is known to hold")
 _rule("schema.shut-out-patterns", "engine/grammar/grammar_merge.c",
       "if (!schema_get(schema_get(closed, \"patternProperties\"), v->string))", "if (!v->string)",
       "engine.test_grammar", "a part that shuts members out shuts out another part's patterns")

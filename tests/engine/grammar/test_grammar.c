@@ -530,6 +530,115 @@ START_TEST(keywords_that_others_say_are_kept)
 }
 END_TEST
 
+static const single steps_and_values[] = {
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "0",
+     "+"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "19.99",
+     "+"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "99.5",
+     "+"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "99.50",
+     "+"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "7",
+     "+"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "-0.01",
+     "-"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "99.51",
+     "-"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "0.001",
+     "-"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.01,\"minimum\":0,\"maximum\":99.5}", "100",
+     "-"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "-49",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "0",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "7",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "994",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "-56",
+     "-"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "8",
+     "-"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "1001",
+     "-"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":-50,\"maximum\":1000}", "07",
+     "-"},
+    {"schema",
+     "{\"type\":\"number\",\"multipleOf\":2.5,\"exclusiveMinimum\":-5,\"exclusiveMaximum\":105}",
+     "-2.5", "+"},
+    {"schema",
+     "{\"type\":\"number\",\"multipleOf\":2.5,\"exclusiveMinimum\":-5,\"exclusiveMaximum\":105}",
+     "100", "+"},
+    {"schema",
+     "{\"type\":\"number\",\"multipleOf\":2.5,\"exclusiveMinimum\":-5,\"exclusiveMaximum\":105}",
+     "2.5", "+"},
+    {"schema",
+     "{\"type\":\"number\",\"multipleOf\":2.5,\"exclusiveMinimum\":-5,\"exclusiveMaximum\":105}",
+     "-5", "-"},
+    {"schema",
+     "{\"type\":\"number\",\"multipleOf\":2.5,\"exclusiveMinimum\":-5,\"exclusiveMaximum\":105}",
+     "105", "-"},
+    {"schema",
+     "{\"type\":\"number\",\"multipleOf\":2.5,\"exclusiveMinimum\":-5,\"exclusiveMaximum\":105}",
+     "2.25", "-"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":2.5}", "5", "+"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":2.5}", "-10", "+"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":2.5}", "2", "-"},
+    {"schema", "{\"type\":\"integer\",\"multipleOf\":2.5}", "2.5", "-"},
+    {"schema", "{\"multipleOf\":86400}", "172800", "+"},
+    {"schema", "{\"multipleOf\":86400}", "0", "+"},
+    {"schema", "{\"multipleOf\":86400}", "86401", "-"},
+    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}",
+     "0.6", "+"},
+    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}", "12",
+     "+"},
+    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}",
+     "0.3", "-"},
+    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}",
+     "0.02", "-"},
+    {"schema", "{\"enum\":[\"a\",\"abc\",\"abcd\"],\"maxLength\":3,\"minLength\":2}", "\"abc\"",
+     "+"},
+    {"schema", "{\"enum\":[\"a\",\"abc\",\"abcd\"],\"maxLength\":3,\"minLength\":2}", "\"a\"", "-"},
+    {"schema", "{\"enum\":[\"a\",\"abc\",\"abcd\"],\"maxLength\":3,\"minLength\":2}", "\"abcd\"",
+     "-"},
+    {"schema", "{\"enum\":[1,2,3,4.5],\"minimum\":2,\"multipleOf\":1.5}", "3", "+"},
+    {"schema", "{\"enum\":[1,2,3,4.5],\"minimum\":2,\"multipleOf\":1.5}", "4.5", "+"},
+    {"schema", "{\"enum\":[1,2,3,4.5],\"minimum\":2,\"multipleOf\":1.5}", "1", "-"},
+    {"schema", "{\"enum\":[1,2,3,4.5],\"minimum\":2,\"multipleOf\":1.5}", "2", "-"},
+    {"schema", "{\"enum\":[[1],[1,1],[]],\"uniqueItems\":true,\"minItems\":1}", "[1]", "+"},
+    {"schema", "{\"enum\":[[1],[1,1],[]],\"uniqueItems\":true,\"minItems\":1}", "[1,1]", "-"},
+    {"schema", "{\"enum\":[[1],[1,1],[]],\"uniqueItems\":true,\"minItems\":1}", "[]", "-"},
+    {"schema",
+     "{\"enum\":[{\"a\":1},{\"a\":\"x\"},{\"b\":1}],\"properties\":{\"a\":{\"type\":\"integer\"}},"
+     "\"required\":[\"a\"]}",
+     "{\"a\":1}", "+"},
+    {"schema",
+     "{\"enum\":[{\"a\":1},{\"a\":\"x\"},{\"b\":1}],\"properties\":{\"a\":{\"type\":\"integer\"}},"
+     "\"required\":[\"a\"]}",
+     "{\"a\":\"x\"}", "-"},
+    {"schema",
+     "{\"enum\":[{\"a\":1},{\"a\":\"x\"},{\"b\":1}],\"properties\":{\"a\":{\"type\":\"integer\"}},"
+     "\"required\":[\"a\"]}",
+     "{\"b\":1}", "-"},
+    {"schema", "{\"enum\":[\"ab\",\"cd\",5],\"pattern\":\"^a\"}", "\"ab\"", "+"},
+    {"schema", "{\"enum\":[\"ab\",\"cd\",5],\"pattern\":\"^a\"}", "5", "+"},
+    {"schema", "{\"enum\":[\"ab\",\"cd\",5],\"pattern\":\"^a\"}", "\"cd\"", "-"},
+    {"schema", "{\"oneOf\":[{\"enum\":[1,\"x\"]},{\"type\":\"number\",\"minimum\":2}]}", "1", "+"},
+    {"schema", "{\"oneOf\":[{\"enum\":[1,\"x\"]},{\"type\":\"number\",\"minimum\":2}]}", "\"x\"",
+     "+"},
+    {"schema", "{\"oneOf\":[{\"enum\":[1,\"x\"]},{\"type\":\"number\",\"minimum\":2}]}", "2", "+"},
+    {"schema", "{\"oneOf\":[{\"enum\":[1,\"x\"]},{\"type\":\"number\",\"minimum\":2}]}", "1.5",
+     "-"},
+};
+
+START_TEST(steps_and_listed_values_are_kept)
+{
+    check_singles(steps_and_values, sizeof(steps_and_values) / sizeof(steps_and_values[0]));
+}
+END_TEST
+
 /* The mask against asking for each token alone in a run of its own. */
 static void check_masks(grammar *g, const char *text)
 {
@@ -626,7 +735,9 @@ static const refused refusals[] = {
     {"schema", "{\"required\":[\"a\"],\"additionalProperties\":false}", ERR_INPUT,
      "no finite text"},
     {"schema", "{\"type\":\"array\",\"uniqueItems\":true}", ERR_UNSUPPORTED, "'uniqueItems'"},
-    {"schema", "{\"type\":\"number\",\"multipleOf\":0.1}", ERR_UNSUPPORTED, "'multipleOf'"},
+    {"schema", "{\"multipleOf\":0.1234567890123456789}", ERR_UNSUPPORTED, "'multipleOf'"},
+    {"schema", "{\"multipleOf\":0}", ERR_INPUT, "above 0"},
+    {"schema", "{\"enum\":[\"\u00e9\"],\"pattern\":\"a\"}", ERR_UNSUPPORTED, "'pattern'"},
     {"schema", "{\"type\":\"string\",\"pattern\":\"(?=a)b\"}", ERR_UNSUPPORTED, "look-around"},
     {"schema", "{\"$ref\":\"https://example.com/x\"}", ERR_UNSUPPORTED, "$ref"},
     {"schema", "{\"$ref\":\"#/$defs/none\"}", ERR_INPUT, "nowhere"},
@@ -1268,6 +1379,7 @@ int main(void)
     tcase_add_test(t, takes_and_refuses_what_jsonschema_does);
     tcase_add_test(t, takes_single_texts);
     tcase_add_test(t, keywords_that_others_say_are_kept);
+    tcase_add_test(t, steps_and_listed_values_are_kept);
     tcase_add_test(t, masks_are_what_asking_each_token_says);
     tcase_add_test(t, masks_of_loops_are_what_asking_each_token_says);
     tcase_add_test(t, where_only_the_empty_text_is_allowed_the_first_token_ends_it);
