@@ -170,7 +170,8 @@ static bool never_writes(const cJSON *s, const char *name, bool holds)
     const cJSON *props = members(s), *required = schema_get(s, "required");
     bool names = cJSON_GetArraySize(props) || cJSON_GetArraySize(required);
     if (schema_get(props, name) || schema_requires(required, name)) return false;
-    return is_closed(s) || (names && !holds && !schema_get(s, "additionalProperties"));
+    bool more = schema_get(s, "additionalProperties") || schema_get(s, "unevaluatedProperties");
+    return is_closed(s) || (names && !holds && !more);
 }
 
 static bool objects_apart(proof p, const cJSON *a, const cJSON *b)
@@ -272,6 +273,11 @@ static bool apart(proof p, const cJSON *a, const cJSON *b)
 bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other)
 {
     return apart((proof){c, false, DEEP_MAX}, written, other);
+}
+
+bool schema_holds_apart(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    return apart((proof){c, true, DEEP_MAX}, a, b);
 }
 
 const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSON *b)

@@ -199,17 +199,17 @@ const cJSON *schema_target(schema_compiler *c, const cJSON *s)
     return NULL;
 }
 
-static int64_t nodes_of(const cJSON *s)
+int64_t schema_nodes(const cJSON *s)
 {
-    int64_t n = 0;
-    for (; s; s = s->next) n += 1 + (s->child ? nodes_of(s->child) : 0);
+    int64_t n = 1;
+    for (const cJSON *v = s ? s->child : NULL; v; v = v->next) n += schema_nodes(v);
     return n;
 }
 
 /* Takes ownership of `s`; NULL and an error if there is no room. */
 cJSON *schema_own(schema_compiler *c, cJSON *s)
 {
-    c->merged_nodes += nodes_of(s);
+    c->merged_nodes += schema_nodes(s);
     if (s && c->n_merged < MERGES_MAX && c->merged_nodes < MERGED_NODES_MAX) {
         c->merged[c->n_merged++] = s;
         return s;
@@ -279,6 +279,14 @@ cJSON *schema_common_values(const cJSON *a, const cJSON *b)
     return out;
 }
 
+/* What both say of one value; NULL: nothing. */
+static cJSON *meet(const cJSON *a, const cJSON *b)
+{
+    if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return cJSON_CreateFalse();
+    if (!a || cJSON_IsTrue(a)) return cJSON_Duplicate(b ? b : a, true);
+    return !b || cJSON_IsTrue(b) || json_same(a, b) ? cJSON_Duplicate(a, true) : both(a, b);
+}
+
 static cJSON *all_members(const cJSON *a, const cJSON *b)
 {
     cJSON *out = cJSON_Duplicate(a, true);
@@ -287,7 +295,7 @@ static cJSON *all_members(const cJSON *a, const cJSON *b)
     {
         const cJSON *mine = schema_get(a, v->string);
         if (mine)
-            cJSON_ReplaceItemInObjectCaseSensitive(out, v->string, both(mine, v));
+            cJSON_ReplaceItemInObjectCaseSensitive(out, v->string, meet(mine, v));
         else
             cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
     }
@@ -358,7 +366,8 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "type") == 0) return common_types(a, b);
     if (strcmp(name, "enum") == 0) return schema_common_values(a, b);
     if (strcmp(name, "required") == 0) return all_names(a, b);
-    if (strcmp(name, "properties") == 0) return all_members(a, b);
+    if (strcmp(name, "properties") == 0) return cJSON_CreateObject(); /* put() has them */
+    if (strcmp(name, "prefixItems") == 0) return cJSON_CreateArray();
     if (strcmp(name, "items") == 0 || strcmp(name, "propertyNames") == 0) return both(a, b);
     if (strcmp(name, "patternProperties") == 0) return all_members(a, b);
     if (strcmp(name, "not") == 0) return all_left_out(a, b);
@@ -374,57 +383,11 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     return NULL;
 }
 
-/* additionalProperties: false speaks of its own schema's properties only, and so does a part's
- * unevaluatedProperties; its items of what its own prefixItems leaves. */
-static bool closes_out(const cJSON *closed, const cJSON *other, const char *word)
-{
-    const cJSON *v, *p = schema_get(closed, "properties");
-    const cJSON *add = schema_get(closed, word);
-    if (!add || cJSON_IsTrue(add)) return false;
-    cJSON_ArrayForEach(v, schema_get(other, "properties"))
-    {
-        if (!schema_get(p, v->string)) return true;
-    }
-    return false;
-}
-
-static bool items_differ(const cJSON *a, const cJSON *b)
-{
-    const cJSON *items = schema_get(a, "items"), *first = schema_get(a, "prefixItems");
-    const cJSON *other = schema_get(b, "prefixItems");
-    if (!items || cJSON_IsTrue(items) || !other) return false;
-    return !first || cJSON_GetArraySize(first) != cJSON_GetArraySize(other);
-}
-
-/* May what both say be said by one schema?  The outer one's unevaluatedProperties sees both. */
-static bool can_stand_together(schema_compiler *c, const cJSON *outer, const cJSON *part)
-{
-    static const char *const parts[] = {"anyOf", "oneOf", "allOf", "$ref"};
-    const char *word = "additionalProperties";
-    const cJSON *more = schema_get(part, "unevaluatedProperties");
-    bool closed = more && !cJSON_IsTrue(more), reaches = false;
-    for (int i = 0; i < 4; i++) reaches |= closed && schema_get(part, parts[i]);
-    if (closes_out(outer, part, word) || closes_out(part, outer, word))
-        return schema_unsupported(c, word, " where another part adds properties");
-    if (reaches || closes_out(part, outer, "unevaluatedProperties"))
-        return schema_unsupported(c, "unevaluatedProperties", " within a part of another schema");
-    if (items_differ(outer, part) || items_differ(part, outer))
-        return schema_unsupported(c, "items", " where another part has prefixItems");
-    return true;
-}
-
 static bool may_join(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
     int64_t n = cJSON_GetArraySize(a), m = cJSON_GetArraySize(b);
     c->merge_work += (n + 1) * (m + 1);
     return c->merge_work < MERGE_WORK_MAX || schema_fail(c, ERR_LIMIT, "too much to join");
-}
-
-/* A part's unevaluatedProperties sees that part alone, as its additionalProperties does. */
-static const char *name_in_sum(const cJSON *word)
-{
-    bool closes = strcmp(word->string, "unevaluatedProperties") == 0 && !cJSON_IsTrue(word);
-    return closes ? "additionalProperties" : word->string;
 }
 
 /* Where a keyword cannot be joined: two of `const` hold for nothing, a second $ref is a part. */
@@ -441,18 +404,88 @@ static bool said_otherwise(cJSON *out, const char *name, const cJSON *other)
     return cJSON_AddItemToArray(all, part);
 }
 
-/* A schema that shuts members out knows all patterns of the other's. */
-static bool knows_patterns(schema_compiler *c, const cJSON *closed, const cJSON *other)
+/* What a schema says of a member that another one lists. */
+static const cJSON *said_of_member(schema_compiler *c, const cJSON *s, const char *name)
 {
-    const cJSON *add = schema_get(closed, "additionalProperties"), *v;
-    const cJSON *more = schema_get(closed, "unevaluatedProperties");
-    if ((!add || cJSON_IsTrue(add)) && (!more || cJSON_IsTrue(more))) return true;
+    const cJSON *own = schema_get(schema_get(s, "properties"), name), *v;
+    bool found = false;
+    if (own) return own;
+    cJSON_ArrayForEach(v, schema_get(s, "patternProperties"))
+    {
+        c->merge_work += cJSON_GetArraySize(s);
+        if (!schema_matches(c, v->string, name, &found) || found) return NULL;
+    }
+    return schema_get(s, "additionalProperties");
+}
+
+/* The members of both: additionalProperties speaks of those that its own schema does not list. */
+static cJSON *joined_members(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    const cJSON *mine = schema_get(a, "properties"), *v;
+    cJSON *out = cJSON_CreateObject();
+    cJSON_ArrayForEach(v, mine)
+        cJSON_AddItemToObject(out, v->string, meet(v, said_of_member(c, b, v->string)));
+    cJSON_ArrayForEach(v, schema_get(b, "properties"))
+    {
+        if (!schema_get(mine, v->string))
+            cJSON_AddItemToObject(out, v->string, meet(said_of_member(c, a, v->string), v));
+    }
+    return out;
+}
+
+/* The first items of both: `items` speaks of those that its own prefixItems leaves. */
+static cJSON *joined_items(const cJSON *a, const cJSON *b)
+{
+    const cJSON *x = schema_get(a, "prefixItems"), *y = schema_get(b, "prefixItems"), *one;
+    int n = cJSON_GetArraySize(x), m = cJSON_GetArraySize(y);
+    cJSON *out = cJSON_CreateArray();
+    x = x ? x->child : NULL;
+    y = y ? y->child : NULL;
+    for (int i = 0; i < n || i < m; i++) {
+        one = x ? x : schema_get(a, "items");
+        cJSON_AddItemToArray(out, meet(one, y ? y : schema_get(b, "items")));
+        x = x ? x->next : NULL;
+        y = y ? y->next : NULL;
+    }
+    return out;
+}
+
+/* A schema that holds other members to something knows all patterns of the other's; or it lists the
+ * only members, which the patterns are asked of. */
+static bool join_patterns(schema_compiler *c, cJSON *out, const cJSON *closed, const cJSON *other)
+{
+    const cJSON *add = schema_get(closed, "additionalProperties"), *v, *w;
+    const cJSON *known = schema_get(closed, "patternProperties");
+    cJSON *props = cJSON_GetObjectItemCaseSensitive(out, "properties");
+    cJSON *kept = cJSON_GetObjectItemCaseSensitive(out, "patternProperties");
+    bool found = false;
+    if (!add || cJSON_IsTrue(add)) return true;
     cJSON_ArrayForEach(v, schema_get(other, "patternProperties"))
     {
-        if (!schema_get(schema_get(closed, "patternProperties"), v->string))
+        if (schema_get(known, v->string)) continue;
+        if (!cJSON_IsFalse(add) || (known && known->child))
             return schema_unsupported(c, "patternProperties", " where another part adds patterns");
+        cJSON_ArrayForEach(w, schema_get(closed, "properties"))
+        {
+            if (!schema_matches(c, v->string, w->string, &found)) return false;
+            if (found)
+                cJSON_ReplaceItemInObjectCaseSensitive(props, w->string,
+                                                       meet(schema_get(props, w->string), v));
+        }
+        cJSON_DeleteItemFromObjectCaseSensitive(kept, v->string);
     }
     return true;
+}
+
+/* Puts a value of the sum in the place of what both say. */
+static void put(cJSON *out, const char *word, cJSON *value)
+{
+    if (value->child && schema_get(out, word))
+        cJSON_ReplaceItemInObjectCaseSensitive(out, word, value);
+    else if (value->child)
+        cJSON_AddItemToObject(out, word, value);
+    else
+        cJSON_Delete(value);
 }
 
 /* What satisfies both; owned by the compiler. */
@@ -463,17 +496,15 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         return schema_own(c, none ? cJSON_CreateFalse()
                                   : cJSON_Duplicate(cJSON_IsObject(a) ? a : b, true));
     }
-    if (!schema_may_turn(c, a, b)) return NULL;
-    a = schema_plain(c, a, false);
+    a = schema_plain(c, a, true);
     b = schema_plain(c, b, true);
-    if (!a || !b || !knows_patterns(c, a, b) || !knows_patterns(c, b, a)) return NULL;
+    if (!a || !b) return NULL;
     const cJSON *members_a = schema_get(a, "properties"), *members_b = schema_get(b, "properties");
     if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
-    if (!can_stand_together(c, a, b)) return NULL;
     cJSON *out = schema_own(c, cJSON_Duplicate(a, true));
     const cJSON *v;
     for (v = out ? b->child : NULL; v; v = v->next) {
-        const char *name = name_in_sum(v);
+        const char *name = v->string;
         const cJSON *mine = schema_get(out, name);
         if (!mine) cJSON_AddItemToObject(out, name, cJSON_Duplicate(v, true));
         if (!mine || is_note(name)) continue;
@@ -486,6 +517,10 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         }
         cJSON_ReplaceItemInObjectCaseSensitive(out, name, joined);
     }
+    if (!out) return NULL;
+    put(out, "properties", joined_members(c, a, b));
+    put(out, "prefixItems", joined_items(a, b));
+    if (c->rc || !join_patterns(c, out, a, b) || !join_patterns(c, out, b, a)) return NULL;
     return out;
 }
 

@@ -179,6 +179,11 @@ static cJSON *opposite(schema_compiler *c, const cJSON *s, int deep)
     return NULL;
 }
 
+cJSON *schema_opposite(schema_compiler *c, const cJSON *s)
+{
+    return opposite(c, s, DEEP_MAX);
+}
+
 /* -------------------------------------------------------------------- the keywords -- */
 
 static void say_if(schema_compiler *c, cJSON *out)
@@ -293,10 +298,9 @@ static bool say_contains(schema_compiler *c, cJSON *out)
         return true;
     }
     cJSON *first = cJSON_CreateArray(), *items = take(out, "items");
-    const cJSON *more = schema_get(out, "unevaluatedItems");
     for (int64_t i = 0; i < least; i++)
         cJSON_AddItemToArray(first, all_of(copy_of(one), items ? copy_of(items) : NULL));
-    if (!items) items = more ? copy_of(more) : cJSON_CreateTrue();
+    if (!items) items = cJSON_CreateTrue();
     if (most >= 0) {
         cJSON *no = opposite(c, one, DEEP_MAX);
         items = all_of(items, no ? no : cJSON_CreateFalse());
@@ -311,20 +315,6 @@ static bool say_contains(schema_compiler *c, cJSON *out)
         cJSON_DeleteItemFromObjectCaseSensitive(out, "minItems");
         cJSON_AddNumberToObject(out, "minItems", (double)least);
     }
-    return true;
-}
-
-/* What a part leaves unevaluated is what it does not speak of itself, whatever stands beside it. */
-static bool say_part(schema_compiler *c, cJSON *out)
-{
-    const cJSON *more = schema_get(out, "unevaluatedItems");
-    if (!more || cJSON_IsTrue(more)) return true;
-    if (schema_has_parts(out)) return schema_unsupported(c, "unevaluatedItems", " of such a part");
-    cJSON *items = take(out, "unevaluatedItems");
-    if (schema_get(out, "items"))
-        cJSON_Delete(items);
-    else
-        cJSON_AddItemToObject(out, "items", items);
     return true;
 }
 
@@ -345,23 +335,14 @@ bool schema_has_parts(const cJSON *s)
     return false;
 }
 
-/* An opposite names members that the keyword itself does not evaluate. */
-static bool leaves_the_rest(const cJSON *s)
+static bool speaks_of_the_rest(const cJSON *s)
 {
     const cJSON *members = schema_get(s, "unevaluatedProperties");
     const cJSON *items = schema_get(s, "unevaluatedItems");
     return (members && !cJSON_IsTrue(members)) || (items && !cJSON_IsTrue(items));
 }
 
-bool schema_may_turn(schema_compiler *c, const cJSON *outer, const cJSON *s)
-{
-    const cJSON *not = schema_get(s, "not");
-    const char *word = not &&!lists_values(not ) ? "not" : schema_get(s, "if") ? "if" : NULL;
-    if (!word || !leaves_the_rest(outer)) return true;
-    return schema_unsupported(c, word, " beside what speaks of the unevaluated");
-}
-
-static bool is_plain(const cJSON *s, bool part)
+static bool is_plain(const cJSON *s)
 {
     static const char *const words[] = {"if",
                                         "contains",
@@ -369,21 +350,21 @@ static bool is_plain(const cJSON *s, bool part)
                                         "dependentRequired",
                                         "dependentSchemas",
                                         "additionalItems"};
-    const cJSON *not = schema_get(s, "not"), *more = schema_get(s, "unevaluatedItems");
+    const cJSON *not = schema_get(s, "not");
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (schema_get(s, words[i])) return false;
-    return (!not || lists_values(not )) && !cJSON_IsArray(schema_get(s, "items")) &&
-           !(part && more && !cJSON_IsTrue(more));
+    return (!not || lists_values(not )) && !cJSON_IsArray(schema_get(s, "items"));
 }
 
 const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part)
 {
-    if (!cJSON_IsObject(s) || is_plain(s, part)) return s;
-    if (!schema_may_turn(c, s, s)) return NULL;
+    if (!cJSON_IsObject(s)) return s;
+    if (speaks_of_the_rest(s) && (part || schema_has_parts(s)))
+        s = schema_own(c, schema_without_unevaluated(c, s));
+    if (!cJSON_IsObject(s) || is_plain(s)) return s;
     cJSON *out = copy_of(s);
-    bool ok = !part || say_part(c, out);
     say_items(out);
-    ok = ok && say_contains(c, out) && say_dependencies(c, out);
+    bool ok = say_contains(c, out) && say_dependencies(c, out);
     if (ok) say_if(c, out);
     ok = ok && say_not(c, out);
     if (ok && !c->rc) return schema_own(c, out);

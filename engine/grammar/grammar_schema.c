@@ -579,15 +579,14 @@ static const cJSON *schema_of_names(schema_compiler *c, const cJSON *names)
 static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
-    const cJSON *add = schema_get(s, "additionalProperties"),
-                *more = schema_get(s, "unevaluatedProperties");
+    const cJSON *add = schema_get(s, "additionalProperties");
+    if (!add) add = schema_get(s, "unevaluatedProperties"); /* of a schema without parts */
     int64_t min = 0, max = -1;
     if (props && !cJSON_IsObject(props))
         return schema_fail(c, ERR_INPUT, "'properties' must be an object");
     if (required && !cJSON_IsArray(required)) {
         return schema_fail(c, ERR_INPUT, "'required' must be an array of strings");
     }
-    if (more && !cJSON_IsFalse(more)) return schema_unsupported(c, "unevaluatedProperties", "");
     if (!schema_take_size(c, s, "minProperties", &min) ||
         !schema_take_size(c, s, "maxProperties", &max)) {
         return false;
@@ -596,7 +595,7 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
     int n = 0, n_required = 0;
     property *p = properties_of(c, s, &n);
     for (int i = 0; p && i < n; i++) n_required += p[i].required;
-    bool closed = cJSON_IsFalse(add) || cJSON_IsFalse(more);
+    bool closed = cJSON_IsFalse(add);
     int32_t other = -1;
     if (add && !closed) other = rule_at(c, add, "additionalProperties", -1);
     if (min > 1 && min > n_required) (void)schema_unsupported(c, "minProperties", " above 1 here");

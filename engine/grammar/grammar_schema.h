@@ -69,6 +69,7 @@ bool schema_check_order(schema_compiler *c, int64_t min, int64_t max);
 
 /* What a $ref that stands alone leads to; other schemas are their own. */
 const cJSON *schema_target(schema_compiler *c, const cJSON *s);
+int64_t schema_nodes(const cJSON *s);            /* values in it, itself included */
 cJSON *schema_own(schema_compiler *c, cJSON *s); /* freed with the compiler */
 cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b);
 cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* {"allOf": [a, b]} */
@@ -87,13 +88,19 @@ err_code schema_resolved(const cJSON *root, const grammar_documents *d, cJSON **
 /* grammar_plain.c: the same in the words that are built, or `s`.  `part`: it stands beside others.
  * NULL and an error. */
 const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part);
-/* Its `not` and `if` may stand beside what `outer` says of the unevaluated; or an error. */
-bool schema_may_turn(schema_compiler *c, const cJSON *outer, const cJSON *s);
+/* A schema of values that `s` does not hold for, the caller's; NULL: none is known. */
+cJSON *schema_opposite(schema_compiler *c, const cJSON *s);
 /* Does it hold others, of which more may be joined to it? */
 bool schema_has_parts(const cJSON *s);
 
+/* grammar_unevaluated.c: what the schema says, without unevaluatedProperties and unevaluatedItems;
+ * the caller's. */
+cJSON *schema_without_unevaluated(schema_compiler *c, const cJSON *s);
+
 /* grammar_apart.c: is it proven that what is written for one never holds for the other? */
 bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other);
+/* Does no value hold for both? */
+bool schema_holds_apart(schema_compiler *c, const cJSON *a, const cJSON *b);
 /* A member by which two objects are apart wherever both have it; NULL: none is known. */
 const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSON *b);
 
