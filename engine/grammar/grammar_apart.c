@@ -164,14 +164,19 @@ static bool is_closed(const cJSON *s)
            (cJSON_IsFalse(schema_get(s, "unevaluatedProperties")) && !schema_has_parts(s));
 }
 
-/* Does `s` write no such member?  An object with named members writes these alone. */
-static bool never_writes(const cJSON *s, const char *name, bool holds)
+/* Does `s` write no such member?  An object with named members writes these, and what its patterns
+ * match. */
+static bool never_writes(proof p, const cJSON *s, const char *name)
 {
-    const cJSON *props = members(s), *required = schema_get(s, "required");
-    bool names = cJSON_GetArraySize(props) || cJSON_GetArraySize(required);
+    const cJSON *props = members(s), *required = schema_get(s, "required"), *v;
+    bool names = cJSON_GetArraySize(props) || cJSON_GetArraySize(required), found = false;
     if (schema_get(props, name) || schema_requires(required, name)) return false;
+    cJSON_ArrayForEach(v, schema_get(s, "patternProperties"))
+    {
+        if (!schema_matches(p.c, v->string, name, &found) || found) return false;
+    }
     bool more = schema_get(s, "additionalProperties") || schema_get(s, "unevaluatedProperties");
-    return is_closed(s) || (names && !holds && !more);
+    return is_closed(s) || (names && !p.holds && !more);
 }
 
 static bool objects_apart(proof p, const cJSON *a, const cJSON *b)
@@ -181,7 +186,7 @@ static bool objects_apart(proof p, const cJSON *a, const cJSON *b)
     p.holds |= schema_has_parts(a);
     cJSON_ArrayForEach(v, theirs)
     {
-        if (cJSON_IsString(v) && never_writes(a, v->valuestring, p.holds)) return true;
+        if (cJSON_IsString(v) && never_writes(p, a, v->valuestring)) return true;
     }
     cJSON_ArrayForEach(v, mine)
     {

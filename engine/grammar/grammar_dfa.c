@@ -440,7 +440,7 @@ static int state_of(g_dfa *d, int n, int *table, int size, bool at_begin)
     return s;
 }
 
-static void follow(g_dfa *d, int s, int column, int *table, int size)
+static int follow(g_dfa *d, int s, int column, int *table, int size)
 {
     int n = 0;
     d->stamp++;
@@ -455,7 +455,47 @@ static void follow(g_dfa *d, int s, int column, int *table, int size)
         }
     }
     n = settle(d, close_over(d, n, false, false));
-    d->next[(size_t)s * (size_t)d->n_columns + (size_t)column] = state_of(d, n, table, size, false);
+    return state_of(d, n, table, size, false);
+}
+
+/* Numbers its values anew from 0; returns how many there are. */
+static int squeeze(int *kind, int n, int most)
+{
+    int moved[2 * COLUMNS_MAX], used = 0;
+    for (int k = 0; k < most; k++) moved[k] = -1;
+    for (int k = 0; k < n; k++) {
+        if (moved[kind[k]] < 0) moved[kind[k]] = used++;
+        kind[k] = moved[kind[k]];
+    }
+    return used;
+}
+
+/* Columns that no edge out of the state tells apart lead to the same one. */
+static void follow_all(g_dfa *d, int s, int *table, int size)
+{
+    int kind[COLUMNS_MAX] = {0}, moved[COLUMNS_MAX], n = 1, seen = -1;
+    for (int i = d->set_at[s]; i < d->set_at[s + 1]; i++) {
+        for (int e = d->head[d->pool[i]]; e >= 0; e = d->edge[e].next) {
+            int cls = d->edge[e].cls, before = n;
+            if (d->edge[e].kind != P_CLASS || cls == seen) continue;
+            seen = cls;
+            for (int k = 0; k < before; k++) moved[k] = -1;
+            const bool *has = d->has + (size_t)cls * (size_t)d->n_columns;
+            for (int k = 0; k < d->n_columns; k++) {
+                if (!has[k]) continue;
+                if (moved[kind[k]] < 0) moved[kind[k]] = n++;
+                kind[k] = moved[kind[k]];
+            }
+            n = squeeze(kind, d->n_columns, n);
+            d->work += d->n_columns;
+        }
+    }
+    int to[COLUMNS_MAX];
+    for (int k = 0; k < n; k++) to[k] = -1;
+    for (int k = 0; k < d->n_columns && !d->failed; k++) {
+        if (to[kind[k]] < 0) to[kind[k]] = follow(d, s, k, table, size);
+        d->next[(size_t)s * (size_t)d->n_columns + (size_t)k] = to[kind[k]];
+    }
 }
 
 static bool make_room(g_dfa *d)
@@ -489,11 +529,16 @@ err_code dfa_finish(g_dfa *d, err *e)
     n = settle(d, close_over(d, n, true, false));
     (void)state_of(d, n, table, SLOTS, true);
     for (int s = 0; s < d->n_states && !d->failed; s++) {
-        for (int k = 0; k < d->n_columns && !d->failed; k++) follow(d, s, k, table, SLOTS);
+        follow_all(d, s, table, SLOTS);
         if (d->work > WORK_MAX) d->failed = true;
     }
     free(table);
     return d->failed ? too_large(e) : ERR_NONE;
+}
+
+static int next_of(const g_dfa *d, int s, int column)
+{
+    return d->next[(size_t)s * (size_t)d->n_columns + (size_t)column];
 }
 
 int dfa_combinations(const g_dfa *d, uint64_t *out, int most)
@@ -509,6 +554,22 @@ int dfa_combinations(const g_dfa *d, uint64_t *out, int most)
     return n;
 }
 
+uint64_t dfa_finds(const g_dfa *d, const char *text)
+{
+    const char *stop = text + strlen(text);
+    int s = 0;
+    while (text < stop) {
+        size_t used = 1;
+        uint32_t ch = utf8_decode(text, (size_t)(stop - text), &used);
+        int i = 0;
+        while (i < d->n_spans && (ch < d->spans[i].lo || ch > d->spans[i].hi)) i++;
+        if (i == d->n_spans) return 0; /* no such text is written */
+        s = next_of(d, s, d->spans[i].column);
+        text += used;
+    }
+    return d->finds[s];
+}
+
 /* -------------------------------------------------------------------- layout -- */
 
 typedef struct {
@@ -517,13 +578,9 @@ typedef struct {
     bool *ends;   /* [n_states] a wanted text may end there */
     int *far;     /* [n_states] characters to the nearest end; FAR: none is reached */
     bool *onward; /* [n_states] endlessly many characters may follow */
+    bool *laid;   /* [n_states] an edge leads there already */
     bool json;
 } plan;
-
-static int next_of(const g_dfa *d, int s, int column)
-{
-    return d->next[(size_t)s * (size_t)d->n_columns + (size_t)column];
-}
 
 static void look_ahead(plan *p)
 {
@@ -572,39 +629,17 @@ static void edge(const plan *p, int s, int t, int32_t from, edge_step step, int3
     gb_class(p->b, from, &chars, p->json, step, to);
 }
 
-/* Does an edge of an earlier column lead to the same state? */
-static bool is_first(const g_dfa *d, int s, int column)
-{
-    for (int k = 0; k < column; k++)
-        if (next_of(d, s, k) == next_of(d, s, column)) return false;
-    return true;
-}
-
-typedef bool use_fn(const plan *p, int s, int t);
-
-static void edges(const plan *p, int s, use_fn *use, const int32_t *state,
-                  const int32_t *state_of_t, edge_step step)
+/* Edges to the states that are in `use` (NULL: any) and nearer to an end than `below`. */
+static void edges(const plan *p, int s, const bool *use, int below, int32_t from, edge_step step,
+                  const int32_t *to)
 {
     for (int k = 0; k < p->d->n_columns && !p->b->failed; k++) {
         int t = next_of(p->d, s, k);
-        if (use(p, s, t) && is_first(p->d, s, k)) edge(p, s, t, state[s], step, state_of_t[t]);
+        if (p->laid[t] || (use && !use[t]) || p->far[t] >= below) continue;
+        edge(p, s, t, from, step, to[t]);
+        p->laid[t] = true;
     }
-}
-
-static bool reaches(const plan *p, int s, int t)
-{
-    (void)s;
-    return p->far[t] < FAR;
-}
-
-static bool goes_on(const plan *p, int s, int t)
-{
-    return p->onward[t] && reaches(p, s, t);
-}
-
-static bool comes_nearer(const plan *p, int s, int t)
-{
-    return p->far[t] < p->far[s];
+    for (int k = 0; k < p->d->n_columns; k++) p->laid[next_of(p->d, s, k)] = false;
 }
 
 /* One state for each and each length; where there is no upper bound, from `least` on they are one.
@@ -630,11 +665,8 @@ static bool lay_exact(const plan *p, int32_t from, int64_t least, int64_t most, 
     for (int k = 0; k < levels && !p->b->failed; k++) {
         int up = k + 1 < levels ? k + 1 : k;
         for (int s = 0; s < n && (k + 1 < levels || most < 0); s++) {
-            for (int c = 0; c < p->d->n_columns && good[k * n + s]; c++) {
-                int t = next_of(p->d, s, c);
-                if (good[up * n + t] && is_first(p->d, s, c))
-                    edge(p, s, t, state[k * n + s], STEP_PLAIN, state[up * n + t]);
-            }
+            if (good[k * n + s])
+                edges(p, s, good + up * n, FAR, state[k * n + s], STEP_PLAIN, state + up * n);
         }
         for (int s = 0; s < n; s++)
             if (k >= least && p->ends[s]) gb_eps(p->b, state[k * n + s], to);
@@ -650,22 +682,23 @@ static bool lay_exact(const plan *p, int32_t from, int64_t least, int64_t most, 
 static bool lay_counted(const plan *p, int32_t from, int64_t least, int64_t most, int32_t to)
 {
     int n = p->d->n_states, farthest = 0;
-    use_fn *use = least > 0 ? goes_on : reaches;
-    if (!use(p, 0, 0)) return false;
+    const bool *use = least > 0 ? p->onward : NULL;
+    if (p->far[0] >= FAR || (use && !use[0])) return false;
     for (int s = 0; s < n; s++)
-        if (use(p, s, s) && p->far[s] > farthest) farthest = p->far[s];
+        if (p->far[s] < FAR && (!use || use[s]) && p->far[s] > farthest) farthest = p->far[s];
     if (most >= 0 && most - farthest < least) return false;
     int32_t *count = malloc((size_t)n * sizeof(*count)), *home = malloc((size_t)n * sizeof(*home));
     if (!count || !home) p->b->failed = true;
     for (int s = 0; s < n && !p->b->failed; s++) {
-        count[s] = use(p, s, s) ? gb_state(p->b) : -1;
-        home[s] = reaches(p, s, s) ? gb_state(p->b) : -1;
+        bool reaches = p->far[s] < FAR;
+        count[s] = reaches && (!use || use[s]) ? gb_state(p->b) : -1;
+        home[s] = reaches ? gb_state(p->b) : -1;
     }
     for (int s = 0; s < n && !p->b->failed; s++) {
-        if (home[s] >= 0) edges(p, s, comes_nearer, home, home, STEP_PLAIN);
+        if (home[s] >= 0) edges(p, s, NULL, p->far[s], home[s], STEP_PLAIN, home);
         if (home[s] >= 0 && p->ends[s]) gb_eps(p->b, home[s], to);
         if (count[s] < 0) continue;
-        edges(p, s, use, count, count, STEP_COUNT);
+        edges(p, s, use, FAR, count[s], STEP_COUNT, count);
         gb_leave(p->b, count[s], home[s]);
     }
     if (!p->b->failed) {
@@ -682,10 +715,10 @@ static bool lay_free(const plan *p, int32_t from, int32_t to)
     int n = p->d->n_states;
     int32_t *state = malloc((size_t)n * sizeof(*state));
     if (!state) p->b->failed = true;
-    for (int s = 0; s < n && !p->b->failed; s++) state[s] = reaches(p, s, s) ? gb_state(p->b) : -1;
+    for (int s = 0; s < n && !p->b->failed; s++) state[s] = p->far[s] < FAR ? gb_state(p->b) : -1;
     for (int s = 0; s < n && !p->b->failed; s++) {
         if (state[s] < 0) continue;
-        edges(p, s, reaches, state, state, STEP_PLAIN);
+        edges(p, s, NULL, FAR, state[s], STEP_PLAIN, state);
         if (p->ends[s]) gb_eps(p->b, state[s], to);
     }
     bool any = !p->b->failed && state[0] >= 0;
@@ -698,9 +731,9 @@ err_code gb_dfa(g_builder *b, int32_t from, const g_dfa *d, uint64_t found, uint
                 int64_t least, int64_t most, bool json, int32_t to, err *e)
 {
     size_t n = (size_t)d->n_states;
-    plan p = {b, d, calloc(n, 1), calloc(n, sizeof(int)), calloc(n, 1), json};
+    plan p = {b, d, calloc(n, 1), calloc(n, sizeof(int)), calloc(n, 1), calloc(n, 1), json};
     bool any = false, large = false;
-    if (!p.ends || !p.far || !p.onward) {
+    if (!p.ends || !p.far || !p.onward || !p.laid) {
         b->failed = true;
     } else {
         for (int s = 0; s < d->n_states; s++) p.ends[s] = (d->finds[s] & of) == (found & of);
@@ -719,6 +752,7 @@ err_code gb_dfa(g_builder *b, int32_t from, const g_dfa *d, uint64_t found, uint
     free(p.ends);
     free(p.far);
     free(p.onward);
+    free(p.laid);
     if (b->failed || (large && !any)) return too_large(e);
     return any ? ERR_NONE : err_set(e, ERR_INPUT, "no text satisfies the expressions");
 }

@@ -32,6 +32,9 @@ err_code dfa_finish(g_dfa *d, err *e);
  * there are, which may be more than `most`. */
 int dfa_combinations(const g_dfa *d, uint64_t *out, int most);
 
+/* The bits that are found in a text. */
+uint64_t dfa_finds(const g_dfa *d, const char *text);
+
 /* The texts of least to most characters (< 0: no bound) with exactly the bits of `found` among those
  * of `of`.  They count in the frame that `from` stands in.  ERR_INPUT: there is none. */
 err_code gb_dfa(g_builder *b, int32_t from, const g_dfa *d, uint64_t found, uint64_t of,

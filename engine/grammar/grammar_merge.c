@@ -59,6 +59,7 @@ static const keyword keywords[] = {
     {"additionalProperties", OBJECT},
     {"unevaluatedProperties", OBJECT},
     {"patternProperties", OBJECT},
+    {SCHEMA_OTHERS, OBJECT},
     {"propertyNames", OBJECT},
     {"minProperties", OBJECT},
     {"maxProperties", OBJECT},
@@ -219,7 +220,7 @@ cJSON *schema_own(schema_compiler *c, cJSON *s)
     return NULL;
 }
 
-static cJSON *both(const cJSON *a, const cJSON *b)
+cJSON *schema_pair(const cJSON *a, const cJSON *b)
 {
     cJSON *all = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(all, "allOf");
     cJSON_AddItemToArray(items, cJSON_Duplicate(a, true));
@@ -279,29 +280,6 @@ cJSON *schema_common_values(const cJSON *a, const cJSON *b)
     return out;
 }
 
-/* What both say of one value; NULL: nothing. */
-static cJSON *meet(const cJSON *a, const cJSON *b)
-{
-    if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return cJSON_CreateFalse();
-    if (!a || cJSON_IsTrue(a)) return cJSON_Duplicate(b ? b : a, true);
-    return !b || cJSON_IsTrue(b) || json_same(a, b) ? cJSON_Duplicate(a, true) : both(a, b);
-}
-
-static cJSON *all_members(const cJSON *a, const cJSON *b)
-{
-    cJSON *out = cJSON_Duplicate(a, true);
-    const cJSON *v;
-    cJSON_ArrayForEach(v, b)
-    {
-        const cJSON *mine = schema_get(a, v->string);
-        if (mine)
-            cJSON_ReplaceItemInObjectCaseSensitive(out, v->string, meet(mine, v));
-        else
-            cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
-    }
-    return out;
-}
-
 static cJSON *all_names(const cJSON *a, const cJSON *b)
 {
     cJSON *out = cJSON_Duplicate(a, true);
@@ -344,7 +322,7 @@ static cJSON *all_pairs(const cJSON *a, const cJSON *b)
     cJSON *out = cJSON_CreateArray();
     cJSON_ArrayForEach(x, a)
     {
-        cJSON_ArrayForEach(y, b) cJSON_AddItemToArray(out, both(x, y));
+        cJSON_ArrayForEach(y, b) cJSON_AddItemToArray(out, schema_pair(x, y));
     }
     return out;
 }
@@ -366,20 +344,12 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "type") == 0) return common_types(a, b);
     if (strcmp(name, "enum") == 0) return schema_common_values(a, b);
     if (strcmp(name, "required") == 0) return all_names(a, b);
-    if (strcmp(name, "properties") == 0) return cJSON_CreateObject(); /* put() has them */
-    if (strcmp(name, "prefixItems") == 0) return cJSON_CreateArray();
-    if (strcmp(name, "items") == 0 || strcmp(name, "propertyNames") == 0) return both(a, b);
-    if (strcmp(name, "patternProperties") == 0) return all_members(a, b);
+    if (strcmp(name, "propertyNames") == 0) return schema_pair(a, b);
     if (strcmp(name, "not") == 0) return all_left_out(a, b);
     if (strcmp(name, "pattern") == 0) return all_patterns(a, b);
     if (strcmp(name, "multipleOf") == 0) return schema_common_multiple(a, b);
     if (strcmp(name, "allOf") == 0) return all_names(a, b);
     if (strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0) return all_pairs(a, b);
-    if (strcmp(name, "additionalProperties") == 0) {
-        if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return cJSON_CreateFalse();
-        if (cJSON_IsTrue(a)) return cJSON_Duplicate(b, true);
-        return cJSON_IsTrue(b) ? cJSON_Duplicate(a, true) : both(a, b);
-    }
     return NULL;
 }
 
@@ -404,88 +374,15 @@ static bool said_otherwise(cJSON *out, const char *name, const cJSON *other)
     return cJSON_AddItemToArray(all, part);
 }
 
-/* What a schema says of a member that another one lists. */
-static const cJSON *said_of_member(schema_compiler *c, const cJSON *s, const char *name)
+static bool is_of_members(const char *name)
 {
-    const cJSON *own = schema_get(schema_get(s, "properties"), name), *v;
-    bool found = false;
-    if (own) return own;
-    cJSON_ArrayForEach(v, schema_get(s, "patternProperties"))
-    {
-        c->merge_work += cJSON_GetArraySize(s);
-        if (!schema_matches(c, v->string, name, &found) || found) return NULL;
-    }
-    return schema_get(s, "additionalProperties");
+    return strcmp(name, "properties") == 0 || strcmp(name, "patternProperties") == 0 ||
+           strcmp(name, "additionalProperties") == 0 || strcmp(name, SCHEMA_OTHERS) == 0;
 }
 
-/* The members of both: additionalProperties speaks of those that its own schema does not list. */
-static cJSON *joined_members(schema_compiler *c, const cJSON *a, const cJSON *b)
+static bool is_of_items(const char *name)
 {
-    const cJSON *mine = schema_get(a, "properties"), *v;
-    cJSON *out = cJSON_CreateObject();
-    cJSON_ArrayForEach(v, mine)
-        cJSON_AddItemToObject(out, v->string, meet(v, said_of_member(c, b, v->string)));
-    cJSON_ArrayForEach(v, schema_get(b, "properties"))
-    {
-        if (!schema_get(mine, v->string))
-            cJSON_AddItemToObject(out, v->string, meet(said_of_member(c, a, v->string), v));
-    }
-    return out;
-}
-
-/* The first items of both: `items` speaks of those that its own prefixItems leaves. */
-static cJSON *joined_items(const cJSON *a, const cJSON *b)
-{
-    const cJSON *x = schema_get(a, "prefixItems"), *y = schema_get(b, "prefixItems"), *one;
-    int n = cJSON_GetArraySize(x), m = cJSON_GetArraySize(y);
-    cJSON *out = cJSON_CreateArray();
-    x = x ? x->child : NULL;
-    y = y ? y->child : NULL;
-    for (int i = 0; i < n || i < m; i++) {
-        one = x ? x : schema_get(a, "items");
-        cJSON_AddItemToArray(out, meet(one, y ? y : schema_get(b, "items")));
-        x = x ? x->next : NULL;
-        y = y ? y->next : NULL;
-    }
-    return out;
-}
-
-/* A schema that holds other members to something knows all patterns of the other's; or it lists the
- * only members, which the patterns are asked of. */
-static bool join_patterns(schema_compiler *c, cJSON *out, const cJSON *closed, const cJSON *other)
-{
-    const cJSON *add = schema_get(closed, "additionalProperties"), *v, *w;
-    const cJSON *known = schema_get(closed, "patternProperties");
-    cJSON *props = cJSON_GetObjectItemCaseSensitive(out, "properties");
-    cJSON *kept = cJSON_GetObjectItemCaseSensitive(out, "patternProperties");
-    bool found = false;
-    if (!add || cJSON_IsTrue(add)) return true;
-    cJSON_ArrayForEach(v, schema_get(other, "patternProperties"))
-    {
-        if (schema_get(known, v->string)) continue;
-        if (!cJSON_IsFalse(add) || (known && known->child))
-            return schema_unsupported(c, "patternProperties", " where another part adds patterns");
-        cJSON_ArrayForEach(w, schema_get(closed, "properties"))
-        {
-            if (!schema_matches(c, v->string, w->string, &found)) return false;
-            if (found)
-                cJSON_ReplaceItemInObjectCaseSensitive(props, w->string,
-                                                       meet(schema_get(props, w->string), v));
-        }
-        cJSON_DeleteItemFromObjectCaseSensitive(kept, v->string);
-    }
-    return true;
-}
-
-/* Puts a value of the sum in the place of what both say. */
-static void put(cJSON *out, const char *word, cJSON *value)
-{
-    if (value->child && schema_get(out, word))
-        cJSON_ReplaceItemInObjectCaseSensitive(out, word, value);
-    else if (value->child)
-        cJSON_AddItemToObject(out, word, value);
-    else
-        cJSON_Delete(value);
+    return strcmp(name, "items") == 0 || strcmp(name, "prefixItems") == 0;
 }
 
 /* What satisfies both; owned by the compiler. */
@@ -496,16 +393,20 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         return schema_own(c, none ? cJSON_CreateFalse()
                                   : cJSON_Duplicate(cJSON_IsObject(a) ? a : b, true));
     }
+    bool contained = schema_get(b, "contains") && !schema_get(b, "prefixItems");
     a = schema_plain(c, a, true);
     b = schema_plain(c, b, true);
     if (!a || !b) return NULL;
     const cJSON *members_a = schema_get(a, "properties"), *members_b = schema_get(b, "properties");
     if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
+    bool members = schema_speaks_of_members(a) && schema_speaks_of_members(b);
+    bool items = schema_has_items(a) && schema_has_items(b);
     cJSON *out = schema_own(c, cJSON_Duplicate(a, true));
     const cJSON *v;
     for (v = out ? b->child : NULL; v; v = v->next) {
         const char *name = v->string;
         const cJSON *mine = schema_get(out, name);
+        if ((members && is_of_members(name)) || (items && is_of_items(name))) continue;
         if (!mine) cJSON_AddItemToObject(out, name, cJSON_Duplicate(v, true));
         if (!mine || is_note(name)) continue;
         if (!may_join(c, mine, v)) return NULL;
@@ -517,16 +418,13 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         }
         cJSON_ReplaceItemInObjectCaseSensitive(out, name, joined);
     }
-    if (!out) return NULL;
-    put(out, "properties", joined_members(c, a, b));
-    put(out, "prefixItems", joined_items(a, b));
-    if (c->rc || !join_patterns(c, out, a, b) || !join_patterns(c, out, b, a)) return NULL;
-    return out;
+    if (out && items) schema_join_items(out, a, b, contained);
+    return !out || !members || schema_join_members(c, out, a, b) ? out : NULL;
 }
 
 cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
-    return schema_own(c, both(a, b));
+    return schema_own(c, schema_pair(a, b));
 }
 
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name)

@@ -105,10 +105,7 @@ static void member(schema_compiler *c, int32_t from, int32_t key, int32_t bounds
     gb_call(b, space(b, after), value, BOUNDS_NONE, to);
 }
 
-/* Rules of a member's key and of its value. */
-typedef struct {
-    int32_t key, bounds, value;
-} pair;
+typedef member_rules pair;
 
 /* "{" members "}", each like one of the pairs. */
 static void map(schema_compiler *c, int32_t from, const pair *p, int n, int64_t min, int64_t max,
@@ -258,9 +255,8 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
         i++;
     }
     int64_t least = min > i ? min - i : 0, most = max < 0 ? -1 : max - i;
-    if (!items || cJSON_IsFalse(items)) { /* what is not described is not written */
-        if (least > 0) return schema_fail(c, ERR_INPUT, "more items are wanted than are described");
-        gb_eps(b, at, close);
+    if (cJSON_IsFalse(items) || (!items && least == 0)) { /* no more than is wanted or described */
+        if (least == 0) gb_eps(b, at, close);
         return !c->rc;
     }
     int32_t loop = gb_state(b), comma = gb_state(b);
@@ -366,7 +362,7 @@ typedef struct {
 /* Whether the schema of names holds for one; only what speaks of it alone is understood. */
 static bool name_holds(schema_compiler *c, const cJSON *names, const char *name)
 {
-    const cJSON *v;
+    const cJSON *v, *x;
     int64_t min = 0, max = -1, n = (int64_t)strlen(name);
     bool holds = !cJSON_IsFalse(names), found = false;
     cJSON *text = schema_own(c, cJSON_CreateString(name));
@@ -376,8 +372,10 @@ static bool name_holds(schema_compiler *c, const cJSON *names, const char *name)
     cJSON_ArrayForEach(v, names)
     {
         const char *w = v->string;
-        if (strcmp(w, "pattern") == 0 && cJSON_IsString(v)) {
-            holds = holds && schema_matches(c, v->valuestring, name, &found) && found;
+        if (strcmp(w, "pattern") == 0) {
+            for (x = cJSON_IsArray(v) ? v->child : v; x && holds; x = x == v ? NULL : x->next)
+                holds =
+                    cJSON_IsString(x) && schema_matches(c, x->valuestring, name, &found) && found;
         } else if (strcmp(w, "minLength") == 0 || strcmp(w, "maxLength") == 0) {
             for (const char *p = name; *p; p++) n -= ((unsigned char)*p & 0xC0) == 0x80;
             holds = holds && n >= min && (max < 0 || n <= max);
@@ -399,18 +397,17 @@ static bool name_holds(schema_compiler *c, const cJSON *names, const char *name)
 static const cJSON *schema_of_member(schema_compiler *c, const cJSON *s, const char *name,
                                      const cJSON *own)
 {
-    const cJSON *v, *names = schema_get(s, "propertyNames");
-    const cJSON *add = schema_get(s, "additionalProperties");
+    const cJSON *v, *names = schema_get(s, "propertyNames"), *rest = NULL;
     bool found = false;
     if (names && !name_holds(c, names, name)) return schema_own(c, cJSON_CreateFalse());
+    if (!own) rest = schema_of_unlisted(c, s, name);
     cJSON_ArrayForEach(v, schema_get(s, "patternProperties"))
     {
         if (!schema_matches(c, v->string, name, &found)) return NULL;
         if (found) own = own ? schema_both(c, own, v) : v;
         if (c->rc) return NULL;
     }
-    if (own) return own;
-    return add ? add : schema_get(s, "unevaluatedProperties");
+    return own && rest ? schema_both(c, own, rest) : own ? own : rest;
 }
 
 /* Named members in order, then those that are required without being described. */
@@ -453,8 +450,9 @@ static void named(schema_compiler *c, int32_t from, const property *p, int32_t v
     gb_call(b, space(b, after), value, BOUNDS_NONE, to);
 }
 
-static void with_names(schema_compiler *c, const property *p, int n, const cJSON *props,
-                       int32_t other, bool may_be_empty, int32_t from, int32_t to)
+/* The named members in order, then others, each like one of the pairs. */
+static void with_names(schema_compiler *c, const property *p, int n, const pair *others,
+                       int n_others, bool may_be_empty, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
     int32_t open = gb_state(b), close = gb_state(b);
@@ -486,81 +484,17 @@ static void with_names(schema_compiler *c, const property *p, int n, const cJSON
         none = next_none;
         some = after;
     }
-    if (other >= 0) {
-        int32_t loop = gb_state(b), comma = gb_state(b), before = b->current, keys = gb_rule(b);
-        other_keys(c, schema_start(c, keys), props, schema_end(c, keys));
-        b->current = before;
-        if (none >= 0) member(c, none, keys, BOUNDS_NONE, other, loop);
+    if (n_others > 0) {
+        int32_t loop = gb_state(b), comma = gb_state(b);
         if (some >= 0) gb_eps(b, some, loop);
         schema_byte(b, loop, ',', STEP_PLAIN, comma);
-        member(c, space(b, comma), keys, BOUNDS_NONE, other, loop);
+        comma = space(b, comma);
+        for (int i = 0; i < n_others; i++) {
+            if (none >= 0) member(c, none, others[i].key, others[i].bounds, others[i].value, loop);
+            member(c, comma, others[i].key, others[i].bounds, others[i].value, loop);
+        }
         gb_eps(b, loop, close);
     }
-}
-
-/* `"`, the expression, any plain text where it does not say how it ends, `"`. */
-static int32_t key_rule(schema_compiler *c, const char *pattern)
-{
-    g_builder *b = &c->b;
-    int32_t before = b->current, rule = gb_rule(b), open = gb_state(b), close = gb_state(b);
-    schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
-    err e;
-    err_code rc = gb_regex(b, open, pattern, strlen(pattern), true, close, &e);
-    if (rc) (void)schema_unsupported(c, "patternProperties", " with such an expression");
-    if (!strchr(pattern, '$')) {
-        int32_t loop = gb_state(b), out = gb_state(b);
-        gb_enter(b, close, gb_bounds(b, 0, KEY_MAX), loop);
-        gb_bytes(b, loop, '#', '[', STEP_COUNT, loop);
-        gb_bytes(b, loop, ']', '~', STEP_COUNT, loop);
-        gb_leave(b, loop, out);
-        close = out;
-    }
-    schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
-    b->current = before;
-    return rule;
-}
-
-/* Both begin with letters that differ: "^a.." and "^b..". */
-static bool begin_apart(const char *a, const char *b)
-{
-    if (*a++ != '^' || *b++ != '^' || strchr(a, '|') || strchr(b, '|')) return false;
-    for (;; a++, b++) {
-        bool plain = *a && *b && !strpbrk((char[]){*a, *b, 0}, ".*+?()[]{}\\^$");
-        if (!plain || (a[1] && strchr("*?{", a[1])) || (b[1] && strchr("*?{", b[1]))) return false;
-        if (*a != *b) return true;
-    }
-}
-
-/* Members whose names match a pattern, and no others; each has a value that holds for all patterns
- * which may match it. */
-static void build_patterns(schema_compiler *c, const cJSON *s, int64_t min, int64_t max,
-                           int32_t from, int32_t to)
-{
-    const cJSON *patterns = schema_get(s, "patternProperties"), *v, *w;
-    int n = cJSON_GetArraySize(patterns), k = 0;
-    pair *list_of = calloc((size_t)n, sizeof(*list_of));
-    if (!list_of || schema_get(s, "propertyNames")) {
-        free(list_of);
-        (void)schema_unsupported(c, "propertyNames", " beside patternProperties");
-        return;
-    }
-    cJSON_ArrayForEach(v, patterns)
-    {
-        const cJSON *value = v;
-        cJSON_ArrayForEach(w, patterns)
-        {
-            if (w != v && value && !begin_apart(v->string, w->string))
-                value = schema_both(c, value, w);
-        }
-        if (!value || c->rc || c->b.failed) break;
-        size_t old = schema_enter(c, "patternProperties", -1),
-               deep = schema_enter(c, v->string, -1);
-        list_of[k++] = (pair){key_rule(c, v->string), BOUNDS_NONE, rule_of(c, value)};
-        schema_leave(c, deep);
-        schema_leave(c, old);
-    }
-    if (!c->rc) map(c, from, list_of, k, min, max, to);
-    free(list_of);
 }
 
 /* Keys, where the names have a schema. */
@@ -576,11 +510,36 @@ static const cJSON *schema_of_names(schema_compiler *c, const cJSON *names)
     return own ? schema_both(c, own, names) : NULL;
 }
 
+/* The members that are not named, as far as they are written. */
+static int other_members(schema_compiler *c, const cJSON *s, const property *p, int n, pair *out)
+{
+    const cJSON *add = schema_additional(s), *patterns, *names;
+    patterns = schema_get(s, "patternProperties");
+    names = schema_get(s, "propertyNames");
+    if (!names && !(patterns && patterns->child)) {
+        if (!add || cJSON_IsFalse(add)) return 0;
+        int32_t before = c->b.current, keys = gb_rule(&c->b);
+        other_keys(c, schema_start(c, keys), schema_get(s, "properties"), schema_end(c, keys));
+        c->b.current = before;
+        *out = (pair){keys, BOUNDS_NONE, rule_at(c, add, "additionalProperties", -1)};
+        return 1;
+    }
+    const char **name = calloc((size_t)n + 1, sizeof(*name));
+    if (!name) c->b.failed = true;
+    for (int i = 0; i < n && name; i++) name[i] = p[i].name;
+    size_t old = schema_enter(c, "patternProperties", -1);
+    int k = name ? schema_open_members(c, s, name, n, out) : 0;
+    if (k < 0 && n == 0)
+        (void)schema_unsupported(c, "patternProperties", " with such an expression");
+    schema_leave(c, old);
+    free((void *)name);
+    return k < 0 ? 0 : k;
+}
+
 static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
-    const cJSON *add = schema_get(s, "additionalProperties");
-    if (!add) add = schema_get(s, "unevaluatedProperties"); /* of a schema without parts */
+    const cJSON *add = schema_additional(s);
     int64_t min = 0, max = -1;
     if (props && !cJSON_IsObject(props))
         return schema_fail(c, ERR_INPUT, "'properties' must be an object");
@@ -596,23 +555,24 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
     property *p = properties_of(c, s, &n);
     for (int i = 0; p && i < n; i++) n_required += p[i].required;
     bool closed = cJSON_IsFalse(add);
-    int32_t other = -1;
-    if (add && !closed) other = rule_at(c, add, "additionalProperties", -1);
     if (min > 1 && min > n_required) (void)schema_unsupported(c, "minProperties", " above 1 here");
     const cJSON *patterns = schema_get(s, "patternProperties"), *names;
     names = schema_get(s, "propertyNames");
-    if (patterns || names) other = n == 0 && !patterns ? other : -1;
-    if (p && n == 0 && patterns && patterns->child) {
-        build_patterns(c, s, min, max, from, to);
-    } else if (p && n == 0 && !closed) {
-        pair any = {c->bounded, gb_bounds(&c->b, 0, KEY_MAX), other < 0 ? c->value : other};
+    pair other[OPEN_MAX];
+    if (p && n == 0 && !closed && !(patterns && patterns->child)) {
+        int32_t value = add ? rule_at(c, add, "additionalProperties", -1) : c->value;
+        pair any = {c->bounded, gb_bounds(&c->b, 0, KEY_MAX), value};
         if (names) any.bounds = BOUNDS_NONE;
         if (names) any.key = rule_at(c, schema_of_names(c, names), "propertyNames", -1);
         map(c, from, &any, 1, min, max, to);
     } else if (p) {
-        if (max >= 0 && (other >= 0 || n > max))
+        int n_other = max >= 0 && n > 0 ? 0 : other_members(c, s, p, n, other);
+        if (max >= 0 && n > max)
             (void)schema_unsupported(c, "maxProperties", " beside these properties");
-        with_names(c, p, n, props, other, min == 0, from, to);
+        if (n == 0)
+            map(c, from, other, n_other, min, max, to);
+        else
+            with_names(c, p, n, other, n_other, min == 0, from, to);
     }
     free(p);
     return !c->rc;

@@ -72,7 +72,8 @@ const cJSON *schema_target(schema_compiler *c, const cJSON *s);
 int64_t schema_nodes(const cJSON *s);            /* values in it, itself included */
 cJSON *schema_own(schema_compiler *c, cJSON *s); /* freed with the compiler */
 cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b);
-cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* {"allOf": [a, b]} */
+cJSON *schema_pair(const cJSON *a, const cJSON *b); /* {"allOf": [a, b]}, the caller's */
+cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* the same, owned */
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);
 cJSON *schema_common_values(const cJSON *a, const cJSON *b);
 bool schema_type_has(const cJSON *types, const char *t);
@@ -80,6 +81,35 @@ bool schema_type_has(const cJSON *types, const char *t);
 bool schema_value_is(const cJSON *types, const cJSON *value);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
+
+/* A word of ours in a joined schema: [{"patternProperties": {..}, "additionalProperties": s}, ..],
+ * what parts say of names that their own patterns do not match, while those of others do. */
+#define SCHEMA_OTHERS "\x01others"
+
+/* grammar_join.c: what is said of members that are not named; NULL: nothing. */
+const cJSON *schema_additional(const cJSON *s);
+/* Does it speak of members beyond their number? */
+bool schema_speaks_of_members(const cJSON *s);
+/* The members of a schema and of a part of it, into `out`, a copy of a. */
+bool schema_join_members(schema_compiler *c, cJSON *out, const cJSON *a, const cJSON *b);
+/* What is said of a member that `s` does not list, but for its patterns; NULL: nothing. */
+const cJSON *schema_of_unlisted(schema_compiler *c, const cJSON *s, const char *name);
+bool schema_has_items(const cJSON *s);
+/* The items, too; `contained`: b's first items are those of `contains`, which may stand anywhere. */
+void schema_join_items(cJSON *out, const cJSON *a, const cJSON *b, bool contained);
+
+/* Rules of a member's key and of its value. */
+typedef struct {
+    int32_t key, bounds, value;
+} member_rules;
+
+enum { OPEN_MAX = 32 }; /* kinds of names that patterns tell apart */
+
+/* grammar_keys.c: of members beside those of these names, as patternProperties, propertyNames and
+ * additionalProperties have them: out [OPEN_MAX].  Returns how many; -1: it is not known which
+ * names match. */
+int schema_open_members(schema_compiler *c, const cJSON *s, const char *const *names, int n,
+                        member_rules *out);
 
 /* grammar_refs.c: a copy whose references are paths, the caller's; NULL: none is needed.  What leads
  * nowhere that is known stays as it is.  ERR_LIMIT: too much of them. */

@@ -974,10 +974,6 @@ static const refused refusals[] = {
     {"schema", "{\"properties\":{\"a\":{\"items\":{\"extends\":true}}}}", ERR_UNSUPPORTED,
      "'extends' at #/properties/a/items"},
     {"schema", "{\"patternProperties\":{\"(?=a)\":{}}}", ERR_UNSUPPORTED, "'patternProperties'"},
-    {"schema",
-     "{\"additionalProperties\":{\"type\":\"null\"},\"allOf\":[{\"patternProperties\":{\"a\":{}}}]"
-     "}",
-     ERR_UNSUPPORTED, "'patternProperties'"},
     {"schema", "{\"contains\":{},\"prefixItems\":[true]}", ERR_UNSUPPORTED, "'contains'"},
     {"schema", "{\"required\":[\"a\"],\"additionalProperties\":false}", ERR_INPUT,
      "no finite text"},
