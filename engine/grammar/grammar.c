@@ -21,6 +21,7 @@
 #include "engine/grammar/grammar_documents.h"
 #include "engine/grammar/grammar_lead.h"
 #include "engine/grammar/grammar_outside.h"
+#include "engine/grammar/grammar_unique.h"
 
 enum {
     CACHE_MAX = 64,                /* compiled grammars kept */
@@ -83,6 +84,7 @@ struct grammar_run {
     g_conf conf[GRAMMAR_SET_MAX];
     int n_conf, n_node;
     g_node *node, *spare; /* [RUN_NODES] each */
+    unique_text *text;    /* NULL: no edge asks for it */
     int32_t *stop_id;
     int n_stop_id;
 };
@@ -165,6 +167,35 @@ static bool is_end(const grammar_run *r, const g_conf *f)
     return f->node == NODE_ROOT && r->g->a.is_end[f->state];
 }
 
+static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int32_t token,
+                      int *depth);
+
+typedef struct {
+    grammar_run *r;
+    g_walk *w;
+} doubt;
+
+/* A token that may lead to repetitions alone; `before` says which were looked at. */
+static void look_at(void *arg, int32_t token)
+{
+    const doubt *d = arg;
+    grammar_run *r = d->r;
+    uint32_t bit = 1U << (token % 32);
+    int depth;
+    if (!(r->mask[token / 32] & bit) || (r->before[token / 32] & bit)) return;
+    r->before[token / 32] |= bit;
+    if (!try_token(r, d->w, r->conf, r->n_conf, token, &depth) || !unique_can_end(d->w, depth))
+        r->mask[token / 32] &= ~bit;
+}
+
+static void leave_out_repetitions(grammar_run *r, g_walk *w)
+{
+    if (!r->text || !unique_is_open(r->text)) return;
+    doubt d = {r, w};
+    memset(r->before, 0, mask_words(r->g->maker->trie.n_vocab) * sizeof(*r->before));
+    unique_doubtful(r->text, &r->g->maker->trie, look_at, &d);
+}
+
 static void compose(grammar_run *r, g_walk *w)
 {
     const token_trie *t = &r->g->maker->trie;
@@ -172,9 +203,10 @@ static void compose(grammar_run *r, g_walk *w)
     for (int i = 0; i < r->n_conf; i++) {
         const g_conf *f = &r->conf[i];
         if (is_end(r, f)) continue;
-        mask_add(t, mask_of(r->g, f->state), &r->g->a, f, r->node, r->n_node, w,
+        mask_add(t, mask_of(r->g, f->state), &r->g->a, f, r->node, r->n_node, w, r->text,
                  r->nearer ? r->before : NULL, r->mask);
     }
+    leave_out_repetitions(r, w);
 }
 
 static void add_stops(grammar_run *r)
@@ -216,7 +248,8 @@ static void compute(grammar_run *r, g_walk *w)
     } else {
         const token_trie *t = &r->g->maker->trie;
         memset(r->mask, 0, mask_words(t->n_vocab) * sizeof(*r->mask));
-        if (!mask_direct(t, &r->g->a, r->conf, r->n_conf, r->node, r->n_node, w, r->mask)) {
+        if (!mask_direct(t, &r->g->a, r->conf, r->n_conf, r->node, r->n_node, w, r->text,
+                         r->mask)) {
             r->failed = true;
         }
     }
@@ -354,6 +387,7 @@ static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int3
                       int *depth)
 {
     walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_text(w, r->text);
     walk_set(w, conf, n);
     return walk_token(w, r->g, token, depth);
 }
@@ -376,6 +410,12 @@ static void settle(grammar_run *r, g_walk *w, int depth)
     g_node *old = r->node;
     r->node = r->spare;
     r->spare = old;
+    if (r->text) {
+        bool was_open = unique_is_open(r->text);
+        r->starved = !unique_take(r->text, w->pos + depth, r->conf, n, r->node);
+        r->failed |= r->starved;
+        if (was_open || unique_is_open(r->text)) kind = PLACE_NEW;
+    }
     if (kind == PLACE_SAME) return;
     r->nearer = kind == PLACE_NEARER;
     if (r->nearer) {
@@ -395,6 +435,7 @@ static void take_rest(grammar_run *r, grammar_walk *w)
     int n = r->n_rest, i = 0;
     r->n_rest = 0;
     walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_text(w, r->text);
     walk_set(w, r->conf, r->n_conf);
     while (i < n && walk_byte(w, i, (uint8_t)r->rest[i])) i++;
     if (i == n) settle(r, w, n);
@@ -508,6 +549,7 @@ void grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, gra
     if ((r->lead && lead_rules(r->lead)) || !grammar_run_ready(r) || r->over || r->failed) return;
     const token_trie *t = &r->g->maker->trie;
     walk_begin(w, &r->g->a, r->node, r->n_node);
+    w->unlike = true;
     walk_set(w, r->conf, r->n_conf);
     for (g->n = 0; g->n < g->most;) {
         int32_t only[GRAMMAR_TOKEN_MAX];
@@ -551,6 +593,7 @@ void grammar_run_release(grammar_run *r)
     free(r->node);
     free(r->spare);
     free(r->stop_id);
+    unique_destroy(r->text);
     free(r);
 }
 
@@ -559,7 +602,8 @@ static bool begin_run(grammar_run *r)
     g_walk *w = grammar_walk_create();
     if (!w) return false;
     walk_begin(w, &r->g->a, NULL, 0);
-    walk_add(w, (g_conf){r->g->a.rule[r->g->a.root].start, 0, BOUNDS_NONE, NODE_ROOT});
+    walk_text(w, r->text);
+    walk_add(w, (g_conf){r->g->a.rule[r->g->a.root].start, 0, BOUNDS_NONE, NODE_ROOT, 0});
     settle(r, w, 0);
     make_masks(r, w, FIRST_WORK);
     r->over = false; /* where only the empty text is allowed, the first token is one that ends it */
@@ -579,7 +623,9 @@ grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_i
     r->node = calloc(RUN_NODES, sizeof(*r->node));
     r->spare = calloc(RUN_NODES, sizeof(*r->spare));
     r->stop_id = calloc((size_t)n_stop_id + 1, sizeof(*r->stop_id));
-    if (!r->mask || !r->before || !r->node || !r->spare || !r->stop_id || !begin_run(r)) {
+    if (g->a.compares) r->text = unique_create();
+    bool got = r->mask && r->before && r->node && r->spare && r->stop_id;
+    if (!got || (g->a.compares && !r->text) || !begin_run(r)) {
         grammar_run_release(r);
         return NULL;
     }

@@ -126,6 +126,11 @@ void gb_leave(g_builder *b, int32_t from, int32_t to)
     add_edge(b, from, (g_edge){EDGE_EPS, STEP_LEAVE, 0, 0, to, -1, -1});
 }
 
+void gb_new(g_builder *b, int32_t from, int32_t to)
+{
+    add_edge(b, from, (g_edge){EDGE_EPS, STEP_NEW, 0, 0, to, -1, -1});
+}
+
 void gb_call(g_builder *b, int32_t from, int32_t rule, int32_t bounds, int32_t to)
 {
     add_edge(b, from, (g_edge){EDGE_CALL, STEP_PLAIN, 0, 0, to, rule, bounds});
@@ -281,6 +286,7 @@ static void lay_out(const g_builder *b, g_auto *a)
             if ((e->kind == EDGE_BYTES) != (pass == 0) || !edge_lives(b, a->need, i)) continue;
             int32_t s = b->from[i];
             a->edge[a->first[s]++] = *e;
+            a->compares |= e->step == STEP_NEW;
             if (pass == 0) a->n_bytes[s]++;
         }
     }

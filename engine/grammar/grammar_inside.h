@@ -7,6 +7,8 @@
  *     STEP_COUNT  only while the counter is below the frame's upper bound; raises it
  *     STEP_LEAVE  only from the lower bound on
  *     STEP_ENTER  counter to zero, bounds as the edge says
+ *     STEP_OPEN   the frame's array begins here
+ *     STEP_NEW    only where the item that has just ended differs from the array's earlier ones
  * A configuration is a state, its frame's counter and bounds, and the stack below.  Where the text
  * stands is a set of configurations; leaving some out makes the language smaller, never wrong.
  *
@@ -36,7 +38,7 @@ enum {
 };
 
 typedef enum { EDGE_BYTES, EDGE_EPS, EDGE_CALL } edge_kind;
-typedef enum { STEP_PLAIN, STEP_COUNT, STEP_LEAVE, STEP_ENTER } edge_step;
+typedef enum { STEP_PLAIN, STEP_COUNT, STEP_LEAVE, STEP_ENTER, STEP_OPEN, STEP_NEW } edge_step;
 
 typedef struct g_edge {
     uint8_t kind, step;
@@ -66,8 +68,9 @@ typedef struct g_auto {
     int n_rules;
     g_bounds *bounds;
     int n_bounds;
-    int32_t root; /* rule; called by nobody */
-    int n_shared; /* states of the rules that stand first in every JSON grammar */
+    int32_t root;  /* rule; called by nobody */
+    bool compares; /* some edge is STEP_NEW */
+    int n_shared;  /* states of the rules that stand first in every JSON grammar */
 } g_auto;
 
 void g_auto_clear(g_auto *a);
@@ -94,6 +97,7 @@ void gb_bytes(g_builder *b, int32_t from, int lo, int hi, edge_step step, int32_
 void gb_eps(g_builder *b, int32_t from, int32_t to);
 void gb_enter(g_builder *b, int32_t from, int32_t bounds, int32_t to);
 void gb_leave(g_builder *b, int32_t from, int32_t to);
+void gb_new(g_builder *b, int32_t from, int32_t to); /* STEP_NEW */
 void gb_call(g_builder *b, int32_t from, int32_t rule, int32_t bounds, int32_t to);
 int32_t gb_bounds(g_builder *b, int32_t min, int32_t max);
 /* The bytes one after the other. */
@@ -173,10 +177,12 @@ err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e);
 typedef struct g_node { /* a frame below */
     int32_t ret, c, bounds, parent;
     int32_t depth;
+    int32_t from; /* as g_conf's */
 } g_node;
 
 typedef struct g_conf {
     int32_t state, c, bounds, node;
+    int32_t from; /* bytes of the answer up to the frame's array, its bracket included; 0: none */
 } g_conf;
 
 enum {
@@ -187,6 +193,7 @@ enum {
     BOUNDS_MAYBE = -3, /* of an unknown frame that has left its loop, if it might */
     WALK_CONFS = 8192,
     WALK_NODES = 8192,
+    WALK_DEEP = 512,  /* bytes that a walk goes */
     RUN_NODES = 1024, /* frames that a run keeps between tokens */
 };
 
@@ -195,9 +202,12 @@ typedef struct g_walk {
     const g_auto *a;
     const g_node *base; /* frames of the text so far, not changed */
     int n_base;
+    struct unique_text *unique; /* the answer's; NULL: not known (grammar_unique.h) */
+    bool unlike;                /* whoever asks is told that an item is new */
+    int32_t pos, here;          /* bytes of the answer up to set 0, and to the set being made */
     int n_node, n_conf;
-    int conf_at[GRAMMAR_TOKEN_MAX + 2], node_at[GRAMMAR_TOKEN_MAX + 2];
-    bool left_at[GRAMMAR_TOKEN_MAX + 2]; /* some way led out of what is known */
+    int conf_at[WALK_DEEP + 2], node_at[WALK_DEEP + 2];
+    bool left_at[WALK_DEEP + 2]; /* some way led out of what is known */
     bool left;
     uint64_t work; /* configurations made so far */
     int deepest;   /* most frames that one of them needs to be finished */
@@ -207,6 +217,9 @@ typedef struct g_walk {
 } g_walk;
 
 void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base);
+/* It goes on behind this text; to be called once it has begun. */
+void walk_text(g_walk *w, struct unique_text *text);
+const g_node *walk_node(const g_walk *w, int32_t i);
 /* Set 0 gets the configuration, closed over what needs no byte. */
 void walk_add(g_walk *w, g_conf c);
 /* Set 0 becomes these, which are closed already. */

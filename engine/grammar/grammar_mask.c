@@ -5,11 +5,11 @@
  * walk goes down the trie once, and no further where a loop takes all that follows: inside a
  * string, say, it looks at few tokens but those with quotes and backslashes in them.
  */
-#include "engine/grammar/grammar_mask.h"
-
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/grammar/grammar_unique.h"
 
 enum { DENSE = 32 }; /* one allowed token in so many: bits instead of a list */
 
@@ -339,7 +339,7 @@ static bool sort_tokens(sorter *s, int32_t state, uint64_t most)
     const g_auto *a = s->a;
     bool wanted[256] = {false}, ok = true;
     const g_conf start = {state, 0, BOUNDS_UNKNOWN,
-                          a->rule_of[state] == a->root ? NODE_ROOT : NODE_UNKNOWN};
+                          a->rule_of[state] == a->root ? NODE_ROOT : NODE_UNKNOWN, 0};
     const g_edge *e = &a->edge[a->first[state]];
     for (int k = 0; k < a->n_bytes[state]; k++, e++)
         memset(wanted + e->lo, true, (size_t)e->hi - e->lo + 1);
@@ -464,7 +464,8 @@ static void add_counted(const state_mask *m, int n_vocab, int room, uint32_t *ou
 }
 
 void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g_conf *f,
-              const g_node *node, int n_node, g_walk *w, const uint32_t *among, uint32_t *out)
+              const g_node *node, int n_node, g_walk *w, struct unique_text *text,
+              const uint32_t *among, uint32_t *out)
 {
     int max = f->bounds >= 0 ? a->bounds[f->bounds].max : -1;
     size_t words = mask_words(t->n_vocab);
@@ -480,6 +481,7 @@ void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g
     for (int i = 0; i < m->n_more; i++) allow(out, m->more[i]);
     if (m->n_dep == 0) return;
     walk_begin(w, a, node, n_node);
+    walk_text(w, text);
     walk_set(w, f, 1);
     int good = 0; /* bytes of the last token that led somewhere, its sets are there */
     int shared = GRAMMAR_TOKEN_MAX; /* bytes that this token has in common with that one */
@@ -493,21 +495,23 @@ void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g
         good = shared;
         shared = GRAMMAR_TOKEN_MAX;
         while (good < len && walk_byte(w, good, s[good])) good++;
-        if (good == len) allow(out, id);
+        if (good == len && unique_can_end(w, len)) allow(out, id);
     }
 }
 
 bool mask_direct(const token_trie *t, const g_auto *a, const g_conf *f, int n, const g_node *node,
-                 int n_node, g_walk *w, uint32_t *out)
+                 int n_node, g_walk *w, struct unique_text *text, uint32_t *out)
 {
     walk_begin(w, a, node, n_node);
+    walk_text(w, text);
     walk_set(w, f, n);
     uint64_t begin = w->work;
     for (int i = 0; i < t->n_nodes;) {
         const trie_node *at = &t->node[i];
         bool goes_on = walk_byte(w, at->depth - 1, at->byte);
         if (w->work - begin > MASK_WORK_MAX) return false;
-        for (int k = 0; goes_on && k < at->n_tokens; k++) allow(out, t->id[at->token + k]);
+        bool may = goes_on && at->n_tokens > 0 && unique_can_end(w, at->depth);
+        for (int k = 0; may && k < at->n_tokens; k++) allow(out, t->id[at->token + k]);
         i = goes_on ? i + 1 : at->skip;
     }
     return true;

@@ -63,14 +63,16 @@ state_mask *mask_build(const token_trie *t, const g_auto *a, int32_t state, g_wa
                        uint64_t most);
 void mask_free(state_mask *m);
 
-/* Adds what `m`, the mask of f's state, allows for the configuration f.  `among`: bits of the only
+/* Adds what `m`, the mask of f's state, allows for the configuration f behind `text` (NULL: nothing
+ * hangs on it; grammar_unique.h says which others are in doubt).  `among`: bits of the only
  * dependent tokens that are still in question; NULL: all. */
 void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g_conf *f,
-              const g_node *node, int n_node, g_walk *w, const uint32_t *among, uint32_t *out);
+              const g_node *node, int n_node, g_walk *w, struct unique_text *text,
+              const uint32_t *among, uint32_t *out);
 
 /* The same for all n configurations at once, without masks of states: the slow and plain
  * way.  False: too much work. */
 bool mask_direct(const token_trie *t, const g_auto *a, const g_conf *f, int n, const g_node *node,
-                 int n_node, g_walk *w, uint32_t *out);
+                 int n_node, g_walk *w, struct unique_text *text, uint32_t *out);
 
 #endif

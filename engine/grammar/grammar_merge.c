@@ -347,6 +347,7 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "propertyNames") == 0) return schema_pair(a, b);
     if (strcmp(name, "not") == 0) return all_left_out(a, b);
     if (strcmp(name, "pattern") == 0) return all_patterns(a, b);
+    if (strcmp(name, "uniqueItems") == 0) return cJSON_CreateTrue(); /* one of them says so */
     if (strcmp(name, "multipleOf") == 0) return schema_common_multiple(a, b);
     if (strcmp(name, "allOf") == 0) return all_names(a, b);
     if (strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0) return all_pairs(a, b);

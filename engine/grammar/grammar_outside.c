@@ -89,7 +89,7 @@ bool outside_add(const outside *o, const bool *shown, const g_auto *a, int32_t s
     for (int i = 0; i < o->n; i++) {
         bool may = open && !shown[i];
         if (shown[i]) {
-            const g_conf start = {state, 0, BOUNDS_NONE, NODE_ROOT};
+            const g_conf start = {state, 0, BOUNDS_NONE, NODE_ROOT, 0};
             walk_begin(w, a, NULL, 0);
             walk_set(w, &start, 1);
             may = walk_bytes(&o->list[i], w, &depth);

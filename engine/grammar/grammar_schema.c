@@ -73,13 +73,21 @@ static void string_char(g_builder *b, int32_t from, edge_step step, int32_t to)
     }
 }
 
+/* An item; `unlike`: no earlier one of the array is the same. */
+static void put_item(schema_compiler *c, int32_t from, int32_t item, bool unlike, int32_t to)
+{
+    int32_t ended = unlike ? gb_state(&c->b) : to;
+    gb_call(&c->b, from, item, BOUNDS_NONE, ended);
+    if (unlike) gb_new(&c->b, ended, to);
+}
+
 /* "[" items "]" of one rule: L counts the commas. */
-static void list(schema_compiler *c, int32_t from, int32_t item, int64_t min, int64_t max,
-                 int32_t to)
+static void list(schema_compiler *c, int32_t from, int32_t item, bool unlike, int64_t min,
+                 int64_t max, int32_t to)
 {
     g_builder *b = &c->b;
     int32_t open = gb_state(b), close = gb_state(b);
-    schema_byte(b, from, '[', STEP_PLAIN, open);
+    schema_byte(b, from, '[', unlike ? STEP_OPEN : STEP_PLAIN, open);
     open = space(b, open);
     schema_byte(b, close, ']', STEP_PLAIN, to);
     if (min == 0) gb_eps(b, open, close);
@@ -88,9 +96,9 @@ static void list(schema_compiler *c, int32_t from, int32_t item, int64_t min, in
     gb_enter(b, open,
              gb_bounds(b, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)),
              first);
-    gb_call(b, first, item, BOUNDS_NONE, loop);
+    put_item(c, first, item, unlike, loop);
     schema_byte(b, loop, ',', STEP_COUNT, comma);
-    gb_call(b, space(b, comma), item, BOUNDS_NONE, loop);
+    put_item(c, space(b, comma), item, unlike, loop);
     gb_leave(b, loop, out);
     gb_eps(b, space(b, out), close);
 }
@@ -164,7 +172,7 @@ static void build_shared(schema_compiler *c)
     c->array = gb_rule(b);
     const pair any = {c->bounded, gb_bounds(b, 0, KEY_MAX), c->value};
     map(c, schema_start(c, c->object), &any, 1, 0, -1, schema_end(c, c->object));
-    list(c, schema_start(c, c->array), c->value, 0, -1, schema_end(c, c->array));
+    list(c, schema_start(c, c->array), c->value, false, 0, -1, schema_end(c, c->array));
     int32_t from = schema_start(c, c->value), to = schema_end(c, c->value);
     const int32_t kinds[] = {c->string, c->number, c->object, c->array};
     for (int i = 0; i < 4; i++) gb_call(b, from, kinds[i], BOUNDS_NONE, to);
@@ -215,6 +223,41 @@ static int32_t rule_at(schema_compiler *c, const cJSON *s, const char *name, int
 
 /* -------------------------------------------------------------------------- arrays -- */
 
+static int64_t at_most(int64_t a, int64_t b)
+{
+    return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+/* How many values a type has; -1: very many. */
+static int64_t values_of_types(const cJSON *types)
+{
+    const cJSON *v;
+    int64_t n = 0;
+    const char *t = cJSON_GetStringValue(types);
+    if (t) return strcmp(t, "boolean") == 0 ? 2 : strcmp(t, "null") == 0 ? 1 : -1;
+    cJSON_ArrayForEach(v, types)
+    {
+        int64_t some = cJSON_IsString(v) ? values_of_types(v) : -1;
+        if (some < 0) return -1;
+        n += some;
+    }
+    return cJSON_IsArray(types) ? n : -1;
+}
+
+/* The same of a schema; -1 also where that is not known. */
+static int64_t values_of(schema_compiler *c, const cJSON *s)
+{
+    if (cJSON_IsObject(s)) s = schema_target(c, s);
+    if (cJSON_IsFalse(s)) return 0;
+    if (!cJSON_IsObject(s)) return -1;
+    const cJSON *values = schema_get(s, "enum");
+    int64_t more = cJSON_IsTrue(schema_get(s, "nullable"));
+    int64_t n = schema_get(s, "const")  ? 1
+                : cJSON_IsArray(values) ? cJSON_GetArraySize(values)
+                                        : values_of_types(schema_get(s, "type"));
+    return n < 0 ? n : n + more;
+}
+
 static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
@@ -224,19 +267,21 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
     if (!schema_check_order(c, min, max)) return false;
     const cJSON *items = schema_get(s, "items"), *prefix = schema_get(s, "prefixItems");
     if (!items) items = schema_get(s, "unevaluatedItems");
-    if (cJSON_IsTrue(schema_get(s, "uniqueItems")) && max != 0 && max != 1) {
-        return schema_unsupported(c, "uniqueItems", "");
-    }
+    bool unlike = cJSON_IsTrue(schema_get(s, "uniqueItems")) && max != 0 && max != 1;
     if (prefix && !cJSON_IsArray(prefix))
         return schema_fail(c, ERR_INPUT, "'prefixItems' must be an array");
     int32_t item = items ? rule_at(c, items, "items", -1) : c->value;
     int n = prefix ? cJSON_GetArraySize(prefix) : 0, i = 0;
+    if (n == 0 && unlike && items) max = at_most(max, values_of(c, items));
+    if (unlike && min > UNLIKE_MAX)
+        return schema_unsupported(c, "uniqueItems", " with so many items");
+    if (max >= 0 && max < min) return true; /* there are not so many values */
     if (n == 0) {
-        list(c, from, item, min, cJSON_IsFalse(items) ? 0 : max, to);
+        list(c, from, item, unlike, min, cJSON_IsFalse(items) ? 0 : max, to);
         return !c->rc;
     }
     int32_t at = gb_state(b), close = gb_state(b);
-    schema_byte(b, from, '[', STEP_PLAIN, at);
+    schema_byte(b, from, '[', unlike ? STEP_OPEN : STEP_PLAIN, at);
     at = space(b, at);
     schema_byte(b, space(b, close), ']', STEP_PLAIN, to);
     const cJSON *v;
@@ -250,7 +295,7 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
             at = space(b, comma);
         }
         int32_t next = gb_state(b);
-        gb_call(b, at, rule_at(c, v, "prefixItems", i), BOUNDS_NONE, next);
+        put_item(c, at, rule_at(c, v, "prefixItems", i), unlike, next);
         at = next;
         i++;
     }
@@ -262,7 +307,7 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
     int32_t loop = gb_state(b), comma = gb_state(b);
     gb_enter(b, at, gb_bounds(b, (int32_t)least, (int32_t)most), loop);
     schema_byte(b, loop, ',', STEP_COUNT, comma);
-    gb_call(b, space(b, comma), item, BOUNDS_NONE, loop);
+    put_item(c, space(b, comma), item, unlike, loop);
     gb_leave(b, loop, close);
     return !c->rc;
 }

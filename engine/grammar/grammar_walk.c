@@ -10,13 +10,16 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/grammar/grammar_inside.h"
+#include "engine/grammar/grammar_unique.h"
 
 void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base)
 {
     w->a = a;
     w->base = base;
     w->n_base = n_base;
+    w->unique = NULL;
+    w->unlike = false;
+    w->pos = w->here = 0;
     w->n_node = w->n_conf = 0;
     w->conf_at[0] = w->conf_at[1] = 0;
     w->node_at[0] = w->node_at[1] = 0;
@@ -24,7 +27,13 @@ void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base)
     w->left = false;
 }
 
-static const g_node *node_of(const g_walk *w, int32_t i)
+void walk_text(g_walk *w, struct unique_text *text)
+{
+    w->unique = text;
+    w->pos = w->here = text ? unique_at(text) : 0;
+}
+
+const g_node *walk_node(const g_walk *w, int32_t i)
 {
     assert(i >= 0 && i < w->n_base + w->n_node);
     return i < w->n_base ? &w->base[i] : &w->node[i - w->n_base];
@@ -32,7 +41,7 @@ static const g_node *node_of(const g_walk *w, int32_t i)
 
 static int depth_of(const g_walk *w, int32_t node)
 {
-    return node < 0 ? 0 : node_of(w, node)->depth;
+    return node < 0 ? 0 : walk_node(w, node)->depth;
 }
 
 /* Whether the text can be finished from here; remembers how deep that is. */
@@ -47,7 +56,8 @@ static bool deep_enough(g_walk *w, const g_conf *f)
 
 static bool same(const g_conf *a, const g_conf *b)
 {
-    return a->state == b->state && a->c == b->c && a->node == b->node && a->bounds == b->bounds;
+    return a->state == b->state && a->c == b->c && a->node == b->node && a->bounds == b->bounds &&
+           a->from == b->from;
 }
 
 /* A frame to come back to; the same one twice in a step is one node.  below NODE_UNKNOWN: no
@@ -56,12 +66,13 @@ static int32_t push(g_walk *w, int first_node, const g_conf *f, int32_t ret)
 {
     for (int i = w->n_node - 1; i >= first_node; i--) {
         const g_node *n = &w->node[i];
-        if (n->ret == ret && n->parent == f->node && n->c == f->c && n->bounds == f->bounds) {
+        if (n->ret == ret && n->parent == f->node && n->c == f->c && n->bounds == f->bounds &&
+            n->from == f->from) {
             return w->n_base + i;
         }
     }
     if (w->n_node == WALK_NODES) return -3;
-    w->node[w->n_node] = (g_node){ret, f->c, f->bounds, f->node, depth_of(w, f->node) + 1};
+    w->node[w->n_node] = (g_node){ret, f->c, f->bounds, f->node, depth_of(w, f->node) + 1, f->from};
     return w->n_base + w->n_node++;
 }
 
@@ -80,11 +91,14 @@ static int32_t max_of(const g_walk *w, int32_t bounds)
 /* What an edge without a byte makes of a configuration; false: it may not be taken. */
 static bool follow(g_walk *w, const g_conf *f, const g_edge *e, int first_node, g_conf *out)
 {
-    *out = (g_conf){e->to, f->c, f->bounds, f->node};
+    *out = (g_conf){e->to, f->c, f->bounds, f->node, f->from};
     if (e->kind == EDGE_CALL) {
         int32_t node = is_tail(w, f, e) ? f->node : push(w, first_node, f, e->to);
         if (node < NODE_UNKNOWN) return false;
-        *out = (g_conf){w->a->rule[e->rule].start, 0, e->bounds, node};
+        *out = (g_conf){w->a->rule[e->rule].start, 0, e->bounds, node, 0};
+    } else if (e->step == STEP_NEW) {
+        w->left |= !w->unique && !w->unlike;
+        return w->unlike || (w->unique && unique_is_new(w->unique, f->from, w->here));
     } else if (e->step == STEP_ENTER) {
         if (f->bounds == BOUNDS_MAYBE) {
             w->left = true;
@@ -137,8 +151,8 @@ static void add(g_walk *w, int begin, int first_node, g_conf first)
                 w->left = true;
                 continue;
             }
-            const g_node *n = node_of(w, f.node);
-            next = (g_conf){n->ret, n->c, n->bounds, n->parent};
+            const g_node *n = walk_node(w, f.node);
+            next = (g_conf){n->ret, n->c, n->bounds, n->parent, n->from};
             note(seen, 0, &n_seen, SEEN_MAX, &next);
             continue;
         }
@@ -169,20 +183,23 @@ void walk_set(g_walk *w, const g_conf *c, int n)
 
 bool walk_byte(g_walk *w, int depth, uint8_t byte)
 {
-    assert(depth >= 0 && depth < GRAMMAR_TOKEN_MAX);
+    assert(depth >= 0 && depth < WALK_DEEP);
     const g_auto *a = w->a;
     int from = w->conf_at[depth], begin = w->conf_at[depth + 1];
     int first_node = w->node_at[depth + 1];
     w->n_conf = begin;
     w->n_node = first_node;
     w->left = false;
+    w->here = w->pos + depth + 1;
+    if (w->unique) unique_put(w->unique, w->here - 1, byte);
     for (int i = from; i < begin; i++) {
         g_conf f = w->conf[i];
         int first = a->first[f.state];
         for (int k = first; k < first + a->n_bytes[f.state]; k++) {
             const g_edge *e = &a->edge[k];
             if (byte < e->lo || byte > e->hi) continue;
-            g_conf next = {e->to, f.c, f.bounds, f.node};
+            g_conf next = {e->to, f.c, f.bounds, f.node, f.from};
+            if (e->step == STEP_OPEN) next.from = w->here;
             if (e->step == STEP_COUNT) {
                 int32_t max = max_of(w, f.bounds);
                 if (max >= 0 && f.c >= max) continue;
@@ -207,6 +224,7 @@ void walk_go_on(g_walk *w, int depth)
     w->n_conf = w->conf_at[1] = n;
     w->n_node = w->node_at[1] = w->node_at[depth + 1];
     w->left_at[0] = w->left_at[depth];
+    w->pos += depth;
 }
 
 /* -1: there are several, or the text may end here. */

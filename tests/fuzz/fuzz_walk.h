@@ -13,7 +13,7 @@ static inline bool fuzz_walk_takes(g_walk *w, const g_auto *a, const char *s)
 {
     int i = 0;
     walk_begin(w, a, NULL, 0);
-    walk_add(w, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT});
+    walk_add(w, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT, 0});
     for (; s[i] && i < FUZZ_WALK_MAX; i++) {
         if (!walk_byte(w, i, (uint8_t)s[i])) return false;
     }

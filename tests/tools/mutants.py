@@ -1565,6 +1565,15 @@ _rule("schema.steps-behind-the-point", "engine/grammar/grammar_multiple.c",
 _rule("schema.listed-values-hold", "engine/grammar/grammar_values.c",
       "return a == HOLDS && b == HOLDS ? HOLDS : HOLDS_UNKNOWN;", "return a == HOLDS_UNKNOWN ? b : a;",
       "engine.test_grammar", "a listed value is written only where all else is known to hold")
+_rule("unique.members-in-any-order", "engine/grammar/grammar_unique.c",
+      "h += mixed(name[i] + mixed(", "h = mixed(h + name[i] + mixed(",
+      "engine.test_grammar", "objects with the same members in another order are the same item")
+_rule("unique.masks-hang-on-the-text", "engine/grammar/grammar.c",
+      "if (was_open || unique_is_open(r->text)) kind", "if (was_open && !unique_is_open(r->text)) kind",
+      "engine.test_grammar", "where items must differ, a mask is not that of the token before")
+_rule("unique.no-corner", "engine/grammar/grammar.c",
+      "if (!r->text || !unique_is_open(r->text)) return;", "if (!r->text || unique_is_open(r->text)) return;",
+      "engine.test_grammar", "a token that only leads to repetitions is barred")
 _rule("schema.shut-out-patterns", "engine/grammar/grammar_merge.c",
       "if (!schema_get(schema_get(closed, \"patternProperties\"), v->string))", "if (!v->string)",
       "engine.test_grammar", "a part that shuts members out shuts out another part's patterns")

@@ -837,12 +837,12 @@ static const single steps_and_values[] = {
     {"schema", "{\"multipleOf\":86400}", "172800", "+"},
     {"schema", "{\"multipleOf\":86400}", "0", "+"},
     {"schema", "{\"multipleOf\":86400}", "86401", "-"},
-    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}",
-     "0.6", "+"},
+    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}", "0.6",
+     "+"},
     {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}", "12",
      "+"},
-    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}",
-     "0.3", "-"},
+    {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}", "0.3",
+     "-"},
     {"schema", "{\"type\":\"number\",\"allOf\":[{\"multipleOf\":0.3},{\"multipleOf\":0.2}]}",
      "0.02", "-"},
     {"schema", "{\"enum\":[\"a\",\"abc\",\"abcd\"],\"maxLength\":3,\"minLength\":2}", "\"abc\"",
@@ -962,6 +962,141 @@ START_TEST(masks_of_loops_are_what_asking_each_token_says)
 }
 END_TEST
 
+static const single unlike[] = {
+    {"schema", "{\"uniqueItems\":true}", "[]", "+"},
+    {"schema", "{\"uniqueItems\":true}", "[\"a\",\"b\",\"a \"]", "+"},
+    {"schema", "{\"uniqueItems\":true}", "[1, true, \"1\", [1], [true]]", "+"},
+    {"schema", "{\"uniqueItems\":true}", "[{\"a\":1},{\"a\":2}]", "+"},
+    {"schema", "{\"uniqueItems\":true}", "[[1,2],[2,1]]", "+"},
+    {"schema", "{\"uniqueItems\":true}", "[1,10]", "+"},
+    {"schema", "{\"uniqueItems\":true}", "[\"a\", \"a\"]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[\"a\",\"\\u0061\"]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[1,1.0]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[10,2,1e1]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[0.5,5E-1]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[{\"a\":1,\"b\":2},{\"b\": 2, \"a\": 1}]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[{\"a\":1,\"a\":2},{\"a\":2}]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[[1, 2],[1,2]]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[null,1,null]", "-"},
+    {"schema", "{\"uniqueItems\":true}", "[\"/\",\"\\/\"]", "-"},
+    {"schema", "{\"items\":{\"type\":\"array\",\"uniqueItems\":true},\"uniqueItems\":true}",
+     "[[1,2],[2,1],[1]]", "+"},
+    {"schema", "{\"items\":{\"type\":\"array\",\"uniqueItems\":true},\"uniqueItems\":true}",
+     "[[1,1]]", "-"},
+    {"schema", "{\"items\":{\"type\":\"array\",\"uniqueItems\":true},\"uniqueItems\":true}",
+     "[[1],[2],[1]]", "-"},
+    {"schema", "{\"items\":{\"type\":\"array\",\"uniqueItems\":true},\"uniqueItems\":true}",
+     "[[1, 2],[3],[1,2]]", "-"},
+    {"schema",
+     "{\"prefixItems\":[{\"type\":\"boolean\"},{\"type\":\"boolean\"}],\"items\":{\"type\":"
+     "\"null\"},\"uniqueItems\":true}",
+     "[true,false,null]", "+"},
+    {"schema",
+     "{\"prefixItems\":[{\"type\":\"boolean\"},{\"type\":\"boolean\"}],\"items\":{\"type\":"
+     "\"null\"},\"uniqueItems\":true}",
+     "[true]", "+"},
+    {"schema",
+     "{\"prefixItems\":[{\"type\":\"boolean\"},{\"type\":\"boolean\"}],\"items\":{\"type\":"
+     "\"null\"},\"uniqueItems\":true}",
+     "[true,true]", "-"},
+    {"schema",
+     "{\"prefixItems\":[{\"type\":\"boolean\"},{\"type\":\"boolean\"}],\"items\":{\"type\":"
+     "\"null\"},\"uniqueItems\":true}",
+     "[true,false,null,null]", "-"},
+    {"schema", "{\"items\":{\"enum\":[\"a\",\"b\"]},\"uniqueItems\":true}", "[\"a\",\"b\"]", "+"},
+    {"schema", "{\"items\":{\"enum\":[\"a\",\"b\"]},\"uniqueItems\":true}", "[\"b\"]", "+"},
+    {"schema", "{\"items\":{\"enum\":[\"a\",\"b\"]},\"uniqueItems\":true}", "[\"a\",\"b\",\"a\"]",
+     "-"},
+    {"schema", "{\"items\":{\"enum\":[\"a\",\"b\"]},\"uniqueItems\":true}", "[\"b\",\"b\"]", "-"},
+    {"schema",
+     "{\"anyOf\":[{\"items\":{\"const\":1},\"uniqueItems\":true},{\"items\":{\"const\":1},"
+     "\"minItems\":3,\"maxItems\":3}]}",
+     "[1]", "+"},
+    {"schema",
+     "{\"anyOf\":[{\"items\":{\"const\":1},\"uniqueItems\":true},{\"items\":{\"const\":1},"
+     "\"minItems\":3,\"maxItems\":3}]}",
+     "[1,1,1]", "+"},
+    {"schema",
+     "{\"anyOf\":[{\"items\":{\"const\":1},\"uniqueItems\":true},{\"items\":{\"const\":1},"
+     "\"minItems\":3,\"maxItems\":3}]}",
+     "[1,1]", "-"},
+    {"schema",
+     "{\"items\":{\"type\":\"string\"},\"uniqueItems\":true,\"contains\":{\"const\":\"q\"}}",
+     "[\"q\",\"r\"]", "+"},
+    {"schema",
+     "{\"items\":{\"type\":\"string\"},\"uniqueItems\":true,\"contains\":{\"const\":\"q\"}}",
+     "[\"q\",\"q\"]", "-"},
+    {"schema", "{\"allOf\":[{\"uniqueItems\":true},{\"uniqueItems\":false}],\"type\":\"array\"}",
+     "[1,2]", "+"},
+    {"schema", "{\"allOf\":[{\"uniqueItems\":true},{\"uniqueItems\":false}],\"type\":\"array\"}",
+     "[1,1]", "-"},
+    {"schema", "{\"properties\":{\"x\":{\"uniqueItems\":true},\"y\":{\"uniqueItems\":true}}}",
+     "{\"x\":[1,2],\"y\":[1,2]}", "+"},
+    {"schema", "{\"properties\":{\"x\":{\"uniqueItems\":true},\"y\":{\"uniqueItems\":true}}}",
+     "{\"x\":[1,2],\"y\":[1,1]}", "-"},
+};
+
+START_TEST(items_differ)
+{
+    check_singles(unlike, sizeof(unlike) / sizeof(unlike[0]));
+    grammar *g = must("schema", "{\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}");
+    check_masks(g, "[\"ab\", \"a\"]");
+    grammar_release(g);
+}
+END_TEST
+
+/* Of so few values that an answer comes to all of them. */
+static const char *const of_few[] = {
+    "{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\",\"redder\"]},\"uniqueItems\":true,"
+    "\"minItems\":3}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":11},"
+    "\"uniqueItems\":true,\"minItems\":11}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":"
+    "0,\"maximum\":2},\"minItems\":1,\"maxItems\":2,\"uniqueItems\":true},\"uniqueItems\":true,"
+    "\"minItems\":9}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
+    "\"boolean\"},\"b\":{\"enum\":[1,2]}},\"required\":[\"a\"],\"additionalProperties\":false},"
+    "\"uniqueItems\":true,\"minItems\":6}",
+    "{\"type\":\"array\",\"items\":{\"pattern\":\"^[ab]{0,2}$\"},\"uniqueItems\":true,\"minItems\":"
+    "7}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1,\"multipleOf\":"
+    "0.25},\"uniqueItems\":true,\"minItems\":5}",
+    "{\"type\":[\"array\",\"null\"],\"items\":{\"type\":[\"boolean\",\"null\"]},\"uniqueItems\":"
+    "true}",
+};
+
+/* Draws one answer; it must come to its end. */
+static void draw_to_the_end(grammar *g, const char *spec, uint32_t *seed)
+{
+    grammar_run *r = grammar_run_create(g, &eos, 1);
+    int n = 0;
+    for (; !grammar_run_over(r) && n < 400; n++) {
+        const uint32_t *mask = mask_of(r);
+        ck_assert_msg(!grammar_run_failed(r), "%s: a corner", spec);
+        int32_t got = eos;
+        uint32_t seen = 0;
+        for (int32_t id = 0; id < tokenizer_vocab(tok); id++) {
+            if (!allowed(mask, id) || id == eos) continue;
+            *seed = *seed * 1664525 + 1013904223;
+            if ((*seed >> 8) % ++seen == 0) got = id;
+        }
+        grammar_run_accept(r, walk, got);
+    }
+    ck_assert_msg(n < 400 && !grammar_run_failed(r), "%s: no end", spec);
+    grammar_run_release(r);
+}
+
+START_TEST(items_that_differ_end_in_no_corner)
+{
+    uint32_t seed = 1;
+    for (size_t i = 0; i < sizeof(of_few) / sizeof(of_few[0]); i++) {
+        grammar *g = must("schema", of_few[i]);
+        for (int k = 0; k < 15; k++) draw_to_the_end(g, of_few[i], &seed);
+        grammar_release(g);
+    }
+}
+END_TEST
+
 typedef struct {
     const char *kind, *spec;
     err_code rc;
@@ -977,7 +1112,9 @@ static const refused refusals[] = {
     {"schema", "{\"contains\":{},\"prefixItems\":[true]}", ERR_UNSUPPORTED, "'contains'"},
     {"schema", "{\"required\":[\"a\"],\"additionalProperties\":false}", ERR_INPUT,
      "no finite text"},
-    {"schema", "{\"type\":\"array\",\"uniqueItems\":true}", ERR_UNSUPPORTED, "'uniqueItems'"},
+    {"schema", "{\"uniqueItems\":true,\"minItems\":2000}", ERR_UNSUPPORTED, "'uniqueItems'"},
+    {"schema", "{\"uniqueItems\":true,\"minItems\":3,\"items\":{\"type\":\"boolean\"}}", ERR_INPUT,
+     "no finite text"},
     {"schema", "{\"multipleOf\":0.1234567890123456789}", ERR_UNSUPPORTED, "'multipleOf'"},
     {"schema", "{\"multipleOf\":0}", ERR_INPUT, "above 0"},
     {"schema", "{\"enum\":[\"\u00e9\"],\"pattern\":\"a\"}", ERR_UNSUPPORTED, "'pattern'"},
@@ -1481,6 +1618,10 @@ static const char again[] = "{\"triggers\":[\"aab\"],\"tags\":[{\"begin\":\"aab\
 static const char common_letter[] =
     "{\"triggers\":[\"e\"],\"tags\":[{\"begin\":\"e=\",\"schema\":{\"enum\":[1]},\"end\":\"\"}]}";
 
+static const char differing[] = "{\"triggers\":[\"<c>\"],\"tags\":[{\"begin\":\"<c>\",\"schema\":{"
+                                "\"items\":{\"type\":\"integer\"},"
+                                "\"uniqueItems\":true},\"end\":\"</c>\"}]}";
+
 START_TEST(free_text_has_its_tags)
 {
     static const struct {
@@ -1513,6 +1654,8 @@ START_TEST(free_text_has_its_tags)
         {headed, "{\"f\":9}", false},
         {headed, "{\"f\":1}; {\"f\":9}", false},
         {headed, "{\"f\" :1}", false},
+        {differing, "a <c>[1,2]</c> [ <c>[1, 2]</c>", true},
+        {differing, "a <c>[1,2]</c> <c>[2,2]</c>", false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         grammar *g = must_tags(cases[i].form);
@@ -1612,6 +1755,8 @@ int main(void)
     tcase_add_test(t, takes_single_texts);
     tcase_add_test(t, keywords_that_others_say_are_kept);
     tcase_add_test(t, steps_and_listed_values_are_kept);
+    tcase_add_test(t, items_differ);
+    tcase_add_test(t, items_that_differ_end_in_no_corner);
     tcase_add_test(t, masks_are_what_asking_each_token_says);
     tcase_add_test(t, masks_of_loops_are_what_asking_each_token_says);
     tcase_add_test(t, where_only_the_empty_text_is_allowed_the_first_token_ends_it);

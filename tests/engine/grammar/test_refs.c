@@ -43,7 +43,7 @@ static bool takes(const g_auto *a, const char *s)
 {
     int i = 0;
     walk_begin(&walk, a, NULL, 0);
-    walk_add(&walk, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT});
+    walk_add(&walk, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT, 0});
     for (; s[i]; i++)
         if (!walk_byte(&walk, i, (uint8_t)s[i])) return false;
     for (int k = walk.conf_at[i]; k < walk.n_conf; k++)
