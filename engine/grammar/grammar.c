@@ -21,6 +21,7 @@
 #include "engine/grammar/grammar_documents.h"
 #include "engine/grammar/grammar_lead.h"
 #include "engine/grammar/grammar_outside.h"
+#include "engine/grammar/grammar_regex.h"
 #include "engine/grammar/grammar_unique.h"
 
 enum {
@@ -758,7 +759,7 @@ static err_code build_regex(g_auto *out, const char *pattern, err *e)
     gb_init(&b);
     int32_t root = gb_rule(&b);
     int32_t start = b.failed ? 0 : b.rule[root].start, end = b.failed ? 0 : b.rule[root].end;
-    err_code rc = gb_regex(&b, start, pattern, strlen(pattern), false, end, e);
+    err_code rc = gb_pattern(&b, start, pattern, strlen(pattern), 0, -1, true, false, end, e);
     if (rc) {
         gb_clear(&b);
         return rc;

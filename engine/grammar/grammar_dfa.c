@@ -4,63 +4,20 @@
  * single ones.  Characters that no expression tells apart are one column of the table.  An anchor is
  * an edge without a character that may be passed at the text's beginning, or its end, alone.
  */
-#include "engine/grammar/grammar_dfa.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
-#include "engine/grammar/grammar_regex.h"
+#include "engine/grammar/grammar_dfa_inside.h"
 
 enum {
-    PARTS_MAX = 20000, /* states with choices */
     STATES_MAX = 1500,
-    COLUMNS_MAX = 256,
     SPANS_MAX = 4000,
-    WORK_MAX = 8000000,  /* edges passed */
     EXACT_FROM = 600,    /* states times lengths that are always laid out */
     EXACT_MAX = 8000,    /* and where counting won't do */
     FAR = GRAMMAR_NEVER, /* from here no wanted text ends */
     PLAIN_FIRST = ' ',
     PLAIN_LAST = '~',
-};
-
-typedef enum { P_FREE, P_BEGIN, P_END, P_CLASS } part_kind;
-
-typedef struct {
-    part_kind kind;
-    int cls, to, next; /* next edge of the same state; -1: none */
-} part_edge;
-
-typedef struct {
-    int first, end, last; /* its states; the one where it is found */
-} expression;
-
-typedef struct {
-    uint32_t lo, hi;
-    int column;
-} span;
-
-struct g_dfa {
-    bool plain, failed; /* failed: too large, or no memory */
-    part_edge *edge;
-    int *head; /* [PARTS_MAX] */
-    int n_parts, n_edges, cap_edges;
-    g_class **cls; /* owned */
-    int n_cls, cap_cls;
-    expression list[DFA_EXPRESSIONS_MAX];
-    int n_list;
-    span *spans; /* of all characters that may be written */
-    int n_spans, n_columns;
-    bool *has; /* [n_cls][n_columns] */
-    /* sets of states */
-    int *pool, *set_at; /* set_at [STATES_MAX + 1] */
-    int n_pool, cap_pool, n_states;
-    int *next; /* [n_states][n_columns] */
-    uint64_t *finds;
-    int *mark, *stack, *gather; /* [PARTS_MAX] */
-    int stamp;
-    int64_t work;
 };
 
 g_dfa *dfa_create(bool plain)
@@ -94,7 +51,7 @@ void dfa_destroy(g_dfa *d)
 
 /* ------------------------------------------------------------- the expressions -- */
 
-static int part(g_dfa *d)
+int dfa_part(g_dfa *d)
 {
     if (d->n_parts == PARTS_MAX) d->failed = true;
     if (d->failed) return 0;
@@ -102,7 +59,7 @@ static int part(g_dfa *d)
     return d->n_parts++;
 }
 
-static void join(g_dfa *d, int from, part_kind kind, int cls, int to)
+void dfa_join(g_dfa *d, int from, part_kind kind, int cls, int to)
 {
     if (d->failed) return;
     if (d->n_edges == d->cap_edges) {
@@ -120,7 +77,7 @@ static void join(g_dfa *d, int from, part_kind kind, int cls, int to)
 }
 
 /* Takes the class. */
-static int add_class(g_dfa *d, g_class *c)
+int dfa_class(g_dfa *d, g_class *c)
 {
     if (c && d->n_cls == d->cap_cls) {
         int want = d->cap_cls ? d->cap_cls * 2 : 64;
@@ -143,55 +100,54 @@ static int add_chars(g_dfa *d, uint32_t lo, uint32_t hi)
 {
     g_class *c = calloc(1, sizeof(*c));
     if (c) g_class_add(c, lo, hi);
-    return add_class(d, c);
+    return dfa_class(d, c);
 }
-
-static void lay(g_dfa *d, const regex_tree *p, int base, int i, int from, int to);
 
 static void lay_repeat(g_dfa *d, const regex_tree *p, int base, const regex_node *x, int from,
                        int to)
 {
     for (int k = 0; k < x->min && !d->failed; k++) {
-        int next = part(d);
-        lay(d, p, base, x->a, from, next);
+        int next = dfa_part(d);
+        dfa_lay(d, p, base, x->a, from, next);
         from = next;
     }
     if (x->max < 0) {
-        int loop = part(d);
-        join(d, from, P_FREE, 0, loop);
-        lay(d, p, base, x->a, loop, loop);
+        int loop = dfa_part(d);
+        dfa_join(d, from, P_FREE, 0, loop);
+        dfa_lay(d, p, base, x->a, loop, loop);
         from = loop;
     }
     for (int k = x->min; k < x->max && !d->failed; k++) {
-        int next = part(d);
-        lay(d, p, base, x->a, from, next);
-        join(d, from, P_FREE, 0, to);
+        int next = dfa_part(d);
+        dfa_lay(d, p, base, x->a, from, next);
+        dfa_join(d, from, P_FREE, 0, to);
         from = next;
     }
-    join(d, from, P_FREE, 0, to);
+    dfa_join(d, from, P_FREE, 0, to);
 }
 
 /* base: the number of the tree's first class. */
-static void lay(g_dfa *d, const regex_tree *p, int base, int i, int from, int to)
+void dfa_lay(g_dfa *d, const regex_tree *p, int base, int i, int from, int to)
 {
     for (bool going = true; going && !d->failed;) {
         const regex_node *x = &p->list[i];
         going = false;
         switch (x->kind) {
-        case R_EMPTY: join(d, from, P_FREE, 0, to); break;
-        case R_BEGIN: join(d, from, P_BEGIN, 0, to); break;
-        case R_END: join(d, from, P_END, 0, to); break;
+        case R_EMPTY: dfa_join(d, from, P_FREE, 0, to); break;
+        case R_BEGIN: dfa_join(d, from, P_BEGIN, 0, to); break;
+        case R_END: dfa_join(d, from, P_END, 0, to); break;
+        case R_LOOK: dfa_join(d, from, P_LOOK, i, to); break;
         case R_NEVER: break;
-        case R_CLASS: join(d, from, P_CLASS, base + x->a, to); break;
+        case R_CLASS: dfa_join(d, from, P_CLASS, base + x->a, to); break;
         case R_REPEAT: lay_repeat(d, p, base, x, from, to); break;
         case R_ALT:
-            lay(d, p, base, x->b, from, to);
+            dfa_lay(d, p, base, x->b, from, to);
             i = x->a;
             going = true;
             break;
         case R_CAT: {
-            int mid = part(d);
-            lay(d, p, base, x->b, mid, to);
+            int mid = dfa_part(d);
+            dfa_lay(d, p, base, x->b, mid, to);
             to = mid;
             i = x->a;
             going = true;
@@ -213,8 +169,8 @@ static expression *begin(g_dfa *d, err *e)
         return NULL;
     }
     expression *x = &d->list[d->n_list++];
-    x->first = part(d);
-    x->last = part(d);
+    x->first = dfa_part(d);
+    x->last = dfa_part(d);
     return x;
 }
 
@@ -229,18 +185,24 @@ err_code dfa_pattern(g_dfa *d, const char *pattern, size_t len, err *e)
     regex_tree p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
     int root, base = d->n_cls;
     err_code rc = regex_parse(&p, &root);
+    if (!rc && p.leaves && d->plain) rc = err_set(e, ERR_UNSUPPORTED, "a back reference");
     expression *x = rc ? NULL : begin(d, e);
     if (x) {
-        for (int i = 0; i < p.n_cls; i++) {
-            (void)add_class(d, p.cls[i]);
+        for (int i = 0; i < p.n_cls && !p.looks; i++) {
+            (void)dfa_class(d, p.cls[i]);
             p.cls[i] = NULL;
         }
-        int any = add_chars(d, 1, 0x10FFFF);
-        join(d, x->first, P_CLASS, any, x->first);
-        int own = part(d);
-        join(d, x->first, P_FREE, 0, own);
-        if (!d->failed) lay(d, &p, base, root, own, x->last);
-        join(d, x->last, P_CLASS, any, x->last);
+        int any = add_chars(d, 1, 0x10FFFF), own = dfa_part(d);
+        if (p.vague) d->plain = true;
+        dfa_join(d, x->first, P_CLASS, any, p.looks ? own : x->first);
+        if (p.looks) {
+            dfa_join(d, own, P_CLASS, any, own);
+            dfa_lay_looks(d, &p, root, x->first, own, x->last);
+        } else {
+            dfa_join(d, x->first, P_FREE, 0, own);
+            if (!d->failed) dfa_lay(d, &p, base, root, own, x->last);
+        }
+        dfa_join(d, x->last, P_CLASS, any, x->last);
         rc = end(d, x, e);
     } else if (!rc) {
         rc = ERR_LIMIT;
@@ -261,14 +223,14 @@ err_code dfa_names(g_dfa *d, const char *const *names, int n, err *e)
         while (s < stop && !d->failed) {
             size_t used = 1;
             uint32_t ch = utf8_decode(s, (size_t)(stop - s), &used);
-            int cls = ch < 128 ? chars[ch] : -1, to = part(d);
+            int cls = ch < 128 ? chars[ch] : -1, to = dfa_part(d);
             if (cls < 0) cls = add_chars(d, ch, ch);
             if (ch < 128) chars[ch] = cls;
-            join(d, at, P_CLASS, cls, to);
+            dfa_join(d, at, P_CLASS, cls, to);
             at = to;
             s += used;
         }
-        join(d, at, P_END, 0, x->last);
+        dfa_join(d, at, P_END, 0, x->last);
     }
     return end(d, x, e);
 }
@@ -351,6 +313,12 @@ static void make_columns(g_dfa *d)
         for (int k = 0; k < d->n_spans; k++)
             if (class_has(d->cls[i], d->spans[k].lo))
                 d->has[(size_t)i * (size_t)d->n_columns + (size_t)d->spans[k].column] = true;
+}
+
+void dfa_cut(g_dfa *d)
+{
+    if (!d->failed) cut(d);
+    if (!d->failed) make_columns(d);
 }
 
 /* ------------------------------------------------------------------------ sets -- */
@@ -513,8 +481,7 @@ static bool make_room(g_dfa *d)
 err_code dfa_finish(g_dfa *d, err *e)
 {
     enum { SLOTS = 4 * STATES_MAX };
-    if (!d->failed) cut(d);
-    if (!d->failed) make_columns(d);
+    dfa_cut(d);
     int *table = d->failed ? NULL : malloc(SLOTS * sizeof(*table)), n = 0;
     if (!table || !make_room(d)) {
         free(table);

@@ -115,7 +115,7 @@ typedef struct g_range {
     uint32_t lo, hi;
 } g_range;
 
-enum { GRAMMAR_RANGES_MAX = 256 };
+enum { GRAMMAR_RANGES_MAX = 768 };
 
 typedef struct g_class {
     g_range r[GRAMMAR_RANGES_MAX];

@@ -141,6 +141,24 @@ static bool add_shorthand(g_class *c, char letter)
     return true;
 }
 
+/* Behind \p or \P: a property's class is added; `widely`: with all that some dialect has in it. */
+static bool add_property(parser *p, g_class *c, bool widely)
+{
+    bool opposite = *p->s++ == 'P';
+    const char *name = p->s + 1,
+               *end = at(p, '{') ? memchr(p->s, '}', (size_t)(p->end - p->s)) : NULL;
+    g_class own = {.n = 0};
+    p->vague |= p->in_not;
+    if (!end || !g_class_property(&own, name, (size_t)(end - name), opposite != widely)) {
+        (void)fail(p, ERR_UNSUPPORTED, "a Unicode property that is not known");
+        return false;
+    }
+    p->s = end + 1;
+    if (widely) g_class_not(&own);
+    g_class_add_all(c, &own);
+    return true;
+}
+
 /* In a class that is negated: whatever some dialect has in it, so that what is left are none's. */
 static bool add_shorthand_widely(g_class *c, char letter)
 {
@@ -182,7 +200,7 @@ static uint32_t code_point(parser *p, char c)
  * NULL. */
 static const char *unsupported(char c)
 {
-    if ((c >= '0' && c <= '9') || c == 'k') return "a back reference";
+    if (c >= '0' && c <= '9') return "a back reference";
     if (c && strchr("bBAZG", c)) return "a word boundary or anchor";
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return "an escape that is not supported";
     return NULL;
@@ -214,7 +232,12 @@ static uint32_t bracket_item(parser *p, g_class *c, bool negative, bool *set)
     if (!eat(p, '\\')) return next_char(p);
     if (p->s < p->end && (negative ? add_shorthand_widely(c, *p->s) : add_shorthand(c, *p->s))) {
         p->s++;
+        p->vague |= p->in_not;
         *set = true;
+        return 0;
+    }
+    if (at(p, 'p') || at(p, 'P')) {
+        *set = add_property(p, c, negative);
         return 0;
     }
     if (at(p, 'b')) {
@@ -234,6 +257,7 @@ static int bracket(parser *p)
     g_class *c = new_class(p, &index);
     if (!c) return 0;
     bool negative = eat(p, '^');
+    p->vague |= negative && p->in_not;
     if (at(p, ']')) return fail(p, ERR_UNSUPPORTED, "an empty class");
     p->in_class = true;
     while (p->s < p->end && *p->s != ']' && !p->rc) {
@@ -275,6 +299,7 @@ static int dot(parser *p)
     int index = 0;
     g_class *c = new_class(p, &index);
     if (!c) return 0;
+    p->vague |= p->in_not;
     g_class_add(c, '\n', '\n');
     g_class_add(c, '\r', '\r');
     g_class_add(c, 0x2028, 0x2029);
@@ -286,6 +311,20 @@ static int dot(parser *p)
 
 static int alternatives(parser *p);
 
+/* "(?=" or "(?!" has been read. */
+static int look(parser *p, bool negative)
+{
+    if (p->in_look) return fail(p, ERR_UNSUPPORTED, "a look-around in another");
+    p->in_look = p->looks = true;
+    p->in_not = negative;
+    int inner = alternatives(p);
+    p->in_look = p->in_not = false;
+    if (!eat(p, ')')) return fail(p, ERR_INPUT, "a ')' is missing");
+    int x = add(p, R_LOOK, inner, 0);
+    if (!p->rc) p->list[x].min = negative;
+    return x;
+}
+
 static int group(parser *p)
 {
     if (eat(p, '?')) {
@@ -296,6 +335,8 @@ static int group(parser *p)
         } else if (at(p, '<') && p->s + 1 < p->end && p->s[1] != '=' && p->s[1] != '!') {
             while (p->s < p->end && *p->s != '>') p->s++;
             if (!eat(p, '>')) return fail(p, ERR_INPUT, "a '>' is missing");
+        } else if (!named && (at(p, '=') || at(p, '!'))) {
+            return look(p, *p->s++ == '!');
         } else {
             return fail(p, ERR_UNSUPPORTED, "a look-around or flag");
         }
@@ -316,24 +357,43 @@ static bool at_bounds(const parser *p)
     return s > p->s + 1 && s < p->end && *s == '}';
 }
 
+/* What a group has matched is not known: what would match it is left out. */
+static int back_reference(parser *p)
+{
+    if (p->in_not) return fail(p, ERR_UNSUPPORTED, "a back reference that must not match");
+    while (p->s < p->end && *p->s >= '0' && *p->s <= '9') p->s++;
+    if (at(p, 'k')) {
+        while (p->s < p->end && *p->s != '>') p->s++;
+        if (!eat(p, '>')) return fail(p, ERR_INPUT, "a '>' is missing");
+    }
+    p->leaves = true;
+    return add(p, R_NEVER, 0, 0);
+}
+
 static int atom(parser *p)
 {
     if (eat(p, '(')) return group(p);
     if (eat(p, '[')) return bracket(p);
     if (eat(p, '.')) return dot(p);
     if (eat(p, '^')) return add(p, R_BEGIN, 0, 0);
+    p->vague |= at(p, '$') && p->in_not; /* or before the last line's end */
     if (eat(p, '$')) return add(p, R_END, 0, 0);
     if (at(p, '*') || at(p, '+') || at(p, '?') || at_bounds(p))
         return fail(p, ERR_INPUT, "nothing to repeat");
     if (!eat(p, '\\')) return one_char(p, next_char(p));
-    if (p->s < p->end && strchr("dwsDWS", *p->s)) {
+    if (p->s < p->end && strchr("dwsDWSpP", *p->s)) {
         int index = 0;
         g_class *c = new_class(p, &index);
         if (!c) return 0;
-        (void)add_shorthand(c, *p->s++);
+        p->vague |= p->in_not;
+        if (at(p, 'p') || at(p, 'P'))
+            (void)add_property(p, c, false);
+        else
+            (void)add_shorthand(c, *p->s++);
+        if (c->failed) return fail(p, ERR_LIMIT, "too large a class");
         return add(p, R_CLASS, index, 0);
     }
-    if (at(p, 'p') || at(p, 'P')) return fail(p, ERR_UNSUPPORTED, "a Unicode property");
+    if (p->s < p->end && strchr("123456789k", *p->s)) return back_reference(p);
     return one_char(p, escaped(p));
 }
 
@@ -424,6 +484,7 @@ static bool anchors_ok(parser *p, int i, bool first, bool last)
         case R_END:
             if (!last) (void)fail(p, ERR_UNSUPPORTED, "an anchor inside");
             break;
+        case R_LOOK: (void)fail(p, ERR_UNSUPPORTED, "a look-around or flag"); break;
         case R_REPEAT: (void)anchors_ok(p, x->a, false, false); break;
         case R_ALT:
             (void)anchors_ok(p, x->b, first, last);
@@ -503,6 +564,7 @@ static void lay(layout *l, int i, int32_t from, int32_t to)
         case R_EMPTY:
         case R_BEGIN:
         case R_END: gb_eps(b, from, to); break;
+        case R_LOOK: /* anchors_ok() has refused it */
         case R_NEVER: break;
         case R_CLASS: gb_class(b, from, l->p->cls[x->a], l->json, STEP_PLAIN, to); break;
         case R_REPEAT: lay_repeat(l, x, from, to); break;
@@ -523,10 +585,26 @@ static void lay(layout *l, int i, int32_t from, int32_t to)
     }
 }
 
+/* Does a part match any text at all? */
+static bool may_match(const parser *p, int i)
+{
+    for (;; i = p->list[i].a) { /* down the left side of a chain */
+        const node *x = &p->list[i];
+        if (x->kind == R_NEVER) return false;
+        if (x->kind == R_REPEAT && x->min == 0) return true;
+        if (x->kind != R_CAT && x->kind != R_ALT && x->kind != R_REPEAT) return true;
+        bool right = x->kind == R_REPEAT || may_match(p, x->b);
+        if (x->kind == R_CAT && !right) return false;
+        if (x->kind == R_ALT && right) return true;
+    }
+}
+
 err_code regex_parse(parser *p, int *root)
 {
     *root = alternatives(p);
     if (!p->rc && p->s < p->end) (void)fail(p, ERR_INPUT, "a ')' too many");
+    if (!p->rc && p->leaves && !may_match(p, *root))
+        (void)fail(p, ERR_UNSUPPORTED, "a back reference");
     return p->rc;
 }
 
@@ -739,6 +817,20 @@ static places pass_repeat(finder *f, const node *x, places from)
     return all;
 }
 
+static places pass_look(finder *f, const node *x, places from)
+{
+    for (int k = 0; k <= f->n; k++) {
+        if (!from.at[k]) continue;
+        places one = {0};
+        one.at[k] = true;
+        one = pass(f, x->a, one);
+        bool found = false;
+        for (int i = k; i <= f->n; i++) found |= one.at[i];
+        from.at[k] = found != (x->min > 0);
+    }
+    return from;
+}
+
 /* Where the text stands behind a part that begins at one of the places. */
 static places pass(finder *f, int i, places from)
 {
@@ -750,6 +842,7 @@ static places pass(finder *f, int i, places from)
     case R_NEVER: return out;
     case R_BEGIN: out.at[0] = from.at[0]; return out;
     case R_END: out.at[f->n] = from.at[f->n]; return out;
+    case R_LOOK: return pass_look(f, x, from);
     case R_CLASS:
         for (int k = 0; k < f->n; k++)
             out.at[k + 1] = from.at[k] && in_class(f->p->cls[x->a], (unsigned char)f->s[k]);
@@ -772,7 +865,7 @@ err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *
     int root;
     bool plain = f.n <= TEXT_MAX;
     for (int i = 0; i < f.n; i++) plain = plain && text[i] >= ' ' && text[i] < 0x7F;
-    if (!parse(&p, &root) && (!plain || p.n > CHAIN_MAX))
+    if (!regex_parse(&p, &root) && (!plain || p.leaves || p.n > CHAIN_MAX))
         p.rc = err_set(e, ERR_UNSUPPORTED, "it is too long, or the text is not plain");
     places anywhere, end = {0};
     memset(&anywhere, 0, sizeof(anywhere));

@@ -10,6 +10,7 @@
 
 #include "engine/base/json.h"
 #include "engine/grammar/grammar_dfa.h"
+#include "engine/grammar/grammar_regex.h"
 #include "engine/grammar/grammar_schema.h"
 
 int32_t schema_start(const schema_compiler *c, int32_t rule)
@@ -134,8 +135,9 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     int32_t open = gb_state(b), close = gb_state(b);
     schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
     err e;
-    err_code rc = several ? all_found(b, open, pattern, min, max, close, &e)
-                          : gb_regex_sized(b, open, text, strlen(text), min, max, true, close, &e);
+    err_code rc = several
+                      ? all_found(b, open, pattern, min, max, close, &e)
+                      : gb_pattern(b, open, text, strlen(text), min, max, false, true, close, &e);
     schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
     b->current = before;
     gb_call(b, from, rule, BOUNDS_NONE, to);
