@@ -32,6 +32,7 @@ static const char recursive[] = "#"; /* name of what $recursiveAnchor is; no anc
 typedef struct {
     const char *uri; /* of `names` */
     const cJSON *node;
+    int draft; /* 4: $id is no word; 7: it says nothing beside $ref */
 } g_resource;
 
 typedef struct {
@@ -90,6 +91,20 @@ static const char *text_of(const cJSON *s, const char *word)
 {
     const char *text = cJSON_GetStringValue(schema_get(s, word));
     return text && strlen(text) < NAME_MAX_BYTES ? text : NULL;
+}
+
+static int draft_of(const cJSON *s, int otherwise)
+{
+    const char *word = text_of(s, "$schema");
+    if (!word) return otherwise;
+    if (strstr(word, "/draft-03/") || strstr(word, "/draft-04/")) return 4;
+    return strstr(word, "/draft-06/") || strstr(word, "/draft-07/") ? 7 : 2020;
+}
+
+/* A schema's own name; NULL: it has none. */
+static const char *id_of(const cJSON *s, int draft)
+{
+    return draft == 4 || (draft == 7 && schema_get(s, "$ref")) ? NULL : text_of(s, "$id");
 }
 
 /* ----------------------------------------------------------------------- addresses -- */
@@ -173,10 +188,11 @@ static const char *add_name(atlas *t, const char *uri, int resource)
     return one->uri ? one->uri : "";
 }
 
-static int add_resource(atlas *t, const char *uri, const cJSON *node)
+static int add_resource(atlas *t, const char *uri, const cJSON *node, int draft)
 {
     if (!has_room(t, t->n_resource)) return 0;
-    t->resource[t->n_resource] = (g_resource){add_name(t, uri, t->n_resource), node};
+    const char *own = add_name(t, uri, t->n_resource);
+    t->resource[t->n_resource] = (g_resource){own, node, draft_of(node, draft)};
     return t->n_resource++;
 }
 
@@ -281,7 +297,7 @@ static int named(atlas *t, const char *uri)
     int found = find_name(t, uri);
     const cJSON *document = found < 0 ? grammar_documents_find(t->documents, uri) : NULL;
     if (!document) return found;
-    found = add_resource(t, uri, document);
+    found = add_resource(t, uri, document, 2020);
     visit(t, (cJSON *)document, (spot){found, 0, "", 0, true}, false, SURVEY);
     return found;
 }
@@ -379,7 +395,7 @@ static void enter(atlas *t, const cJSON *s, const char *uri, spot *at, purpose p
     if (p == SURVEY && at->top) {
         t->resource[at->resource].uri = add_name(t, uri, at->resource);
     } else if (p == SURVEY) {
-        at->resource = add_resource(t, uri, s);
+        at->resource = add_resource(t, uri, s, t->resource[at->resource].draft);
         at->path = "";
     } else if (!at->top && find_name(t, uri) >= 0) {
         at->resource = find_name(t, uri);
@@ -391,7 +407,7 @@ static void enter(atlas *t, const cJSON *s, const char *uri, spot *at, purpose p
 
 static void survey(atlas *t, const cJSON *s, spot at)
 {
-    const char *id = text_of(s, "$id"), *fixed = text_of(s, "$anchor");
+    const char *id = id_of(s, t->resource[at.resource].draft), *fixed = text_of(s, "$anchor");
     const char *dynamic = text_of(s, "$dynamicAnchor");
     if (id && *id == '#') add_anchor(t, id + 1, at, false);
     if (fixed) add_anchor(t, fixed, at, false);
@@ -403,7 +419,7 @@ static void survey(atlas *t, const cJSON *s, spot at)
 static void visit(atlas *t, cJSON *s, spot at, bool map, purpose p)
 {
     bool schema = cJSON_IsObject(s) && !map;
-    const char *id = schema ? text_of(s, "$id") : NULL;
+    const char *id = schema ? id_of(s, t->resource[at.resource].draft) : NULL;
     char *own = id && *id != '#' ? resolve(t->resource[at.resource].uri, id) : NULL;
     if (++at.deep >= NEST_MAX) t->failed = true;
     if (own && !t->failed) enter(t, s, own, &at, p);
@@ -451,7 +467,7 @@ err_code schema_resolved(const cJSON *root, const grammar_documents *d, cJSON **
     if (copy) {
         spot at = {.path = "", .top = true};
         *t = (atlas){.out = copy, .documents = d, .n_scope = 1};
-        (void)add_resource(t, "", root);
+        (void)add_resource(t, "", root, 2020);
         visit(t, (cJSON *)root, at, false, SURVEY);
         at.scope = entered(t, 0, 0);
         (void)add_instance(t, 0, at.scope, "", copy);

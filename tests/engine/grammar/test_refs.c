@@ -109,6 +109,13 @@ static const char *const cases[][3] = {
      "\"tree\":{\"$id\":\"tree\",\"properties\":{\"k\":{\"anyOf\":[{\"type\":\"null\"},{"
      "\"$recursiveRef\":\"#\"}]}}}}}",
      "{\"k\":{}}", "{}"},
+    /* Where $id is no word, or not beside $ref. */
+    {"{\"$schema\":\"http://json-schema.org/draft-04/schema#\",\"properties\":{\"a\":{\"$id\":"
+     "\"/x\",\"$ref\":\"#/definitions/n\"}},\"definitions\":{\"n\":{\"type\":\"null\"}}}",
+     "{\"a\":null}", "{\"a\":1}"},
+    {"{\"$schema\":\"http://json-schema.org/draft-07/schema#\",\"properties\":{\"a\":{\"$id\":"
+     "\"/x\",\"$ref\":\"#/definitions/n\"}},\"definitions\":{\"n\":{\"type\":\"null\"}}}",
+     "{\"a\":null}", "{\"a\":1}"},
     /* Dots, fragments, pointers with odd characters. */
     {"{\"$id\":\"http://r.example/a/b.json\",\"$ref\":\"./c/../d.json#\",\"$defs\":{\"d\":{\"$id\":"
      "\"d.json\",\"type\":\"null\"}}}",
