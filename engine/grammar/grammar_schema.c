@@ -103,36 +103,40 @@ static void list(schema_compiler *c, int32_t from, int32_t item, bool unlike, in
     gb_eps(b, space(b, out), close);
 }
 
-static void member(schema_compiler *c, int32_t from, int32_t key, int32_t bounds, int32_t value,
-                   int32_t to)
-{
-    g_builder *b = &c->b;
-    int32_t colon = gb_state(b), after = gb_state(b);
-    gb_call(b, from, key, bounds, colon);
-    schema_byte(b, colon, ':', STEP_PLAIN, after);
-    gb_call(b, space(b, after), value, BOUNDS_NONE, to);
-}
-
 typedef member_rules pair;
 
-/* "{" members "}", each like one of the pairs. */
+/* A member; `unlike`: no earlier one has its name. */
+static void put_member(schema_compiler *c, int32_t from, const pair *p, bool unlike, int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t colon = gb_state(b), after = gb_state(b), ended = unlike ? gb_state(b) : colon;
+    gb_call(b, from, p->key, p->bounds, ended);
+    if (unlike) gb_new(b, ended, colon);
+    schema_byte(b, colon, ':', STEP_PLAIN, after);
+    gb_call(b, space(b, after), p->value, BOUNDS_NONE, to);
+}
+
+/* "{" members "}", each like one of the pairs; where there must be several, their names differ. */
 static void map(schema_compiler *c, int32_t from, const pair *p, int n, int64_t min, int64_t max,
                 int32_t to)
 {
     g_builder *b = &c->b;
     int32_t open = gb_state(b), close = gb_state(b);
-    schema_byte(b, from, '{', STEP_PLAIN, open);
+    bool unlike = min > 1;
+    schema_byte(b, from, '{', unlike ? STEP_OPEN : STEP_PLAIN, open);
     open = space(b, open);
     schema_byte(b, close, '}', STEP_PLAIN, to);
     if (min == 0) gb_eps(b, open, close);
     if (max == 0) return;
     int32_t first = gb_state(b), loop = gb_state(b), comma = gb_state(b), out = gb_state(b);
-    gb_enter(b, open, gb_bounds(b, 0, (int32_t)(max < 0 ? -1 : max - 1)), first);
+    gb_enter(b, open,
+             gb_bounds(b, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)),
+             first);
     schema_byte(b, loop, ',', STEP_COUNT, comma);
     int32_t next = space(b, comma);
     for (int i = 0; i < n; i++) {
-        member(c, first, p[i].key, p[i].bounds, p[i].value, loop);
-        member(c, next, p[i].key, p[i].bounds, p[i].value, loop);
+        put_member(c, first, &p[i], unlike, loop);
+        put_member(c, next, &p[i], unlike, loop);
     }
     gb_leave(b, loop, out);
     gb_eps(b, space(b, out), close);
@@ -496,50 +500,94 @@ static void named(schema_compiler *c, int32_t from, const property *p, int32_t v
 }
 
 /* The named members in order, then others, each like one of the pairs. */
+/* Where the text may stand, by how many members there are: `top` are that many or more, or, with
+ * `most`, no more than that.  -1: there is no such place. */
+typedef struct {
+    int32_t at[COUNTED_MAX + 1];
+    int top;
+    bool most;
+} tally;
+
+/* A named member is the next one, or is left out where it may be. */
+static void next_named(schema_compiler *c, tally *t, const property *p, int32_t value)
+{
+    g_builder *b = &c->b;
+    tally next = {.top = t->top, .most = t->most};
+    for (int k = 0; k <= t->top; k++) next.at[k] = -1;
+    for (int k = 0; k <= t->top; k++) {
+        int more = k < t->top ? k + 1 : k;
+        int32_t from = t->at[k];
+        if (from < 0 || (t->most && k == t->top)) continue;
+        if (next.at[more] < 0) next.at[more] = gb_state(b);
+        if (k > 0) {
+            int32_t comma = gb_state(b);
+            schema_byte(b, from, ',', STEP_PLAIN, comma);
+            from = space(b, comma);
+        }
+        named(c, from, p, value, next.at[more]);
+    }
+    for (int k = 0; k <= t->top && !p->required; k++) {
+        if (next.at[k] < 0)
+            next.at[k] = t->at[k];
+        else if (t->at[k] >= 0)
+            gb_eps(b, t->at[k], next.at[k]);
+    }
+    *t = next;
+}
+
+/* Behind the named members others: at least `min` in all, and with different names where that is
+ * more than one. */
+static void then_others(schema_compiler *c, const tally *t, const pair *others, int n_others,
+                        int64_t min, int32_t close)
+{
+    g_builder *b = &c->b;
+    bool counts = min > 1;
+    int32_t loop = gb_state(b), comma = gb_state(b), next = space(b, comma), out = loop;
+    for (int k = 0; k <= t->top; k++) {
+        int32_t from = t->at[k], to = k > 0 ? loop : gb_state(b);
+        int64_t least = min - (k > 0 ? k : 1);
+        if (from < 0) continue;
+        if (counts)
+            gb_enter(b, from, gb_bounds(b, (int32_t)(least > 0 ? least : 0), -1), to);
+        else
+            gb_eps(b, from, to);
+        for (int i = 0; i < n_others && k == 0; i++) put_member(c, to, &others[i], counts, loop);
+    }
+    schema_byte(b, loop, ',', counts ? STEP_COUNT : STEP_PLAIN, comma);
+    for (int i = 0; i < n_others; i++) put_member(c, next, &others[i], counts, loop);
+    if (counts) {
+        out = gb_state(b);
+        gb_leave(b, loop, out);
+    }
+    gb_eps(b, out, close);
+}
+
 static void with_names(schema_compiler *c, const property *p, int n, const pair *others,
-                       int n_others, bool may_be_empty, int32_t from, int32_t to)
+                       int n_others, int64_t min, int64_t max, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
     int32_t open = gb_state(b), close = gb_state(b);
-    schema_byte(b, from, '{', STEP_PLAIN, open);
-    int32_t none = space(b, open), some = -1; /* nothing written yet; something */
+    tally t = {.top = (int)(min > 1 ? min : 1), .most = max >= 0 && max < n};
+    if (t.most) t.top = (int)max;
+    schema_byte(b, from, '{', min > 1 && n_others > 0 ? STEP_OPEN : STEP_PLAIN, open);
+    for (int k = 1; k <= t.top; k++) t.at[k] = -1;
+    t.at[0] = space(b, open);
     int32_t out = space(b, close);
     schema_byte(b, out, '}', STEP_PLAIN, to);
     int last = n - 1; /* the last that must be there */
     while (last >= 0 && !p[last].required) last--;
     /* The way out is said first: it must not be lost where a set has more ways than it keeps. */
-    if (last < 0 && may_be_empty) gb_eps(b, none, out);
+    if (last < 0 && min == 0) gb_eps(b, t.at[0], out);
     for (int i = 0; i < n && !b->failed && !c->rc; i++) {
-        int32_t after = gb_state(b), next_none = -1;
-        if (i >= last) gb_eps(b, after, close);
         size_t old = schema_enter(c, "properties", -1), deep = schema_enter(c, p[i].name, -1);
         int32_t value = p[i].schema ? rule_of(c, p[i].schema) : c->value;
         schema_leave(c, deep);
         schema_leave(c, old);
-        if (none >= 0) named(c, none, &p[i], value, after);
-        if (some >= 0) {
-            int32_t comma = gb_state(b);
-            schema_byte(b, some, ',', STEP_PLAIN, comma);
-            named(c, space(b, comma), &p[i], value, after);
-        }
-        if (!p[i].required) {
-            if (some >= 0) gb_eps(b, some, after);
-            next_none = none;
-        }
-        none = next_none;
-        some = after;
+        next_named(c, &t, &p[i], value);
+        for (int k = min > 1 ? (int)min : 1; k <= t.top && i >= last; k++)
+            if (t.at[k] >= 0) gb_eps(b, t.at[k], close);
     }
-    if (n_others > 0) {
-        int32_t loop = gb_state(b), comma = gb_state(b);
-        if (some >= 0) gb_eps(b, some, loop);
-        schema_byte(b, loop, ',', STEP_PLAIN, comma);
-        comma = space(b, comma);
-        for (int i = 0; i < n_others; i++) {
-            if (none >= 0) member(c, none, others[i].key, others[i].bounds, others[i].value, loop);
-            member(c, comma, others[i].key, others[i].bounds, others[i].value, loop);
-        }
-        gb_eps(b, loop, close);
-    }
+    if (n_others > 0) then_others(c, &t, others, n_others, min, close);
 }
 
 /* Keys, where the names have a schema. */
@@ -555,18 +603,21 @@ static const cJSON *schema_of_names(schema_compiler *c, const cJSON *names)
     return own ? schema_both(c, own, names) : NULL;
 }
 
-/* The members that are not named, as far as they are written. */
-static int other_members(schema_compiler *c, const cJSON *s, const property *p, int n, pair *out)
+/* The members that are not named, as far as they are written; `wanted`: even where nothing is said
+ * of them. */
+static int other_members(schema_compiler *c, const cJSON *s, const property *p, int n, bool wanted,
+                         pair *out)
 {
     const cJSON *add = schema_additional(s), *patterns, *names;
     patterns = schema_get(s, "patternProperties");
     names = schema_get(s, "propertyNames");
     if (!names && !(patterns && patterns->child)) {
-        if (!add || cJSON_IsFalse(add)) return 0;
+        if (cJSON_IsFalse(add) || (!add && !wanted)) return 0;
         int32_t before = c->b.current, keys = gb_rule(&c->b);
         other_keys(c, schema_start(c, keys), schema_get(s, "properties"), schema_end(c, keys));
         c->b.current = before;
-        *out = (pair){keys, BOUNDS_NONE, rule_at(c, add, "additionalProperties", -1)};
+        int32_t value = add ? rule_at(c, add, "additionalProperties", -1) : c->value;
+        *out = (pair){keys, BOUNDS_NONE, value};
         return 1;
     }
     const char **name = calloc((size_t)n + 1, sizeof(*name));
@@ -596,11 +647,10 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
         return false;
     }
     if (!schema_check_order(c, min, max)) return false;
-    int n = 0, n_required = 0;
+    int n = 0;
     property *p = properties_of(c, s, &n);
-    for (int i = 0; p && i < n; i++) n_required += p[i].required;
     bool closed = cJSON_IsFalse(add);
-    if (min > 1 && min > n_required) (void)schema_unsupported(c, "minProperties", " above 1 here");
+    if (min > COUNTED_MAX) (void)schema_unsupported(c, "minProperties", " with so many members");
     const cJSON *patterns = schema_get(s, "patternProperties"), *names;
     names = schema_get(s, "propertyNames");
     pair other[OPEN_MAX];
@@ -611,13 +661,13 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
         if (names) any.key = rule_at(c, schema_of_names(c, names), "propertyNames", -1);
         map(c, from, &any, 1, min, max, to);
     } else if (p) {
-        int n_other = max >= 0 && n > 0 ? 0 : other_members(c, s, p, n, other);
-        if (max >= 0 && n > max)
-            (void)schema_unsupported(c, "maxProperties", " beside these properties");
-        if (n == 0)
+        int n_other = max >= 0 && n > 0 ? 0 : other_members(c, s, p, n, min > n, other);
+        if (max > COUNTED_MAX && max < n)
+            (void)schema_unsupported(c, "maxProperties", " with so many members");
+        else if (n == 0)
             map(c, from, other, n_other, min, max, to);
         else
-            with_names(c, p, n, other, n_other, min == 0, from, to);
+            with_names(c, p, n, other, n_other, min, max, from, to);
     }
     free(p);
     return !c->rc;

@@ -19,6 +19,7 @@ enum {
     MERGED_NODES_MAX = 100000,
     PAIRS_MAX = 64,            /* of the branches of two anyOf */
     MERGE_WORK_MAX = 10000000, /* members compared */
+    COUNTED_MAX = 64,          /* members that are counted beside named ones */
     UNLIKE_MAX = 1000,         /* items that must be there and differ */
     OTHERS_MAX = 1000,         /* named members beside additionalProperties */
     KEY_MAX = 64,              /* characters of a member's name that the schema does not give */

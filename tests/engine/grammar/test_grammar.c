@@ -1066,9 +1066,36 @@ static const single unlike[] = {
      "{\"x\":[1,2],\"y\":[1,2]}", "+"},
     {"schema", "{\"properties\":{\"x\":{\"uniqueItems\":true},\"y\":{\"uniqueItems\":true}}}",
      "{\"x\":[1,2],\"y\":[1,1]}", "-"},
+    {"schema", "{\"type\":\"object\",\"minProperties\":2}", "{\"a\":1,\"b\":2}", "+"},
+    {"schema", "{\"type\":\"object\",\"minProperties\":2}", "{\"a\":1,\"b\":2, \"c\":3}", "+"},
+    {"schema", "{\"type\":\"object\",\"minProperties\":2}", "{\"a\":1}", "-"},
+    {"schema", "{\"type\":\"object\",\"minProperties\":2}", "{\"a\":1,\"a\":2}", "-"},
+    {"schema", "{\"type\":\"object\",\"minProperties\":2}", "{\"a\":1, \"\\u0061\":2}", "-"},
+    {"schema", "{\"properties\":{\"a\":{},\"b\":{}},\"minProperties\":3}",
+     "{\"a\":1,\"b\":1,\"c\":1}", "+"},
+    {"schema", "{\"properties\":{\"a\":{},\"b\":{}},\"minProperties\":3}",
+     "{\"a\":1,\"x\":1,\"y\":2}", "+"},
+    {"schema", "{\"properties\":{\"a\":{},\"b\":{}},\"minProperties\":3}",
+     "{\"x\":1,\"y\":2,\"z\":3}", "+"},
+    {"schema", "{\"properties\":{\"a\":{},\"b\":{}},\"minProperties\":3}",
+     "{\"a\":1,\"x\":1,\"x\":2}", "-"},
+    {"schema", "{\"properties\":{\"a\":{},\"b\":{}},\"minProperties\":3}", "{\"a\":1,\"b\":1}",
+     "-"},
+    {"schema",
+     "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,\"maxProperties\":2}",
+     "{\"a\":1,\"c\":1}", "+"},
+    {"schema",
+     "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,\"maxProperties\":2}",
+     "{\"b\":1,\"c\":1}", "+"},
+    {"schema",
+     "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,\"maxProperties\":2}",
+     "{\"a\":1}", "-"},
+    {"schema",
+     "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"minProperties\":2,\"maxProperties\":2}",
+     "{\"a\":1,\"b\":1,\"c\":1}", "-"},
 };
 
-START_TEST(items_differ)
+START_TEST(items_and_names_differ)
 {
     check_singles(unlike, sizeof(unlike) / sizeof(unlike[0]));
     grammar *g = must("schema", "{\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}");
@@ -1788,7 +1815,7 @@ int main(void)
     tcase_add_test(t, takes_single_texts);
     tcase_add_test(t, keywords_that_others_say_are_kept);
     tcase_add_test(t, steps_and_listed_values_are_kept);
-    tcase_add_test(t, items_differ);
+    tcase_add_test(t, items_and_names_differ);
     tcase_add_test(t, items_that_differ_end_in_no_corner);
     tcase_add_test(t, masks_are_what_asking_each_token_says);
     tcase_add_test(t, masks_of_loops_are_what_asking_each_token_says);
