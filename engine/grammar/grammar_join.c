@@ -17,8 +17,8 @@ static bool says_something(const cJSON *s)
 static cJSON *sum_of(const cJSON *a, const cJSON *b)
 {
     if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return cJSON_CreateFalse();
-    if (!says_something(a)) return says_something(b) ? cJSON_Duplicate(b, true) : NULL;
-    if (!says_something(b) || json_same(a, b)) return cJSON_Duplicate(a, true);
+    if (!says_something(a)) return says_something(b) ? schema_share(b) : NULL;
+    if (!says_something(b) || json_same(a, b)) return schema_share(a);
     return schema_pair(a, b);
 }
 
@@ -40,26 +40,20 @@ static bool any_matches(schema_compiler *c, const cJSON *patterns, const char *n
     return false;
 }
 
-/* Of a name that `s` does not list, but for what its patterns say; NULL: nothing. */
-static cJSON *of_unlisted(schema_compiler *c, const cJSON *s, const char *name)
+const cJSON *schema_of_unlisted(schema_compiler *c, const cJSON *s, const char *name)
 {
-    const cJSON *patterns = schema_get(s, "patternProperties"), *v;
-    if (!any_matches(c, patterns, name)) return sum_of(schema_additional(s), NULL);
-    cJSON *out = NULL;
+    const cJSON *patterns = schema_get(s, "patternProperties"), *v, *out = NULL;
+    if (!any_matches(c, patterns, name)) {
+        const cJSON *add = schema_additional(s);
+        return says_something(add) ? add : NULL;
+    }
     cJSON_ArrayForEach(v, schema_get(s, SCHEMA_OTHERS))
     {
         if (any_matches(c, schema_get(v, "patternProperties"), name)) continue;
-        cJSON *more = sum_of(out, schema_additional(v));
-        cJSON_Delete(out);
-        out = more;
+        const cJSON *add = schema_additional(v);
+        out = out ? schema_both(c, out, add) : add;
     }
     return out;
-}
-
-const cJSON *schema_of_unlisted(schema_compiler *c, const cJSON *s, const char *name)
-{
-    cJSON *own = of_unlisted(c, s, name);
-    return own ? schema_own(c, own) : NULL;
 }
 
 bool schema_speaks_of_members(const cJSON *s)
@@ -70,17 +64,21 @@ bool schema_speaks_of_members(const cJSON *s)
 
 /* -------------------------------------------------------------------- two as one -- */
 
+/* The object at a word, which may be changed. */
 static cJSON *object_at(cJSON *out, const char *word)
 {
-    cJSON *v = cJSON_GetObjectItemCaseSensitive(out, word);
-    return v ? v : cJSON_AddObjectToObject(out, word);
+    const cJSON *v = schema_get(out, word);
+    if (!v) return cJSON_AddObjectToObject(out, word);
+    cJSON *own = schema_shallow(v);
+    cJSON_ReplaceItemInObjectCaseSensitive(out, word, own);
+    return own;
 }
 
 /* {"a": x} and what the other says of "a". */
 static void put(cJSON *map, const char *name, const cJSON *mine, const cJSON *more)
 {
     cJSON *sum = sum_of(mine, more);
-    if (!sum) sum = cJSON_Duplicate(mine, true);
+    if (!sum) sum = schema_share(mine);
     if (schema_get(map, name))
         cJSON_ReplaceItemInObjectCaseSensitive(map, name, sum);
     else
@@ -103,12 +101,11 @@ static void keep_others(cJSON *out, const cJSON *s, const cJSON *other)
 {
     const cJSON *add = schema_additional(s), *patterns = schema_get(s, "patternProperties"), *v;
     if (!says_something(add) || !has_more_patterns(other, s)) return;
-    cJSON *list = cJSON_GetObjectItemCaseSensitive(out, SCHEMA_OTHERS);
-    if (!list) list = cJSON_AddArrayToObject(out, SCHEMA_OTHERS);
+    cJSON *list = schema_list(out, SCHEMA_OTHERS);
     cJSON *entry = cJSON_CreateObject(),
           *mine = cJSON_AddObjectToObject(entry, "patternProperties");
     cJSON_ArrayForEach(v, patterns) cJSON_AddItemToObject(mine, v->string, cJSON_CreateTrue());
-    cJSON_AddItemToObject(entry, "additionalProperties", cJSON_Duplicate(add, true));
+    cJSON_AddItemToObject(entry, "additionalProperties", schema_share(add));
     cJSON_AddItemToArray(list, entry);
 }
 
@@ -122,9 +119,7 @@ static void join_patterns(cJSON *out, const cJSON *a, const cJSON *b)
     keep_others(out, b, a);
     cJSON_ArrayForEach(v, schema_get(b, SCHEMA_OTHERS))
     {
-        cJSON *list = cJSON_GetObjectItemCaseSensitive(out, SCHEMA_OTHERS);
-        if (!list) list = cJSON_AddArrayToObject(out, SCHEMA_OTHERS);
-        cJSON_AddItemToArray(list, cJSON_Duplicate(v, true));
+        cJSON_AddItemToArray(schema_list(out, SCHEMA_OTHERS), schema_share(v));
     }
 }
 
@@ -135,17 +130,17 @@ bool schema_join_members(schema_compiler *c, cJSON *out, const cJSON *a, const c
     cJSON *map = members_a || members_b ? object_at(out, "properties") : NULL;
     cJSON_ArrayForEach(v, members_a)
     {
-        if (c->rc || schema_get(members_b, v->string)) continue;
-        cJSON *more = of_unlisted(c, b, v->string);
+        if (schema_get(members_b, v->string)) continue;
+        const cJSON *more = c->rc ? NULL : schema_of_unlisted(c, b, v->string);
         if (more) put(map, v->string, v, more);
-        cJSON_Delete(more);
     }
     cJSON_ArrayForEach(v, members_b)
     {
         const cJSON *mine = schema_get(members_a, v->string);
-        cJSON *more = c->rc || mine ? NULL : of_unlisted(c, a, v->string);
-        put(map, v->string, mine ? mine : v, mine ? v : more);
-        cJSON_Delete(more);
+        if (mine)
+            put(map, v->string, mine, v);
+        else
+            put(map, v->string, v, c->rc ? NULL : schema_of_unlisted(c, a, v->string));
     }
     join_patterns(out, a, b);
     cJSON *add = sum_of(schema_additional(a), schema_additional(b));

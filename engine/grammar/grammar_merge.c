@@ -207,10 +207,18 @@ int64_t schema_nodes(const cJSON *s)
     return n;
 }
 
-/* Takes ownership of `s`; NULL and an error if there is no room. */
+/* Those that are its own. */
+static int64_t own_nodes(const cJSON *s)
+{
+    int64_t n = 1;
+    const cJSON *v = !s || (s->type & cJSON_IsReference) ? NULL : s->child;
+    for (; v; v = v->next) n += own_nodes(v);
+    return n;
+}
+
 cJSON *schema_own(schema_compiler *c, cJSON *s)
 {
-    c->merged_nodes += schema_nodes(s);
+    c->merged_nodes += own_nodes(s);
     if (s && c->n_merged < MERGES_MAX && c->merged_nodes < MERGED_NODES_MAX) {
         c->merged[c->n_merged++] = s;
         return s;
@@ -220,11 +228,43 @@ cJSON *schema_own(schema_compiler *c, cJSON *s)
     return NULL;
 }
 
+cJSON *schema_share(const cJSON *s)
+{
+    if (!s || !s->child) return cJSON_Duplicate(s, true);
+    return cJSON_IsObject(s) ? cJSON_CreateObjectReference(s->child)
+                             : cJSON_CreateArrayReference(s->child);
+}
+
+cJSON *schema_shallow(const cJSON *s)
+{
+    bool object = cJSON_IsObject(s);
+    cJSON *out = object ? cJSON_CreateObject() : cJSON_CreateArray();
+    const cJSON *v;
+    cJSON_ArrayForEach(v, s)
+    {
+        if (object)
+            cJSON_AddItemToObject(out, v->string, schema_share(v));
+        else
+            cJSON_AddItemToArray(out, schema_share(v));
+    }
+    return out;
+}
+
+cJSON *schema_list(cJSON *out, const char *word)
+{
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(out, word);
+    if (!cJSON_IsArray(list)) return cJSON_AddArrayToObject(out, word);
+    if (!(list->type & cJSON_IsReference)) return list;
+    list = schema_shallow(list);
+    cJSON_ReplaceItemInObjectCaseSensitive(out, word, list);
+    return list;
+}
+
 cJSON *schema_pair(const cJSON *a, const cJSON *b)
 {
     cJSON *all = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(all, "allOf");
-    cJSON_AddItemToArray(items, cJSON_Duplicate(a, true));
-    cJSON_AddItemToArray(items, cJSON_Duplicate(b, true));
+    cJSON_AddItemToArray(items, schema_share(a));
+    cJSON_AddItemToArray(items, schema_share(b));
     return all;
 }
 
@@ -282,13 +322,13 @@ cJSON *schema_common_values(const cJSON *a, const cJSON *b)
 
 static cJSON *all_names(const cJSON *a, const cJSON *b)
 {
-    cJSON *out = cJSON_Duplicate(a, true);
+    cJSON *out = schema_shallow(a);
     const cJSON *v, *w;
     cJSON_ArrayForEach(v, b)
     {
         bool known = false;
-        cJSON_ArrayForEach(w, a) known |= json_same(v, w);
-        if (!known) cJSON_AddItemToArray(out, cJSON_Duplicate(v, true));
+        cJSON_ArrayForEach(w, a) known |= (v->child && v->child == w->child) || json_same(v, w);
+        if (!known) cJSON_AddItemToArray(out, schema_share(v));
     }
     return out;
 }
@@ -334,7 +374,7 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
                                         "minItems", "minProperties",    NULL};
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                         "maxItems", "maxProperties",    NULL};
-    if (json_same(a, b)) return cJSON_Duplicate(a, true);
+    if (json_same(a, b)) return schema_share(a);
     for (int i = 0; lower[i]; i++) {
         bool low = strcmp(name, lower[i]) == 0, high = strcmp(name, upper[i]) == 0;
         if ((!low && !high) || !cJSON_IsNumber(a) || !cJSON_IsNumber(b)) continue;
@@ -369,8 +409,7 @@ static bool said_otherwise(cJSON *out, const char *name, const cJSON *other)
         return cJSON_AddArrayToObject(out, "enum") != NULL;
     }
     if (strcmp(name, "$ref") != 0) return false;
-    cJSON *all = cJSON_GetObjectItemCaseSensitive(out, "allOf"), *part = cJSON_CreateObject();
-    if (!all) all = cJSON_AddArrayToObject(out, "allOf");
+    cJSON *all = schema_list(out, "allOf"), *part = cJSON_CreateObject();
     cJSON_AddItemToObject(part, name, cJSON_Duplicate(other, true));
     return cJSON_AddItemToArray(all, part);
 }
@@ -391,8 +430,7 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
     if (!cJSON_IsObject(a) || !cJSON_IsObject(b)) {
         bool none = cJSON_IsFalse(a) || cJSON_IsFalse(b);
-        return schema_own(c, none ? cJSON_CreateFalse()
-                                  : cJSON_Duplicate(cJSON_IsObject(a) ? a : b, true));
+        return schema_own(c, none ? cJSON_CreateFalse() : schema_share(cJSON_IsObject(a) ? a : b));
     }
     bool contained = schema_get(b, "contains") && !schema_get(b, "prefixItems");
     a = schema_plain(c, a, true);
@@ -402,13 +440,13 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
     if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
     bool members = schema_speaks_of_members(a) && schema_speaks_of_members(b);
     bool items = schema_has_items(a) && schema_has_items(b);
-    cJSON *out = schema_own(c, cJSON_Duplicate(a, true));
+    cJSON *out = schema_own(c, schema_shallow(a));
     const cJSON *v;
     for (v = out ? b->child : NULL; v; v = v->next) {
         const char *name = v->string;
         const cJSON *mine = schema_get(out, name);
         if ((members && is_of_members(name)) || (items && is_of_items(name))) continue;
-        if (!mine) cJSON_AddItemToObject(out, name, cJSON_Duplicate(v, true));
+        if (!mine) cJSON_AddItemToObject(out, name, schema_share(v));
         if (!mine || is_note(name)) continue;
         if (!may_join(c, mine, v)) return NULL;
         cJSON *joined = join(name, mine, v);
@@ -420,6 +458,7 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         cJSON_ReplaceItemInObjectCaseSensitive(out, name, joined);
     }
     if (out && items) schema_join_items(out, a, b, contained);
+    c->merged_nodes += own_nodes(out);
     return !out || !members || schema_join_members(c, out, a, b) ? out : NULL;
 }
 
@@ -430,7 +469,7 @@ cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b)
 
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name)
 {
-    cJSON *out = schema_own(c, cJSON_Duplicate(s, true));
+    cJSON *out = schema_own(c, schema_shallow(s));
     if (out) cJSON_DeleteItemFromObjectCaseSensitive(out, name);
     return out;
 }

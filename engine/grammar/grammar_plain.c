@@ -58,9 +58,7 @@ static cJSON *requiring(const char *name)
 /* `out` is joined with another schema. */
 static void add_part(cJSON *out, cJSON *part)
 {
-    cJSON *all = cJSON_GetObjectItemCaseSensitive(out, "allOf");
-    if (!cJSON_IsArray(all)) all = cJSON_AddArrayToObject(out, "allOf");
-    cJSON_AddItemToArray(all, part);
+    cJSON_AddItemToArray(schema_list(out, "allOf"), part);
 }
 
 static cJSON *take(cJSON *out, const char *word)
@@ -356,13 +354,12 @@ static bool is_plain(const cJSON *s)
     return (!not || lists_values(not )) && !cJSON_IsArray(schema_get(s, "items"));
 }
 
-const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part)
+static const cJSON *make_plain(schema_compiler *c, const cJSON *s, bool part)
 {
-    if (!cJSON_IsObject(s)) return s;
     if (speaks_of_the_rest(s) && (part || schema_has_parts(s)))
         s = schema_own(c, schema_without_unevaluated(c, s));
     if (!cJSON_IsObject(s) || is_plain(s)) return s;
-    cJSON *out = copy_of(s);
+    cJSON *out = schema_shallow(s);
     say_items(out);
     bool ok = say_contains(c, out) && say_dependencies(c, out);
     if (ok) say_if(c, out);
@@ -370,4 +367,16 @@ const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part)
     if (ok && !c->rc) return schema_own(c, out);
     cJSON_Delete(out);
     return NULL;
+}
+
+const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part)
+{
+    if (!cJSON_IsObject(s) || (is_plain(s) && !speaks_of_the_rest(s))) return s;
+    size_t i = ((uintptr_t)s->child >> 4) % PLAIN_MAX;
+    if (c->plain[i].of == s->child && c->plain[i].part == part) return c->plain[i].is;
+    const cJSON *of = s->child, *out = make_plain(c, s, part);
+    c->plain[i].of = out ? of : NULL;
+    c->plain[i].is = out;
+    c->plain[i].part = part;
+    return out;
 }

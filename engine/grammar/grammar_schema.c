@@ -185,24 +185,83 @@ static void build_shared(schema_compiler *c)
 
 /* ----------------------------------------------------------------------- the rules -- */
 
-/* The rule of a subschema; a new one is built later, so that no chain of $ref is too long. */
+enum { PARTS_MAX = 64 };
+
+static int by_place(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t) * (const cJSON *const *)a, y = (uintptr_t) * (const cJSON *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* What an allOf of allOf and $ref is made of, by what each part holds; -1: it is not made of such. */
+static int add_parts(schema_compiler *c, const cJSON *s, const cJSON **part, int n, int deep)
+{
+    const cJSON *all, *v;
+    if (cJSON_IsObject(s)) s = schema_target(c, s);
+    if (cJSON_IsTrue(s)) return n;
+    if (!cJSON_IsObject(s) || deep == 0) return -1;
+    all = schema_get(s, "allOf");
+    if (!all || schema_says_more_than(s, "allOf")) {
+        if (n == PARTS_MAX || !s->child) return -1;
+        part[n] = s->child;
+        return n + 1;
+    }
+    cJSON_ArrayForEach(v, all)
+    {
+        n = add_parts(c, v, part, n, deep - 1);
+        if (n < 0) break;
+    }
+    return n;
+}
+
+/* Sorted, each once; 0: it is known by its place alone. */
+static int parts_of(schema_compiler *c, const cJSON *s, const cJSON **part)
+{
+    enum { DEEP_MAX = 32 };
+    int n = add_parts(c, s, part, 0, DEEP_MAX), used = 0;
+    if (n < 0) return 0;
+    qsort((void *)part, (size_t)n, sizeof(*part), by_place);
+    for (int i = 0; i < n; i++)
+        if (!i || part[i] != part[i - 1]) part[used++] = part[i];
+    return used;
+}
+
+static const known_rule *find_known(const schema_compiler *c, const cJSON *s,
+                                    const cJSON *const *part, int n)
+{
+    for (int i = 0; i < c->n_known; i++) {
+        const known_rule *k = &c->known[i];
+        if (k->node == s) return k;
+        if (n == 0 || k->n_parts != n || k->first != part[0]) continue;
+        if (n == 1 || memcmp(k->parts, part, (size_t)n * sizeof(*part)) == 0) return k;
+    }
+    return NULL;
+}
+
+/* The rule of a subschema; a new one is built later, so that no chain of $ref is too long.  The
+ * same parts have one rule, also where they were put together again: so recursion ends. */
 static int32_t rule_of(schema_compiler *c, const cJSON *s)
 {
     g_builder *b = &c->b;
+    const cJSON *part[PARTS_MAX];
     if (cJSON_IsObject(s)) s = schema_target(c, s);
     if (!s || c->rc) return c->value;
     if (cJSON_IsTrue(s) || (cJSON_IsObject(s) && !schema_says_more_than(s, ""))) return c->value;
-    for (int i = 0; i < c->n_known; i++) {
-        if (c->known[i].node == s) return c->known[i].rule;
-    }
+    int n = parts_of(c, s, part);
+    const known_rule *known = find_known(c, s, part, n);
+    if (known) return known->rule;
     char *path = c->n_known < NODES_MAX && !b->failed ? strdup(c->path) : NULL;
-    if (!path) {
+    const cJSON **parts = n > 1 ? malloc((size_t)n * sizeof(*parts)) : NULL;
+    if (!path || (n > 1 && !parts)) {
+        free(path);
+        free((void *)parts);
         (void)schema_fail(c, ERR_LIMIT, "the schema is too large");
         return c->value;
     }
+    if (parts) memcpy((void *)parts, (const void *)part, (size_t)n * sizeof(*parts));
     int32_t before = b->current, rule = gb_rule(b);
     b->current = before;
-    c->known[c->n_known++] = (known_rule){s, rule, path};
+    c->known[c->n_known++] = (known_rule){s, rule, path, n ? part[0] : NULL, parts, n};
     return rule;
 }
 
@@ -1028,7 +1087,10 @@ static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_docum
     else
         rc = gb_finish(&c->b, root, n_shared, out, e);
     for (int i = 0; i < c->n_merged; i++) cJSON_Delete(c->merged[i]);
-    for (int i = 0; i < c->n_known; i++) free(c->known[i].path);
+    for (int i = 0; i < c->n_known; i++) {
+        free(c->known[i].path);
+        free((void *)c->known[i].parts);
+    }
     cJSON_Delete(resolved);
     free(known);
     free(c);

@@ -11,12 +11,13 @@
 #include "engine/grammar/grammar_inside.h"
 
 enum {
-    NODES_MAX = 4096,  /* subschemas with a rule */
-    MERGES_MAX = 512,  /* allOf, $ref beside other keywords */
-    NEST_MAX = 100,    /* of schemas in one another, merged ones included */
-    REF_HOPS_MAX = 64, /* a $ref to a $ref ... */
+    NODES_MAX = 4096,   /* subschemas with a rule */
+    MERGES_MAX = 20000, /* allOf, $ref beside other keywords */
+    NEST_MAX = 100,     /* of schemas in one another, merged ones included */
+    REF_HOPS_MAX = 64,  /* a $ref to a $ref ... */
     LENGTH_MAX = 1 << 30,
     MERGED_NODES_MAX = 100000,
+    PLAIN_MAX = 256,
     PAIRS_MAX = 64,            /* of the branches of two anyOf */
     MERGE_WORK_MAX = 10000000, /* members compared */
     COUNTED_MAX = 64,          /* members that are counted beside named ones */
@@ -29,6 +30,9 @@ typedef struct {
     const cJSON *node;
     int32_t rule;
     char *path;
+    /* What it is made of, by what each part holds: of an allOf several.  parts: owned. */
+    const cJSON *first, **parts;
+    int n_parts;
 } known_rule;
 
 typedef struct {
@@ -40,6 +44,10 @@ typedef struct {
     cJSON *merged[MERGES_MAX]; /* owned */
     int n_merged;
     int64_t merged_nodes, merge_work; /* bounded: a small schema may ask for a lot */
+    struct {
+        const cJSON *of, *is;
+        bool part;
+    } plain[PLAIN_MAX]; /* what schema_plain() made last, by what it was made of */
     int nest;
     char path[256];
     size_t path_len;
@@ -74,6 +82,12 @@ const cJSON *schema_target(schema_compiler *c, const cJSON *s);
 int64_t schema_nodes(const cJSON *s);            /* values in it, itself included */
 cJSON *schema_own(schema_compiler *c, cJSON *s); /* freed with the compiler */
 cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b);
+/* The same without a copy: it refers to what s holds, which must outlive it; the caller's. */
+cJSON *schema_share(const cJSON *s);
+/* A copy whose members are shared: they may be taken out and put in, not changed. */
+cJSON *schema_shallow(const cJSON *s);
+/* The array at a word of a shallow copy, which may be added to; made where there is none. */
+cJSON *schema_list(cJSON *out, const char *word);
 cJSON *schema_pair(const cJSON *a, const cJSON *b); /* {"allOf": [a, b]}, the caller's */
 cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* the same, owned */
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);

@@ -23,7 +23,7 @@ static err_code build(const char *schema, g_auto *out, err *e)
 static bool takes(const g_auto *a, const char *s)
 {
     walk_begin(&walk, a, NULL, 0);
-    walk_add(&walk, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT});
+    walk_add(&walk, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT, 0});
     for (int i = 0; *s; s++) {
         if (!walk_byte(&walk, i, (uint8_t)*s)) return false;
         if (++i == GRAMMAR_TOKEN_MAX) {
