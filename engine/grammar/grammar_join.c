@@ -166,39 +166,18 @@ static void add_sum(cJSON *list, const cJSON *a, const cJSON *b)
     cJSON_AddItemToArray(list, sum ? sum : cJSON_CreateTrue());
 }
 
-/* Are both lists of first items short enough to stand behind each other? */
-static bool may_follow(const cJSON *a, const cJSON *b)
-{
-    const cJSON *max_a = schema_get(a, "maxItems"), *max_b = schema_get(b, "maxItems");
-    int n = cJSON_GetArraySize(schema_get(a, "prefixItems")) +
-            cJSON_GetArraySize(schema_get(b, "prefixItems"));
-    return !cJSON_IsFalse(schema_get(a, "items")) && !(max_a && max_a->valuedouble < n) &&
-           !(max_b && max_b->valuedouble < n);
-}
-
 bool schema_has_items(const cJSON *s)
 {
     return schema_get(s, "items") || cJSON_IsArray(schema_get(s, "prefixItems"));
 }
 
-void schema_join_items(cJSON *out, const cJSON *a, const cJSON *b, bool contained)
+void schema_join_items(cJSON *out, const cJSON *a, const cJSON *b)
 {
-    const cJSON *items_a = schema_get(a, "items"), *items_b = schema_get(b, "items"), *v;
+    const cJSON *items_a = schema_get(a, "items"), *items_b = schema_get(b, "items");
     const cJSON *first_a = schema_get(a, "prefixItems"), *first_b = schema_get(b, "prefixItems");
     int n = cJSON_GetArraySize(first_a), m = cJSON_GetArraySize(first_b);
-    bool follow = contained && n > 0 && may_follow(a, b);
     cJSON *first = cJSON_CreateArray();
-    for (int i = 0; i < n || (i < m && !follow); i++)
-        add_sum(first, at_place(a, i), follow ? items_b : at_place(b, i));
-    if (follow) {
-        cJSON_ArrayForEach(v, first_b) add_sum(first, v, items_a);
-        cJSON_DeleteItemFromObjectCaseSensitive(out, "minItems");
-        const cJSON *min_a = schema_get(a, "minItems"), *min_b = schema_get(b, "minItems");
-        double min = n + m;
-        if (min_a && min_a->valuedouble > min) min = min_a->valuedouble;
-        if (min_b && min_b->valuedouble > min) min = min_b->valuedouble;
-        cJSON_AddNumberToObject(out, "minItems", min);
-    }
+    for (int i = 0; i < n || i < m; i++) add_sum(first, at_place(a, i), at_place(b, i));
     cJSON *items = sum_of(items_a, items_b);
     if (!items && (items_a || items_b)) items = cJSON_CreateTrue();
     cJSON_DeleteItemFromObjectCaseSensitive(out, "prefixItems");

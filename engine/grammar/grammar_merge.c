@@ -389,7 +389,7 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "pattern") == 0) return all_patterns(a, b);
     if (strcmp(name, "uniqueItems") == 0) return cJSON_CreateTrue(); /* one of them says so */
     if (strcmp(name, "multipleOf") == 0) return schema_common_multiple(a, b);
-    if (strcmp(name, "allOf") == 0) return all_names(a, b);
+    if (strcmp(name, "allOf") == 0 || strcmp(name, "contains") == 0) return all_names(a, b);
     if (strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0) return all_pairs(a, b);
     return NULL;
 }
@@ -432,7 +432,6 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         bool none = cJSON_IsFalse(a) || cJSON_IsFalse(b);
         return schema_own(c, none ? cJSON_CreateFalse() : schema_share(cJSON_IsObject(a) ? a : b));
     }
-    bool contained = schema_get(b, "contains") && !schema_get(b, "prefixItems");
     a = schema_plain(c, a, true);
     b = schema_plain(c, b, true);
     if (!a || !b) return NULL;
@@ -457,7 +456,7 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         }
         cJSON_ReplaceItemInObjectCaseSensitive(out, name, joined);
     }
-    if (out && items) schema_join_items(out, a, b, contained);
+    if (out && items) schema_join_items(out, a, b);
     c->merged_nodes += own_nodes(out);
     return !out || !members || schema_join_members(c, out, a, b) ? out : NULL;
 }

@@ -1,8 +1,8 @@
 /* grammar_plain.c -- keywords of a JSON schema that others say as well, before anything is built.
  *
- * if, not, contains and dependencies become allOf, anyOf and prefixItems; items as an array what
- * later drafts call it.  What these allow holds for the first, though not all that would hold for
- * them is allowed.  What cannot be said so is refused by name.
+ * if, not and dependencies become allOf and anyOf; items as an array what later drafts call it.
+ * What these allow holds for the first, though not all that would hold for them is allowed.  What
+ * cannot be said so is refused by name.
  */
 #include <math.h>
 #include <string.h>
@@ -11,9 +11,8 @@
 #include "engine/grammar/grammar_schema.h"
 
 enum {
-    DEEP_MAX = 12,      /* schemas in one another whose opposite is sought */
-    CHOICES_MAX = 4,    /* dependencies that are each said as a choice */
-    CONTAINED_MAX = 16, /* items that must be among the others */
+    DEEP_MAX = 12,   /* schemas in one another whose opposite is sought */
+    CHOICES_MAX = 4, /* dependencies that are each said as a choice */
 };
 
 static const char *const types[] = {"object",  "array",  "string", "integer",
@@ -272,48 +271,20 @@ static void say_items(cJSON *out)
     cJSON_Delete(more);
 }
 
-/* The first items are those that must be among the others. */
-static bool say_contains(schema_compiler *c, cJSON *out)
+/* Each `contains` with its bounds is one of an array, so that parts may have one each. */
+static void say_contains(cJSON *out)
 {
-    int64_t least = 1, most = -1, min = 0;
-    if (!schema_take_size(c, out, "minContains", &least) ||
-        !schema_take_size(c, out, "maxContains", &most) ||
-        !schema_take_size(c, out, "minItems", &min))
-        return false;
-    cJSON_DeleteItemFromObjectCaseSensitive(out, "minContains");
-    cJSON_DeleteItemFromObjectCaseSensitive(out, "maxContains");
-    const cJSON *said = schema_get(out, "contains");
-    if (said && (schema_get(out, "prefixItems") || least > CONTAINED_MAX))
-        return schema_unsupported(c, "contains", " here");
-    cJSON *one = take(out, "contains");
-    if (!one || (least == 0 && most < 0)) {
-        cJSON_Delete(one);
-        return true;
+    static const char *const words[] = {"contains", "minContains", "maxContains"};
+    if (cJSON_IsArray(schema_get(out, "contains"))) return;
+    cJSON *one = cJSON_CreateObject();
+    for (int i = 0; i < 3; i++) {
+        cJSON *v = take(out, words[i]);
+        if (v) cJSON_AddItemToObject(one, words[i], v);
     }
-    if (most >= 0 && most < least) {
-        cJSON_Delete(one);
-        add_part(out, cJSON_CreateFalse());
-        return true;
-    }
-    cJSON *first = cJSON_CreateArray(), *items = take(out, "items");
-    for (int64_t i = 0; i < least; i++)
-        cJSON_AddItemToArray(first, all_of(copy_of(one), items ? copy_of(items) : NULL));
-    if (!items) items = cJSON_CreateTrue();
-    if (most >= 0) {
-        cJSON *no = opposite(c, one, DEEP_MAX);
-        items = all_of(items, no ? no : cJSON_CreateFalse());
-    }
-    cJSON_Delete(one);
-    if (first->child)
-        cJSON_AddItemToObject(out, "prefixItems", first);
+    if (schema_get(one, "contains"))
+        cJSON_AddItemToObject(out, "contains", list_of(one, NULL));
     else
-        cJSON_Delete(first);
-    cJSON_AddItemToObject(out, "items", items);
-    if (least > min) {
-        cJSON_DeleteItemFromObjectCaseSensitive(out, "minItems");
-        cJSON_AddNumberToObject(out, "minItems", (double)least);
-    }
-    return true;
+        cJSON_Delete(one);
 }
 
 bool schema_has_parts(const cJSON *s)
@@ -342,16 +313,14 @@ static bool speaks_of_the_rest(const cJSON *s)
 
 static bool is_plain(const cJSON *s)
 {
-    static const char *const words[] = {"if",
-                                        "contains",
-                                        "dependencies",
-                                        "dependentRequired",
-                                        "dependentSchemas",
-                                        "additionalItems"};
+    static const char *const words[] = {"if", "dependencies", "dependentRequired",
+                                        "dependentSchemas", "additionalItems"};
     const cJSON *not = schema_get(s, "not");
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (schema_get(s, words[i])) return false;
-    return (!not || lists_values(not )) && !cJSON_IsArray(schema_get(s, "items"));
+    const cJSON *some = schema_get(s, "contains");
+    return (!not || lists_values(not )) && !cJSON_IsArray(schema_get(s, "items")) &&
+           (!some || cJSON_IsArray(some));
 }
 
 static const cJSON *make_plain(schema_compiler *c, const cJSON *s, bool part)
@@ -361,7 +330,8 @@ static const cJSON *make_plain(schema_compiler *c, const cJSON *s, bool part)
     if (!cJSON_IsObject(s) || is_plain(s)) return s;
     cJSON *out = schema_shallow(s);
     say_items(out);
-    bool ok = say_contains(c, out) && say_dependencies(c, out);
+    say_contains(out);
+    bool ok = say_dependencies(c, out);
     if (ok) say_if(c, out);
     ok = ok && say_not(c, out);
     if (ok && !c->rc) return schema_own(c, out);

@@ -81,6 +81,18 @@ static void put_item(schema_compiler *c, int32_t from, int32_t item, bool unlike
     if (unlike) gb_new(&c->b, ended, to);
 }
 
+int32_t schema_put_item(schema_compiler *c, int32_t from, int32_t item, bool unlike, int32_t to)
+{
+    int32_t behind = to < 0 ? gb_state(&c->b) : to;
+    put_item(c, from, item, unlike, behind);
+    return behind;
+}
+
+int32_t schema_space(schema_compiler *c, int32_t from)
+{
+    return space(&c->b, from);
+}
+
 /* "[" items "]" of one rule: L counts the commas. */
 static void list(schema_compiler *c, int32_t from, int32_t item, bool unlike, int64_t min,
                  int64_t max, int32_t to)
@@ -333,12 +345,13 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
     bool unlike = cJSON_IsTrue(schema_get(s, "uniqueItems")) && max != 0 && max != 1;
     if (prefix && !cJSON_IsArray(prefix))
         return schema_fail(c, ERR_INPUT, "'prefixItems' must be an array");
-    int32_t item = items ? rule_at(c, items, "items", -1) : c->value;
     int n = prefix ? cJSON_GetArraySize(prefix) : 0, i = 0;
     if (n == 0 && unlike && items) max = at_most(max, values_of(c, items));
     if (unlike && min > UNLIKE_MAX)
         return schema_unsupported(c, "uniqueItems", " with so many items");
     if (max >= 0 && max < min) return true; /* there are not so many values */
+    if (schema_get(s, "contains")) return schema_build_contains(c, s, unlike, min, max, from, to);
+    int32_t item = items ? rule_at(c, items, "items", -1) : c->value;
     if (n == 0) {
         list(c, from, item, unlike, min, cJSON_IsFalse(items) ? 0 : max, to);
         return !c->rc;

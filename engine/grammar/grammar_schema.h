@@ -111,8 +111,7 @@ bool schema_join_members(schema_compiler *c, cJSON *out, const cJSON *a, const c
 /* What is said of a member that `s` does not list, but for its patterns; NULL: nothing. */
 const cJSON *schema_of_unlisted(schema_compiler *c, const cJSON *s, const char *name);
 bool schema_has_items(const cJSON *s);
-/* The items, too; `contained`: b's first items are those of `contains`, which may stand anywhere. */
-void schema_join_items(cJSON *out, const cJSON *a, const cJSON *b, bool contained);
+void schema_join_items(cJSON *out, const cJSON *a, const cJSON *b); /* place by place */
 
 /* Rules of a member's key and of its value. */
 typedef struct {
@@ -150,6 +149,13 @@ bool schema_holds_apart(schema_compiler *c, const cJSON *a, const cJSON *b);
 /* A member by which two objects are apart wherever both have it; NULL: none is known. */
 const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSON *b);
 
+/* grammar_contains.c: an array of `min` to `max` items (< 0: no bound) with `contains`. */
+bool schema_build_contains(schema_compiler *c, const cJSON *s, bool unlike, int64_t min,
+                           int64_t max, int32_t from, int32_t to);
+/* An item, to a state (< 0: a new one), which is returned; `unlike`: no earlier one is the same. */
+int32_t schema_put_item(schema_compiler *c, int32_t from, int32_t item, bool unlike, int32_t to);
+
+int32_t schema_space(schema_compiler *c, int32_t from); /* one, or none */
 void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to);
 /* grammar_values.c: does the value hold for the schema? */
 typedef enum { HOLDS_NOT, HOLDS, HOLDS_UNKNOWN } holding;

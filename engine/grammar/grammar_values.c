@@ -201,13 +201,18 @@ static holding holds_array(schema_compiler *c, const cJSON *s, const cJSON *word
                            int deep)
 {
     const char *name = word->string;
-    const cJSON *items = schema_get(s, "items"), *prefix = schema_get(s, "prefixItems");
+    const cJSON *items = schema_get(s, "items"), *prefix = schema_get(s, "prefixItems"), *one;
     bool old = cJSON_IsArray(items); /* before 2020-12 */
     double n = cJSON_GetArraySize(v);
     if (strcmp(name, "minItems") == 0 && cJSON_IsNumber(word)) return is_so(n >= word->valuedouble);
     if (strcmp(name, "maxItems") == 0 && cJSON_IsNumber(word)) return is_so(n <= word->valuedouble);
     if (strcmp(name, "uniqueItems") == 0) return cJSON_IsTrue(word) ? are_unlike(v) : HOLDS;
-    if (strcmp(name, "contains") == 0) return holds_contains(c, s, v, deep);
+    if (strcmp(name, "contains") == 0) {
+        holding all = HOLDS;
+        if (!cJSON_IsArray(word)) return holds_contains(c, s, v, deep);
+        cJSON_ArrayForEach(one, word) all = both(all, holds(c, one, v, deep));
+        return all;
+    }
     if (old && strcmp(name, "prefixItems") == 0) return HOLDS_UNKNOWN;
     if (strcmp(name, "prefixItems") == 0 || (old && word == items))
         return cJSON_IsArray(word) ? hold_in_order(c, word, v, deep) : HOLDS_UNKNOWN;

@@ -437,6 +437,126 @@ static const single reduced[] = {
     {"schema", "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"maxContains\":1}",
      "[5,1]", "+"},
     {"schema", "{\"contains\":{\"type\":\"null\"},\"minContains\":0}", "[]", "+"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[\"a\",1]", "+"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[\"a\",2,1]", "+"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[\"a\",2,3,1,4]", "+"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[\"a\"]", "-"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[\"a\",2]", "-"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[\"a\",2,3]", "-"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[1]", "-"},
+    {"schema",
+     "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
+     "\"items\":{\"type\":\"integer\"}}",
+     "[]", "-"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[1,5,2,6]", "+"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[5,6,7]", "+"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[1,5,2,6,7]", "+"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[5]", "-"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[5,6,7,8]", "-"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[1,2,3,4,5,6]", "-"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[1,2,5,3,4,6]", "-"},
+    {"schema",
+     "{\"items\":{\"type\":\"integer\"},\"contains\":{\"minimum\":5},\"minContains\":2,"
+     "\"maxContains\":3,\"maxItems\":5}",
+     "[1,1,1,1]", "-"},
+    {"schema",
+     "{\"items\":{\"enum\":[1,2,3,4]},\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{"
+     "\"const\":2}}],\"minItems\":3}",
+     "[2,3,1]", "+"},
+    {"schema",
+     "{\"items\":{\"enum\":[1,2,3,4]},\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{"
+     "\"const\":2}}],\"minItems\":3}",
+     "[1,2,4]", "+"},
+    {"schema",
+     "{\"items\":{\"enum\":[1,2,3,4]},\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{"
+     "\"const\":2}}],\"minItems\":3}",
+     "[1,2]", "-"},
+    {"schema",
+     "{\"items\":{\"enum\":[1,2,3,4]},\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{"
+     "\"const\":2}}],\"minItems\":3}",
+     "[1,3,4]", "-"},
+    {"schema",
+     "{\"items\":{\"enum\":[1,2,3,4]},\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{"
+     "\"const\":2}}],\"minItems\":3}",
+     "[2,2,3]", "-"},
+    {"schema",
+     "{\"contains\":{\"type\":\"null\"},\"maxContains\":0,\"items\":{\"type\":[\"null\","
+     "\"integer\"]},\"minContains\":0}",
+     "[]", "+"},
+    {"schema",
+     "{\"contains\":{\"type\":\"null\"},\"maxContains\":0,\"items\":{\"type\":[\"null\","
+     "\"integer\"]},\"minContains\":0}",
+     "[1,2]", "+"},
+    {"schema",
+     "{\"contains\":{\"type\":\"null\"},\"maxContains\":0,\"items\":{\"type\":[\"null\","
+     "\"integer\"]},\"minContains\":0}",
+     "[null]", "-"},
+    {"schema",
+     "{\"contains\":{\"type\":\"null\"},\"maxContains\":0,\"items\":{\"type\":[\"null\","
+     "\"integer\"]},\"minContains\":0}",
+     "[1,null]", "-"},
+    {"schema",
+     "{\"prefixItems\":[true,true],\"contains\":{\"const\":\"x\"},\"unevaluatedItems\":{\"type\":"
+     "\"integer\"}}",
+     "[1,\"x\"]", "+"},
+    {"schema",
+     "{\"prefixItems\":[true,true],\"contains\":{\"const\":\"x\"},\"unevaluatedItems\":{\"type\":"
+     "\"integer\"}}",
+     "[\"x\"]", "+"},
+    {"schema",
+     "{\"prefixItems\":[true,true],\"contains\":{\"const\":\"x\"},\"unevaluatedItems\":{\"type\":"
+     "\"integer\"}}",
+     "[1,2,\"x\",3]", "+"},
+    {"schema",
+     "{\"prefixItems\":[true,true],\"contains\":{\"const\":\"x\"},\"unevaluatedItems\":{\"type\":"
+     "\"integer\"}}",
+     "[1,2,\"y\"]", "-"},
+    {"schema",
+     "{\"prefixItems\":[true,true],\"contains\":{\"const\":\"x\"},\"unevaluatedItems\":{\"type\":"
+     "\"integer\"}}",
+     "[1,2]", "-"},
     {"schema", "{\"type\":\"array\",\"unevaluatedItems\":false}", "[1]", "-"},
     {"schema",
      "{\"prefixItems\":[{\"type\":\"null\"}],\"unevaluatedItems\":{\"type\":\"integer\"}}",
@@ -1167,7 +1287,13 @@ static const refused refusals[] = {
     {"schema", "{\"not\":{\"pattern\":\"a\"}}", ERR_UNSUPPORTED, "'not' at #"},
     {"schema", "{\"properties\":{\"a\":{\"items\":{\"extends\":true}}}}", ERR_UNSUPPORTED,
      "'extends' at #/properties/a/items"},
-    {"schema", "{\"contains\":{},\"prefixItems\":[true]}", ERR_UNSUPPORTED, "'contains'"},
+    {"schema", "{\"contains\":{},\"minContains\":64}", ERR_UNSUPPORTED, "'minContains'"},
+    {"schema", "{\"contains\":[true]}", ERR_INPUT, "'contains' must be a schema"},
+    {"schema",
+     "{\"allOf\":[{\"contains\":{\"const\":1}},{\"contains\":{\"const\":2}},{\"contains\":{"
+     "\"const\":3}},"
+     "{\"contains\":{\"const\":4}}]}",
+     ERR_UNSUPPORTED, "'contains'"},
     {"schema", "{\"required\":[\"a\"],\"additionalProperties\":false}", ERR_INPUT,
      "no finite text"},
     {"schema", "{\"uniqueItems\":true,\"minItems\":2000}", ERR_UNSUPPORTED, "'uniqueItems'"},
