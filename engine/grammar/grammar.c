@@ -412,10 +412,10 @@ static void settle(grammar_run *r, g_walk *w, int depth)
     r->node = r->spare;
     r->spare = old;
     if (r->text) {
-        bool was_open = unique_is_open(r->text);
+        bool hung = unique_hangs(r->text);
         r->starved = !unique_take(r->text, w->pos + depth, r->conf, n, r->node);
         r->failed |= r->starved;
-        if (was_open || unique_is_open(r->text)) kind = PLACE_NEW;
+        if (hung || unique_hangs(r->text)) kind = PLACE_NEW;
     }
     if (kind == PLACE_SAME) return;
     r->nearer = kind == PLACE_NEARER;

@@ -1,9 +1,5 @@
 /* grammar_unique.c -- items that differ, by the text that has been written.
  *
- * Items are compared as JSON says: by hashes of what they mean, in which 1 is 1.0, escapes are
- * their characters, and members stand in any order.  Two numbers that are one double are one.  So
- * equal items never pass; of others one in 2^64 might not.
- *
  * No answer walks into a corner: a token is barred where all that could follow repeats an item.
  * What has been written of an item is followed along the earlier ones; as soon as the form lets a
  * byte come that leads off them all, something new can come.
@@ -13,23 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
-#include "engine/base/utf8.h"
-
 enum {
     ITEMS_MAX = 4096,  /* of one array; then it ends */
     PUT_MAX = 64,      /* items within the bytes of a walk */
     SPARE = 4096,      /* bytes that a walk may put */
-    MEMBERS_MAX = 256, /* of an object that is compared; larger ones are all the same */
-    NUMBER_MAX = 400,  /* bytes of a number that is compared */
     STEPS_MAX = 20000, /* of a search for something new */
     NONE = -1,         /* no item has begun */
     IN_VALUE = -2,     /* of an object: behind a name */
 };
 
+/* A number goes on in zeros that change nothing. */
+typedef enum { NO_TAIL, POINT_AND_ZEROS, ZEROS } tail_kind;
+
 typedef struct {
-    int32_t at, len;
+    int32_t at, len; /* of a number without such zeros */
     uint64_t hash;
+    tail_kind tail;
 } said;
 
 /* Along the text, from an array's opening on. */
@@ -50,145 +45,15 @@ struct unique_text {
     int32_t base, at, cap;
     open_array array[GRAMMAR_DEPTH_MAX];
     int n;
+    bool escapes, hangs; /* a backslash has come; see unique_hangs() */
 };
 
-/* -------------------------------------------------------------------- what it means -- */
-
-typedef struct {
-    const uint8_t *p, *end;
-} reader;
-
-static uint64_t mixed(uint64_t h)
-{
-    h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9ULL;
-    h = (h ^ h >> 27) * 0x94D049BB133111EBULL;
-    return h ^ h >> 31;
-}
+/* ------------------------------------------------------------------------ the text -- */
 
 static bool is_space(uint8_t ch)
 {
     return ch == ' ' || ch == '\n' || ch == '\t' || ch == '\r';
 }
-
-static void skip_spaces(reader *r)
-{
-    while (r->p < r->end && is_space(*r->p)) r->p++;
-}
-
-static uint32_t four_digits(reader *r)
-{
-    uint32_t v = 0;
-    for (int i = 0; i < 4 && r->p < r->end; i++, r->p++)
-        v = v * 16 + (uint32_t)(*r->p <= '9' ? *r->p - '0' : (*r->p | 0x20) - 'a' + 10);
-    return v;
-}
-
-/* Behind a backslash; no form writes half a pair of surrogates. */
-static uint64_t hash_escaped(reader *r, uint64_t h)
-{
-    static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
-    uint8_t ch = *r->p++;
-    const char *one = strchr(from, ch);
-    if (ch != 'u') {
-        uint8_t byte = one && ch ? (uint8_t)to[one - from] : ch;
-        return hash_bytes(h, &byte, 1);
-    }
-    uint32_t code = four_digits(r);
-    char utf8[UTF8_MAX];
-    return hash_bytes(h, utf8, (size_t)utf8_encode(code, utf8));
-}
-
-static uint64_t hash_string(reader *r)
-{
-    uint64_t h = HASH_BASIS;
-    for (r->p++; r->p < r->end && *r->p != '"';) {
-        if (*r->p == '\\' && r->end - r->p > 1) {
-            r->p++;
-            h = hash_escaped(r, h);
-        } else {
-            h = hash_bytes(h, r->p++, 1);
-        }
-    }
-    r->p += r->p < r->end;
-    return mixed(h + '"');
-}
-
-static uint64_t hash_value(reader *r, int depth);
-
-static uint64_t hash_array(reader *r, int depth)
-{
-    uint64_t h = '[';
-    r->p++;
-    skip_spaces(r);
-    while (r->p < r->end && *r->p != ']') {
-        h = mixed(h + hash_value(r, depth)) + HASH_GOLDEN;
-        skip_spaces(r);
-        r->p += r->p < r->end && *r->p == ',';
-        skip_spaces(r);
-    }
-    r->p += r->p < r->end;
-    return mixed(h);
-}
-
-/* Of two members with one name the later one counts. */
-static uint64_t hash_object(reader *r, int depth)
-{
-    uint64_t name[MEMBERS_MAX], value[MEMBERS_MAX], h = '{';
-    int n = 0;
-    r->p++;
-    skip_spaces(r);
-    while (r->p < r->end && *r->p != '}' && n < MEMBERS_MAX) {
-        uint64_t key = *r->p == '"' ? hash_string(r) : 0;
-        int i = 0;
-        while (i < n && name[i] != key) i++;
-        skip_spaces(r);
-        r->p += r->p < r->end; /* the colon */
-        name[i] = key;
-        value[i] = hash_value(r, depth);
-        n += i == n;
-        skip_spaces(r);
-        r->p += r->p < r->end && *r->p == ',';
-        skip_spaces(r);
-    }
-    if (n == MEMBERS_MAX) {
-        r->p = r->end;
-        return h;
-    }
-    for (int i = 0; i < n; i++) h += mixed(name[i] + mixed(value[i] + HASH_GOLDEN));
-    r->p += r->p < r->end;
-    return mixed(h);
-}
-
-static uint64_t hash_word(reader *r)
-{
-    char text[NUMBER_MAX];
-    size_t n = 0;
-    while (r->p < r->end && !is_space(*r->p) && !strchr(",]}", *r->p)) {
-        if (n + 1 < sizeof(text)) text[n++] = (char)*r->p;
-        r->p++;
-    }
-    text[n] = 0;
-    if (*text != '-' && (*text < '0' || *text > '9')) return mixed(hash_bytes(HASH_BASIS, text, n));
-    double v = strtod(text, NULL);
-    uint64_t bits = 0;
-    if (v != 0) memcpy(&bits, &v, sizeof(bits)); /* minus zero is zero */
-    return mixed(bits + HASH_GOLDEN);
-}
-
-static uint64_t hash_value(reader *r, int depth)
-{
-    skip_spaces(r);
-    if (depth == 0 || r->p >= r->end) {
-        r->p = r->end;
-        return 0;
-    }
-    if (*r->p == '"') return hash_string(r);
-    if (*r->p == '[') return hash_array(r, depth - 1);
-    if (*r->p == '{') return hash_object(r, depth - 1);
-    return hash_word(r);
-}
-
-/* ------------------------------------------------------------------------ the text -- */
 
 static uint8_t byte_at(const unique_text *u, int32_t at)
 {
@@ -225,12 +90,30 @@ static bool scan_byte(scan *s, int32_t at, uint8_t byte, int32_t *item)
     return false;
 }
 
+/* A number ends where only zeros behind the point follow. */
+static void cut_zeros(const uint8_t *p, said *x)
+{
+    bool number = *p == '-' || (*p >= '0' && *p <= '9'), point = false;
+    for (int32_t i = 0; number && i < x->len; i++) {
+        point |= p[i] == '.';
+        number = (p[i] | 0x20) != 'e';
+    }
+    if (!number) return;
+    while (point && p[x->len - 1] == '0') x->len--;
+    if (point && p[x->len - 1] == '.') {
+        x->len--;
+        point = false;
+    }
+    x->tail = point ? ZEROS : POINT_AND_ZEROS;
+}
+
 static said said_between(const unique_text *u, int32_t at, int32_t end)
 {
     while (end > at && is_space(byte_at(u, end - 1))) end--;
     const uint8_t *p = u->text + (at - u->base);
-    reader r = {p, p + (end - at)};
-    return (said){at, end - at, hash_value(&r, GRAMMAR_DEPTH_MAX)};
+    said x = {at, end - at, unique_hash(p, (size_t)(end - at)), NO_TAIL};
+    if (x.len > 0) cut_zeros(p, &x);
+    return x;
 }
 
 static open_array *find(unique_text *u, int32_t from)
@@ -316,92 +199,23 @@ bool unique_is_open(const unique_text *u)
     return u->n > 0;
 }
 
+bool unique_hangs(const unique_text *u)
+{
+    return u->hangs;
+}
+
 void unique_put(unique_text *u, int32_t at, uint8_t byte)
 {
     if (at - u->base < u->cap) u->text[at - u->base] = byte;
 }
 
-/* ------------------------------------------------------------------- what is taken -- */
+/* ----------------------------------------------------------------- items alongside -- */
 
-/* The arrays that are read up to `at` get the bytes from there on. */
-static bool read_on(unique_text *u, open_array *a, int32_t at, int32_t end)
-{
-    int32_t item;
-    for (; at < end && !a->s.closed; at++) {
-        if (!scan_byte(&a->s, at, byte_at(u, at), &item) || a->n >= ITEMS_MAX) continue;
-        if (a->n == a->cap) {
-            int cap = a->cap ? a->cap * 2 : 16;
-            said *more = realloc(a->item, (size_t)cap * sizeof(*more));
-            if (!more) return false;
-            a->item = more;
-            a->cap = cap;
-        }
-        a->item[a->n++] = said_between(u, item, at);
-    }
-    return true;
-}
-
-/* An array that began within what is known, and is not there yet. */
-static bool note_open(unique_text *u, int32_t from, int32_t end)
-{
-    if (from <= u->base || find(u, from) || u->n == GRAMMAR_DEPTH_MAX) return true;
-    open_array *a = &u->array[u->n];
-    a->from = from;
-    a->s = scan_from(u, from);
-    a->n = 0;
-    if (!read_on(u, a, from, end)) return false;
-    u->n += !a->s.closed;
-    return true;
-}
-
-static bool is_named(int32_t from, const g_conf *conf, int n, const g_node *node)
-{
-    for (int i = 0; i < n; i++) {
-        if (conf[i].from == from) return true;
-        for (int32_t k = conf[i].node; k >= 0; k = node[k].parent)
-            if (node[k].from == from) return true;
-    }
-    return false;
-}
-
-bool unique_take(unique_text *u, int32_t end, const g_conf *conf, int n, const g_node *node)
-{
-    bool ok = end - u->base <= u->cap;
-    for (int i = 0; i < u->n && ok;) {
-        open_array *a = &u->array[i];
-        ok = read_on(u, a, u->at, end);
-        if (!a->s.closed && is_named(a->from, conf, n, node)) {
-            i++;
-            continue;
-        }
-        open_array gone = *a; /* its memory serves the next one */
-        *a = u->array[--u->n];
-        u->array[u->n] = gone;
-    }
-    for (int i = 0; i < n && ok; i++) {
-        ok = note_open(u, conf[i].from, end);
-        for (int32_t k = conf[i].node; k >= 0 && ok; k = node[k].parent)
-            ok = note_open(u, node[k].from, end);
-    }
-    u->at = end;
-    if (u->n == 0) u->base = end;
-    int32_t want = end - u->base + SPARE;
-    if (ok && want > u->cap) {
-        uint8_t *more = realloc(u->text, (size_t)want * 2);
-        if (!more) return false;
-        u->text = more;
-        u->cap = want * 2;
-    }
-    return ok;
-}
-
-/* --------------------------------------------------------------- something new to say -- */
-
-/* Texts without the spaces outside of strings.  A number goes on in zeros that change nothing. */
+/* Texts without the spaces outside of strings. */
 typedef struct {
     const uint8_t *p, *end;
     bool in_string, escaped;
-    enum { NO_TAIL, POINT_AND_ZEROS, ZEROS } tail;
+    tail_kind tail;
 } bare;
 
 static bare bare_of(const unique_text *u, int32_t at, int32_t end)
@@ -414,18 +228,7 @@ static bare bare_of(const unique_text *u, int32_t at, int32_t end)
 static bare bare_item(const unique_text *u, const said *x)
 {
     bare b = bare_of(u, x->at, x->at + x->len);
-    bool number = *b.p == '-' || (*b.p >= '0' && *b.p <= '9'), point = false;
-    for (const uint8_t *p = b.p; number && p < b.end; p++) {
-        point |= *p == '.';
-        number = (*p | 0x20) != 'e';
-    }
-    if (!number) return b;
-    while (point && b.end[-1] == '0') b.end--;
-    if (point && b.end[-1] == '.') {
-        b.end--;
-        point = false;
-    }
-    b.tail = point ? ZEROS : POINT_AND_ZEROS;
+    b.tail = x->tail;
     return b;
 }
 
@@ -471,6 +274,104 @@ static bool begins_with(const unique_text *u, const said *x, int32_t at, int32_t
     *rest = a;
     return true;
 }
+
+/* ------------------------------------------------------------------- what is taken -- */
+
+/* The arrays that are read up to `at` get the bytes from there on. */
+static bool read_on(unique_text *u, open_array *a, int32_t at, int32_t end)
+{
+    int32_t item;
+    for (; at < end && !a->s.closed; at++) {
+        if (!scan_byte(&a->s, at, byte_at(u, at), &item) || a->n >= ITEMS_MAX) continue;
+        if (a->n == a->cap) {
+            int cap = a->cap ? a->cap * 2 : 16;
+            said *more = realloc(a->item, (size_t)cap * sizeof(*more));
+            if (!more) return false;
+            a->item = more;
+            a->cap = cap;
+        }
+        a->item[a->n++] = said_between(u, item, at);
+    }
+    return true;
+}
+
+/* An array that began within what is known, and is not there yet. */
+static bool note_open(unique_text *u, int32_t from, int32_t end)
+{
+    if (from <= u->base || find(u, from) || u->n == GRAMMAR_DEPTH_MAX) return true;
+    open_array *a = &u->array[u->n];
+    a->from = from;
+    a->s = scan_from(u, from);
+    a->n = 0;
+    if (!read_on(u, a, from, end)) return false;
+    u->n += !a->s.closed;
+    return true;
+}
+
+static bool is_named(int32_t from, const g_conf *conf, int n, const g_node *node)
+{
+    for (int i = 0; i < n; i++) {
+        if (conf[i].from == from) return true;
+        for (int32_t k = conf[i].node; k >= 0; k = node[k].parent)
+            if (node[k].from == from) return true;
+    }
+    return false;
+}
+
+/* Whether the mask hangs on what has come: all but a string that is no earlier one's beginning. */
+static bool hangs(const unique_text *u)
+{
+    for (int k = 0; k < u->n; k++) {
+        const open_array *a = &u->array[k];
+        bool text = a->s.depth == 1 && a->s.in_string && !u->escapes;
+        bool ended = a->s.item >= 0 && a->s.depth == 1 && !a->s.in_string;
+        if (a->s.item == IN_VALUE) continue;
+        if (a->n > 0 ? !text : ended) return true;
+        for (int i = 0; i < a->n; i++) {
+            bare rest;
+            if (begins_with(u, &a->item[i], a->s.item, u->at, &rest)) return true;
+        }
+    }
+    return false;
+}
+
+bool unique_take(unique_text *u, int32_t end, const g_conf *conf, int n, const g_node *node)
+{
+    bool ok = end - u->base <= u->cap;
+    for (int i = 0; i < u->n && ok;) {
+        open_array *a = &u->array[i];
+        ok = read_on(u, a, u->at, end);
+        if (!a->s.closed && is_named(a->from, conf, n, node)) {
+            i++;
+            continue;
+        }
+        open_array gone = *a; /* its memory serves the next one */
+        *a = u->array[--u->n];
+        u->array[u->n] = gone;
+    }
+    for (int i = 0; i < n && ok; i++) {
+        ok = note_open(u, conf[i].from, end);
+        for (int32_t k = conf[i].node; k >= 0 && ok; k = node[k].parent)
+            ok = note_open(u, node[k].from, end);
+    }
+    for (int32_t at = u->at; at < end && ok; at++) u->escapes |= byte_at(u, at) == '\\';
+    u->at = end;
+    if (u->n == 0) {
+        u->base = end;
+        u->escapes = false;
+    }
+    u->hangs = !ok || hangs(u);
+    int32_t want = end - u->base + SPARE;
+    if (ok && want > u->cap) {
+        uint8_t *more = realloc(u->text, (size_t)want * 2);
+        if (!more) return false;
+        u->text = more;
+        u->cap = want * 2;
+    }
+    return ok;
+}
+
+/* --------------------------------------------------------------- something new to say -- */
 
 /* What has been written of the item is how an earlier one begins. */
 static bool is_along(const place *p, int32_t end)
@@ -650,7 +551,7 @@ void unique_doubtful(unique_text *u, const token_trie *t, void (*look)(void *arg
     for (int k = 0; k < u->n; k++) {
         const open_array *a = &u->array[k];
         int32_t at = a->s.item == NONE ? u->at : a->s.item;
-        said now = {.at = at, .len = u->at - at};
+        said now = said_between(u, at, u->at);
         for (int i = 0; i < a->n && a->s.item != IN_VALUE; i++) {
             bare rest;
             if (begins_with(u, &a->item[i], at, u->at, &rest)) look_along(&l, -1, rest);

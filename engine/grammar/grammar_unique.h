@@ -25,10 +25,14 @@ void unique_put(unique_text *u, int32_t at, uint8_t byte);
  * before `from`. */
 bool unique_is_new(unique_text *u, int32_t from, int32_t end);
 
+/* Equal values in JSON have equal hashes.  The text is a value, or the beginning of one. */
+uint64_t unique_hash(const uint8_t *text, size_t len);
+
 /* What was put up to `end` is taken; `conf` [n] and `node` say what is open.  False: no memory. */
 bool unique_take(unique_text *u, int32_t end, const g_conf *conf, int n, const g_node *node);
-/* Something is open, so the next mask is another one. */
 bool unique_is_open(const unique_text *u);
+/* The next mask may be another one though the automaton stands as it stood. */
+bool unique_hangs(const unique_text *u);
 
 /* Whether set `depth` of a walk can still end: not only in what has been said before. */
 bool unique_can_end(g_walk *w, int depth);

@@ -1565,14 +1565,14 @@ _rule("schema.steps-behind-the-point", "engine/grammar/grammar_multiple.c",
 _rule("schema.listed-values-hold", "engine/grammar/grammar_values.c",
       "return a == HOLDS && b == HOLDS ? HOLDS : HOLDS_UNKNOWN;", "return a == HOLDS_UNKNOWN ? b : a;",
       "engine.test_grammar", "a listed value is written only where all else is known to hold")
-_rule("unique.members-in-any-order", "engine/grammar/grammar_unique.c",
+_rule("unique.members-in-any-order", "engine/grammar/grammar_unique_hash.c",
       "h += mixed(name[i] + mixed(", "h = mixed(h + name[i] + mixed(",
       "engine.test_grammar", "objects with the same members in another order are the same item")
 _rule("unique.names", "engine/grammar/grammar_schema.c",
       "if (unlike) gb_new(b, ended, colon);", "if (unlike) gb_eps(b, ended, colon);",
       "engine.test_grammar", "a name that comes twice is one member of those that must be there")
 _rule("unique.masks-hang-on-the-text", "engine/grammar/grammar.c",
-      "if (was_open || unique_is_open(r->text)) kind", "if (was_open && !unique_is_open(r->text)) kind",
+      "if (hung || unique_hangs(r->text)) kind", "if (hung && !unique_hangs(r->text)) kind",
       "engine.test_grammar", "where items must differ, a mask is not that of the token before")
 _rule("unique.no-corner", "engine/grammar/grammar.c",
       "if (!r->text || !unique_is_open(r->text)) return;", "if (!r->text || unique_is_open(r->text)) return;",
