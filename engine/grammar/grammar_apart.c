@@ -169,8 +169,10 @@ static bool is_closed(const cJSON *s)
 static bool never_writes(proof p, const cJSON *s, const char *name)
 {
     const cJSON *props = members(s), *required = schema_get(s, "required"), *v;
-    bool names = cJSON_GetArraySize(props) || cJSON_GetArraySize(required), found = false;
+    bool names = cJSON_GetArraySize(required), found = false;
+    if (cJSON_IsFalse(schema_get(props, name))) return true;
     if (schema_get(props, name) || schema_requires(required, name)) return false;
+    cJSON_ArrayForEach(v, props) names |= !cJSON_IsFalse(v);
     cJSON_ArrayForEach(v, schema_get(s, "patternProperties"))
     {
         if (!schema_matches(p.c, v->string, name, &found) || found) return false;

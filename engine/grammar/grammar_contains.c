@@ -72,7 +72,7 @@ static bool read_kind(schema_compiler *c, const cJSON *v, kind *out)
     out->most = (int)most;
     out->steps = (int)(most >= 0 ? most : least) + 1;
     if (most < 0) return true;
-    cJSON *no = schema_opposite(c, out->one);
+    cJSON *no = schema_opposite(c, out->one, NULL);
     out->no = schema_own(c, no ? no : cJSON_CreateFalse());
     return out->no;
 }

@@ -148,6 +148,9 @@ err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t 
  * may differ. */
 err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *found, err *e);
 
+/* A short text of plain ASCII in which the pattern is found; false: none is known. */
+bool g_regex_example(const char *pattern, size_t len, char *out, size_t size);
+
 /* Decimal numbers from lo to hi (NULL: no bound), written as JSON. */
 typedef struct g_limit {
     double value;
@@ -158,6 +161,8 @@ typedef struct g_limit {
 
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
+/* Numbers that are not whole; not all of them. */
+void gb_broken(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 
 /* A JSON schema; NULL: any object.  `documents`: what it may refer to; may be NULL.
  * ERR_UNSUPPORTED names the keyword and its path. */

@@ -156,12 +156,6 @@ bool schema_take_size(schema_compiler *c, const cJSON *s, const char *name, int6
     return true;
 }
 
-bool schema_check_order(schema_compiler *c, int64_t min, int64_t max)
-{
-    if (max < 0 || min <= max) return true;
-    return schema_fail(c, ERR_INPUT, "the lower bound is above the upper one");
-}
-
 /* ----------------------------------------------------------------------- merging -- */
 
 /* The target of "#/a/b"; NULL and an error when there is none. */
@@ -345,11 +339,24 @@ static cJSON *all_patterns(const cJSON *a, const cJSON *b)
     return out;
 }
 
-/* Values that either leaves out: {"enum": ..}. */
+/* What either leaves out: {"enum": ..}, or {"anyOf": ..} of such and of others. */
 static cJSON *all_left_out(const cJSON *a, const cJSON *b)
 {
-    cJSON *out = cJSON_CreateObject();
-    cJSON_AddItemToObject(out, "enum", all_names(schema_get(a, "enum"), schema_get(b, "enum")));
+    const cJSON *said[] = {a, b}, *v;
+    cJSON *out = cJSON_CreateObject(), *any = cJSON_CreateArray();
+    cJSON *values = cJSON_CreateArray(), *enums = cJSON_CreateObject();
+    cJSON_AddItemToObject(enums, "enum", values);
+    cJSON_AddItemToArray(any, enums);
+    for (int i = 0; i < 2; i++) {
+        const cJSON *list = schema_get(said[i], "anyOf");
+        for (v = list ? list->child : said[i]; v; v = list ? v->next : NULL) {
+            const cJSON *more = schema_get(v, "enum"), *w;
+            if (!more) cJSON_AddItemToArray(any, cJSON_Duplicate(v, true));
+            cJSON_ArrayForEach(w, more) cJSON_AddItemToArray(values, cJSON_Duplicate(w, true));
+        }
+    }
+    if (!values->child) cJSON_DeleteItemFromArray(any, 0);
+    cJSON_AddItemToObject(out, "anyOf", any);
     return out;
 }
 

@@ -11,47 +11,27 @@
 #include "engine/grammar/grammar_schema.h"
 
 enum {
-    DEEP_MAX = 12,   /* schemas in one another whose opposite is sought */
     CHOICES_MAX = 4, /* dependencies that are each said as a choice */
 };
-
-static const char *const types[] = {"object",  "array",  "string", "integer",
-                                    "boolean", "number", "null"};
-
-/* {word: value}; takes the value. */
-static cJSON *saying(const char *word, cJSON *value)
-{
-    cJSON *s = cJSON_CreateObject();
-    cJSON_AddItemToObject(s, word, value);
-    return s;
-}
 
 static cJSON *copy_of(const cJSON *s)
 {
     return cJSON_Duplicate(s, true);
 }
 
-static cJSON *list_of(cJSON *a, cJSON *b)
-{
-    cJSON *list = cJSON_CreateArray();
-    if (a) cJSON_AddItemToArray(list, a);
-    if (b) cJSON_AddItemToArray(list, b);
-    return list;
-}
-
 static cJSON *all_of(cJSON *a, cJSON *b)
 {
-    return saying("allOf", list_of(a, b));
+    return schema_saying("allOf", schema_these(a, b));
 }
 
 static cJSON *member(const char *name, cJSON *schema)
 {
-    return saying("properties", saying(name, schema));
+    return schema_saying("properties", schema_saying(name, schema));
 }
 
 static cJSON *requiring(const char *name)
 {
-    return saying("required", list_of(cJSON_CreateString(name), NULL));
+    return schema_saying("required", schema_these(cJSON_CreateString(name), NULL));
 }
 
 /* `out` is joined with another schema. */
@@ -65,133 +45,17 @@ static cJSON *take(cJSON *out, const char *word)
     return cJSON_DetachItemFromObjectCaseSensitive(out, word);
 }
 
-/* -------------------------------------------------------------------- the opposite -- */
-
-static cJSON *opposite(schema_compiler *c, const cJSON *s, int deep);
-
-static cJSON *other_types(const cJSON *said)
-{
-    cJSON *list = cJSON_CreateArray();
-    bool number = schema_type_has(said, "number"), integer = schema_type_has(said, "integer");
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        bool left_out = strcmp(types[i], "integer") == 0  ? number || integer
-                        : strcmp(types[i], "number") == 0 ? number || integer
-                                                          : schema_type_has(said, types[i]);
-        if (!left_out) cJSON_AddItemToArray(list, cJSON_CreateString(types[i]));
-    }
-    return saying("type", list);
-}
-
-/* A bound on the other side. */
-static cJSON *beyond(const cJSON *v)
-{
-    static const struct {
-        const char *word, *other, *type;
-        int add; /* to a size; sizes are whole numbers */
-    } sides[] = {
-        {"minimum", "exclusiveMaximum", "number", 0},
-        {"maximum", "exclusiveMinimum", "number", 0},
-        {"exclusiveMinimum", "maximum", "number", 0},
-        {"exclusiveMaximum", "minimum", "number", 0},
-        {"minLength", "maxLength", "string", -1},
-        {"maxLength", "minLength", "string", 1},
-        {"minItems", "maxItems", "array", -1},
-        {"maxItems", "minItems", "array", 1},
-        {"minProperties", "maxProperties", "object", -1},
-        {"maxProperties", "minProperties", "object", 1},
-    };
-    for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); i++) {
-        double size = v->valuedouble + sides[i].add;
-        if (strcmp(v->string, sides[i].word) != 0 || !cJSON_IsNumber(v)) continue;
-        if (sides[i].add && (size < 0 || size != floor(size) || size > LENGTH_MAX)) return NULL;
-        cJSON *s = saying("type", cJSON_CreateString(sides[i].type));
-        cJSON_AddItemToObject(s, sides[i].other,
-                              sides[i].add ? cJSON_CreateNumber(size) : copy_of(v));
-        return s;
-    }
-    return NULL;
-}
-
-/* All opposites at once, or NULL. */
-static cJSON *none_of(schema_compiler *c, const cJSON *list, int deep)
-{
-    cJSON *all = cJSON_CreateArray();
-    const cJSON *v;
-    cJSON_ArrayForEach(v, list)
-    {
-        cJSON *one = opposite(c, v, deep - 1);
-        if (!one) {
-            cJSON_Delete(all);
-            return NULL;
-        }
-        cJSON_AddItemToArray(all, one);
-    }
-    return saying("allOf", all);
-}
-
-/* What a keyword of a schema does not hold for is added to `any`. */
-static void add_opposites(schema_compiler *c, const cJSON *v, int deep, cJSON *any)
-{
-    static const char *const object = "object";
-    const char *word = v->string;
-    const cJSON *x;
-    cJSON *one = NULL;
-    if (strcmp(word, "type") == 0) one = other_types(v);
-    if (strcmp(word, "const") == 0) one = saying("not", saying("enum", list_of(copy_of(v), NULL)));
-    if (strcmp(word, "enum") == 0) one = saying("not", saying("enum", copy_of(v)));
-    if (strcmp(word, "not") == 0) one = copy_of(v);
-    if (strcmp(word, "anyOf") == 0 || strcmp(word, "oneOf") == 0) one = none_of(c, v, deep);
-    if (!one) one = beyond(v);
-    if (one) cJSON_AddItemToArray(any, one);
-    bool all = strcmp(word, "allOf") == 0, props = strcmp(word, "properties") == 0;
-    bool required = strcmp(word, "required") == 0 && cJSON_IsArray(v);
-    if (!all && !props && !required) return;
-    cJSON_ArrayForEach(x, v)
-    {
-        if (required && !cJSON_IsString(x)) continue;
-        one = required ? member(x->valuestring, cJSON_CreateFalse()) : opposite(c, x, deep - 1);
-        if (!one) continue;
-        if (props) {
-            one = member(x->string, one);
-            cJSON_AddItemToObject(one, "required", list_of(cJSON_CreateString(x->string), NULL));
-        }
-        if (!all) cJSON_AddItemToObject(one, "type", cJSON_CreateString(object));
-        cJSON_AddItemToArray(any, one);
-    }
-}
-
-/* A schema of values that `s` does not hold for; NULL: none is known. */
-static cJSON *opposite(schema_compiler *c, const cJSON *s, int deep)
-{
-    if (deep == 0 || c->rc || ++c->merge_work >= MERGE_WORK_MAX) return NULL;
-    if (cJSON_IsObject(s)) s = schema_target(c, s);
-    if (!s || cJSON_IsFalse(s)) return s ? cJSON_CreateTrue() : NULL;
-    if (cJSON_IsTrue(s) || !schema_says_more_than(s, "")) return cJSON_CreateFalse();
-    if (!cJSON_IsObject(s) || schema_get(s, "nullable")) return NULL;
-    cJSON *any = cJSON_CreateArray();
-    const cJSON *v;
-    cJSON_ArrayForEach(v, s) add_opposites(c, v, deep, any);
-    if (any->child) return saying("anyOf", any);
-    cJSON_Delete(any);
-    return NULL;
-}
-
-cJSON *schema_opposite(schema_compiler *c, const cJSON *s)
-{
-    return opposite(c, s, DEEP_MAX);
-}
-
 /* -------------------------------------------------------------------- the keywords -- */
 
 static void say_if(schema_compiler *c, cJSON *out)
 {
     cJSON *cond = take(out, "if"), *then = take(out, "then"), *other = take(out, "else");
     if (cond && (then || other)) {
-        cJSON *no = opposite(c, cond, DEEP_MAX), *any = cJSON_CreateArray();
+        cJSON *no = schema_opposite(c, cond, out), *any = cJSON_CreateArray();
         cJSON_AddItemToArray(any, all_of(cond, then));
         if (no) cJSON_AddItemToArray(any, all_of(no, other));
         if (!no) cJSON_Delete(other);
-        add_part(out, saying("anyOf", any));
+        add_part(out, schema_saying("anyOf", any));
         return;
     }
     cJSON_Delete(cond);
@@ -199,17 +63,65 @@ static void say_if(schema_compiler *c, cJSON *out)
     cJSON_Delete(other);
 }
 
-/* {"enum": ..}: values that are left out, which is kept as it is. */
-static bool lists_values(const cJSON * not )
+const cJSON *schema_next_out(const cJSON *s, const cJSON *at)
 {
-    return cJSON_IsArray(schema_get(not, "enum")) && !schema_says_more_than(not, "enum");
+    const cJSON *not = schema_get(s, "not"), *any = schema_get(not, "anyOf");
+    if (at) return any ? at->next : NULL;
+    return any ? any->child : not ;
+}
+
+static bool only_type(const cJSON *s, const char *a, const char *b)
+{
+    const cJSON *types = schema_get(s, "type"), *v;
+    if (!cJSON_IsArray(types)) return schema_type_has(types, a) || schema_type_has(types, b);
+    cJSON_ArrayForEach(v, types)
+    {
+        if (!schema_type_has(v, a) && !schema_type_has(v, b)) return false;
+    }
+    return true;
+}
+
+static bool keeps(const cJSON *s, const cJSON *one)
+{
+    bool text = cJSON_IsString(schema_get(one, "pattern"));
+    if (!cJSON_IsObject(one) || !one->child || one->child->next) return false;
+    if (cJSON_IsArray(schema_get(one, "enum"))) return true;
+    return (text && only_type(s, "string", "string")) ||
+           (cJSON_IsNumber(schema_get(one, "multipleOf")) && only_type(s, "number", "integer"));
+}
+
+bool schema_keeps_not(const cJSON *s)
+{
+    const cJSON *not = schema_get(s, "not"), *one = schema_next_out(s, NULL);
+    bool listed = cJSON_IsArray(schema_get(not, "anyOf"));
+    if (listed && schema_says_more_than(not, "anyOf")) return false;
+    if (!one || (schema_get(not, "anyOf") && !listed)) return false;
+    for (; one; one = schema_next_out(s, one))
+        if (!keeps(s, one)) return false;
+    return true;
+}
+
+const cJSON *schema_left_out(const cJSON *s)
+{
+    for (const cJSON *v = NULL; (v = schema_next_out(s, v));)
+        if (schema_get(v, "enum")) return schema_get(v, "enum");
+    return NULL;
 }
 
 static bool say_not(schema_compiler *c, cJSON *out)
 {
-    const cJSON *said = schema_get(out, "not");
-    if (!said || lists_values(said)) return true;
-    cJSON *not = take(out, "not"), *part = opposite(c, not, DEEP_MAX);
+    if (!schema_get(out, "not") || schema_keeps_not(out)) return true;
+    bool unsaid = false;
+    cJSON *not = take(out, "not"), *values = schema_values_but(c, out, not, &unsaid);
+    if (values && !unsaid) {
+        cJSON_DeleteItemFromObjectCaseSensitive(out, "const");
+        cJSON_DeleteItemFromObjectCaseSensitive(out, "enum");
+        cJSON_AddItemToObject(out, "enum", values);
+        cJSON_Delete(not );
+        return true;
+    }
+    cJSON_Delete(values);
+    cJSON *part = schema_opposite(c, not, out);
     cJSON_Delete(not );
     if (!part) return schema_unsupported(c, "not", " of this schema");
     add_part(out, part);
@@ -228,7 +140,7 @@ static bool is_shut_out(const cJSON *out, const char *name)
 static bool depend(schema_compiler *c, cJSON *out, const cJSON *v, int *choices)
 {
     cJSON *more = NULL;
-    if (cJSON_IsArray(v)) more = saying("required", copy_of(v));
+    if (cJSON_IsArray(v)) more = schema_saying("required", copy_of(v));
     if (cJSON_IsString(v)) more = requiring(v->valuestring); /* draft 3 */
     if (cJSON_IsObject(v) || cJSON_IsBool(v)) more = copy_of(v);
     if (!more) return schema_fail(c, ERR_INPUT, "a dependency must be an array or a schema");
@@ -238,8 +150,8 @@ static bool depend(schema_compiler *c, cJSON *out, const cJSON *v, int *choices)
                ++*choices > CHOICES_MAX) {
         add_part(out, more);
     } else {
-        add_part(out, saying("anyOf", list_of(member(v->string, cJSON_CreateFalse()),
-                                              all_of(requiring(v->string), more))));
+        add_part(out, schema_saying("anyOf", schema_these(member(v->string, cJSON_CreateFalse()),
+                                                          all_of(requiring(v->string), more))));
     }
     return true;
 }
@@ -282,7 +194,7 @@ static void say_contains(cJSON *out)
         if (v) cJSON_AddItemToObject(one, words[i], v);
     }
     if (schema_get(one, "contains"))
-        cJSON_AddItemToObject(out, "contains", list_of(one, NULL));
+        cJSON_AddItemToObject(out, "contains", schema_these(one, NULL));
     else
         cJSON_Delete(one);
 }
@@ -319,7 +231,7 @@ static bool is_plain(const cJSON *s)
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (schema_get(s, words[i])) return false;
     const cJSON *some = schema_get(s, "contains");
-    return (!not || lists_values(not )) && !cJSON_IsArray(schema_get(s, "items")) &&
+    return (!not || schema_keeps_not(s)) && !cJSON_IsArray(schema_get(s, "items")) &&
            (!some || cJSON_IsArray(some));
 }
 

@@ -877,3 +877,67 @@ err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *
     regex_drop(&p);
     return p.rc;
 }
+
+/* ---------------------------------------------------------------------- example -- */
+
+enum { EXAMPLE_PARTS_MAX = 5000 };
+
+typedef struct {
+    const parser *p;
+    char *out;
+    size_t size, len;
+    int parts;
+} writer;
+
+/* One that is easily read, if the class has it; 0: none that is plain. */
+static char plain_char(const g_class *c)
+{
+    for (const char *s = "a0A-_. "; *s; s++)
+        if (in_class(c, (unsigned char)*s)) return *s;
+    for (unsigned char ch = '!'; ch < 0x7F; ch++)
+        if (in_class(c, ch)) return (char)ch;
+    return 0;
+}
+
+static bool write_example(writer *w, int i)
+{
+    const node *x = &w->p->list[i];
+    if (++w->parts > EXAMPLE_PARTS_MAX) return false;
+    switch (x->kind) {
+    case R_EMPTY:
+    case R_BEGIN:
+    case R_LOOK:
+    case R_END: return true;
+    case R_NEVER: return false;
+    case R_CLASS: {
+        char ch = plain_char(w->p->cls[x->a]);
+        if (!ch || w->len + 1 >= w->size) return false;
+        w->out[w->len++] = ch;
+        return true;
+    }
+    case R_REPEAT:
+        for (int k = 0; k < x->min; k++)
+            if (!write_example(w, x->a)) return false;
+        return true;
+    case R_CAT: return write_example(w, x->a) && write_example(w, x->b);
+    case R_ALT: {
+        size_t before = w->len;
+        if (write_example(w, x->a)) return true;
+        w->len = before;
+        return write_example(w, x->b);
+    }
+    }
+    return false;
+}
+
+bool g_regex_example(const char *pattern, size_t len, char *out, size_t size)
+{
+    err e;
+    parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = &e};
+    writer w = {&p, out, size, 0, 0};
+    int root;
+    bool found = !parse(&p, &root) && write_example(&w, root);
+    out[found ? w.len : 0] = 0;
+    regex_drop(&p);
+    return found && !g_regex_finds(pattern, len, out, &found, &e) && found;
+}

@@ -87,24 +87,80 @@ bool schema_matches(schema_compiler *c, const char *pattern, const char *name, b
     return schema_unsupported(c, pattern, " as an expression for such names");
 }
 
-/* Texts in which all the patterns are found. */
-static err_code all_found(g_builder *b, int32_t from, const cJSON *patterns, int64_t min,
-                          int64_t max, int32_t to, err *e)
+/* The expressions of a string: those that must be found, then those that must not. */
+typedef struct {
+    g_dfa *d;
+    uint64_t found, all;
+    int n;
+    err_code rc;
+    err *e;
+} finds;
+
+static void find(finds *f, const char *pattern, bool wanted)
 {
-    g_dfa *d = dfa_create(false);
-    err_code rc = d ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
+    if (f->n == DFA_EXPRESSIONS_MAX && !f->rc)
+        f->rc = err_set(f->e, ERR_LIMIT, "too many expressions");
+    if (!f->rc) f->rc = dfa_pattern(f->d, pattern, strlen(pattern), f->e);
+    if (f->rc) return;
+    if (wanted) f->found |= (uint64_t)1 << f->n;
+    f->all |= (uint64_t)1 << f->n++;
+}
+
+static bool is_printable(const char *s)
+{
+    while (*s >= ' ' && *s < 0x7F) s++;
+    return !*s;
+}
+
+static bool leaves_texts_out(const cJSON *s)
+{
     const cJSON *v;
+    cJSON_ArrayForEach(v, schema_left_out(s))
+    {
+        if (cJSON_IsString(v)) return true;
+    }
+    for (v = NULL; (v = schema_next_out(s, v));)
+        if (schema_get(v, "pattern")) return true;
+    return false;
+}
+
+/* None of these, as a whole. */
+static void leave_out(finds *f, const cJSON *values)
+{
+    int n = 0;
+    const cJSON *v;
+    const char **list = calloc((size_t)cJSON_GetArraySize(values) + 1, sizeof(*list));
+    if (!list && !f->rc) f->rc = err_set(f->e, ERR_NOMEM, "no memory");
+    cJSON_ArrayForEach(v, values)
+    {
+        if (list && cJSON_IsString(v) && is_printable(v->valuestring)) list[n++] = v->valuestring;
+    }
+    if (!f->rc && n > 0) f->rc = dfa_names(f->d, list, n, f->e);
+    if (!f->rc && n > 0) f->all |= (uint64_t)1 << f->n++;
+    free((void *)list);
+}
+
+/* Texts in which all the patterns are found, of which `text` is one, and what `not` says is not. */
+static err_code by_finds(g_builder *b, int32_t from, const cJSON *s, const char *text, int64_t min,
+                         int64_t max, int32_t to, err *e)
+{
+    const cJSON *v, *patterns = schema_get(s, "pattern");
+    finds f = {.d = dfa_create(leaves_texts_out(s)), .e = e};
+    if (!f.d) return err_set(e, ERR_NOMEM, "no memory");
     cJSON_ArrayForEach(v, patterns)
     {
-        const char *text = cJSON_IsString(v) ? v->valuestring : "";
-        if (!rc) rc = dfa_pattern(d, text, strlen(text), e);
+        find(&f, cJSON_IsString(v) ? v->valuestring : "", true);
     }
-    if (!rc) rc = dfa_finish(d, e);
-    if (!rc)
-        rc = gb_dfa(b, from, d, UINT64_MAX, (uint64_t)-1 >> (64 - cJSON_GetArraySize(patterns)),
-                    min, max, true, to, e);
-    dfa_destroy(d);
-    return rc == ERR_INPUT ? ERR_NONE : rc;
+    if (text) find(&f, text, true);
+    for (v = NULL; (v = schema_next_out(s, v));) {
+        const char *pattern = cJSON_GetStringValue(schema_get(v, "pattern"));
+        if (pattern) find(&f, pattern, false);
+    }
+    leave_out(&f, schema_left_out(s));
+    if (!f.rc) f.rc = dfa_finish(f.d, e);
+    if (!f.rc) f.rc = gb_dfa(b, from, f.d, f.found, f.all, min, max, true, to, e);
+    dfa_destroy(f.d);
+    return f.rc == ERR_INPUT ? ERR_NONE : f.rc;
 }
 
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
@@ -114,7 +170,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     int64_t min = 0, max = -1;
     if (!schema_take_size(c, s, "minLength", &min) || !schema_take_size(c, s, "maxLength", &max))
         return false;
-    if (!schema_check_order(c, min, max)) return false;
+    if (max >= 0 && min > max) return true; /* nothing */
     const char *text = NULL;
     bool several = cJSON_IsArray(pattern) && pattern->child;
     if (pattern) {
@@ -124,6 +180,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     } else if (form) {
         text = schema_format(cJSON_GetStringValue(form));
     }
+    several |= leaves_texts_out(s);
     if (!text && !several) {
         bool free_length = min == 0 && max < 0;
         gb_call(b, from, free_length ? c->string : c->bounded,
@@ -135,8 +192,13 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     int32_t open = gb_state(b), close = gb_state(b);
     schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
     err e;
+    char whole[512];
+    if (several && text && !pattern) {
+        snprintf(whole, sizeof(whole), "^(%s)$", text);
+        text = whole;
+    }
     err_code rc = several
-                      ? all_found(b, open, pattern, min, max, close, &e)
+                      ? by_finds(b, open, s, text, min, max, close, &e)
                       : gb_pattern(b, open, text, strlen(text), min, max, false, true, close, &e);
     schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
     b->current = before;
@@ -191,6 +253,13 @@ bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t
         return false;
     }
     const g_limit *least = has_lo ? &lo : NULL, *most = has_hi ? &hi : NULL;
+    for (const cJSON *v = NULL; (v = schema_next_out(s, v));) {
+        const cJSON *no = schema_get(v, "multipleOf");
+        if (no && no->valuedouble != 1) return schema_unsupported(c, "multipleOf", " in 'not'");
+        if (no && whole) return true;
+        if (no) gb_broken(&c->b, from, least, most, to);
+        if (no) return true;
+    }
     if (step) return schema_build_multiple(c, step, whole, least, most, from, to);
     if (!has_lo && !has_hi) {
         gb_call(&c->b, from, whole ? c->integer : c->number, BOUNDS_NONE, to);

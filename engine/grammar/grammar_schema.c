@@ -339,7 +339,7 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
     int64_t min = 0, max = -1;
     if (!schema_take_size(c, s, "minItems", &min) || !schema_take_size(c, s, "maxItems", &max))
         return false;
-    if (!schema_check_order(c, min, max)) return false;
+    if (max >= 0 && min > max) return true; /* nothing */
     const cJSON *items = schema_get(s, "items"), *prefix = schema_get(s, "prefixItems");
     if (!items) items = schema_get(s, "unevaluatedItems");
     bool unlike = cJSON_IsTrue(schema_get(s, "uniqueItems")) && max != 0 && max != 1;
@@ -718,7 +718,7 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
         !schema_take_size(c, s, "maxProperties", &max)) {
         return false;
     }
-    if (!schema_check_order(c, min, max)) return false;
+    if (max >= 0 && min > max) return true; /* nothing */
     int n = 0;
     property *p = properties_of(c, s, &n);
     bool closed = cJSON_IsFalse(add);
@@ -767,40 +767,86 @@ static bool has_type(const cJSON *types, const char *t)
 static bool is_left_out(const cJSON *s, const cJSON *value)
 {
     const cJSON *v;
-    cJSON_ArrayForEach(v, schema_get(schema_get(s, "not"), "enum"))
+    cJSON_ArrayForEach(v, schema_left_out(s))
     {
         if (json_same(v, value)) return true;
     }
     return false;
 }
 
-/* Where `not` leaves out strings: others, as other_keys() has them, of true, false and null the
- * rest.  Of numbers, arrays and objects none is written then. */
+static int by_value(const void *a, const void *b)
+{
+    return json_order(*(const cJSON *const *)a, *(const cJSON *const *)b);
+}
+
+/* Numbers between those that `not` lists. */
+static bool build_other_numbers(schema_compiler *c, const cJSON *s, bool whole, int32_t from,
+                                int32_t to)
+{
+    const cJSON *out = schema_left_out(s), *v, **list_of;
+    int n = 0;
+    if (cJSON_IsBool(schema_get(s, "exclusiveMinimum")) ||
+        cJSON_IsBool(schema_get(s, "exclusiveMaximum")))
+        return schema_unsupported(c, "exclusiveMinimum", " as a flag beside 'not'");
+    list_of = calloc((size_t)cJSON_GetArraySize(out) + 1, sizeof(cJSON *));
+    if (!list_of) return schema_fail(c, ERR_NOMEM, "no memory");
+    cJSON_ArrayForEach(v, out)
+    {
+        if (cJSON_IsNumber(v)) list_of[n++] = v;
+    }
+    qsort((void *)list_of, (size_t)n, sizeof(cJSON *), by_value);
+    for (int i = 0; i <= n && !c->rc; i++) {
+        cJSON *gap = cJSON_CreateObject();
+        if (i > 0)
+            cJSON_AddItemToObject(gap, "exclusiveMinimum", cJSON_Duplicate(list_of[i - 1], true));
+        if (i < n)
+            cJSON_AddItemToObject(gap, "exclusiveMaximum", cJSON_Duplicate(list_of[i], true));
+        const cJSON *other = schema_own(c, gap), *one = other ? schema_merge(c, s, other) : NULL;
+        if (one && !c->rc) (void)schema_build_number(c, one, whole, from, to);
+    }
+    free((void *)list_of);
+    return !c->rc;
+}
+
+/* Objects or arrays of which a part differs from those that `not` lists. */
+static bool build_others_of(schema_compiler *c, const cJSON *s, const char *t, int32_t from,
+                            int32_t to)
+{
+    cJSON *bare = cJSON_Duplicate(s, true), *listed = cJSON_CreateArray(), *values, *part;
+    const cJSON *v;
+    cJSON_DeleteItemFromObjectCaseSensitive(bare, "not");
+    cJSON_DeleteItemFromObjectCaseSensitive(bare, "type");
+    cJSON_AddStringToObject(bare, "type", t);
+    cJSON_ArrayForEach(v, schema_left_out(s))
+    {
+        if (strcmp(type_of_value(v), t) == 0)
+            cJSON_AddItemToArray(listed, cJSON_Duplicate(v, true));
+    }
+    values = schema_saying("enum", listed);
+    part = schema_opposite(c, values, s);
+    cJSON_Delete(values);
+    const cJSON *rest = schema_own(c, bare);
+    if (!part) return schema_unsupported(c, "not", " of these values");
+    const cJSON *other = schema_own(c, part), *sum = NULL;
+    if (rest && other) sum = schema_merge(c, rest, other);
+    return sum && build(c, sum, from, to);
+}
+
+/* Where `not` leaves out some of a type, the rest of it; of true, false and null one by one. */
 static bool build_the_rest(schema_compiler *c, const cJSON *s, const char *t, int32_t from,
                            int32_t to)
 {
-    static const char *const words[] = {"minLength", "maxLength", "pattern", "format"};
-    cJSON *names = schema_own(c, cJSON_CreateObject()), *literal = NULL;
-    const cJSON *v;
-    if (strcmp(t, "boolean") == 0 || strcmp(t, "null") == 0) {
-        for (int i = strcmp(t, "null") == 0 ? 2 : 0; i < (*t == 'n' ? 3 : 2); i++) {
-            literal = i == 2 ? cJSON_CreateNull() : cJSON_CreateBool(i == 0);
-            if (!is_left_out(s, literal)) print_text(c, from, literal, to);
-            cJSON_Delete(literal);
-        }
-        return !c->rc;
+    if (strcmp(t, "number") == 0 || strcmp(t, "integer") == 0)
+        return build_other_numbers(c, s, *t == 'i', from, to);
+    if (strcmp(t, "object") == 0 || strcmp(t, "array") == 0)
+        return build_others_of(c, s, t, from, to);
+    if (strcmp(t, "string") == 0) /* strings keep their own */
+        return schema_build_string(c, s, from, to);
+    for (int i = strcmp(t, "null") == 0 ? 2 : 0; i < (*t == 'n' ? 3 : 2); i++) {
+        cJSON *literal = i == 2 ? cJSON_CreateNull() : cJSON_CreateBool(i == 0);
+        if (!is_left_out(s, literal)) print_text(c, from, literal, to);
+        cJSON_Delete(literal);
     }
-    if (strcmp(t, "string") != 0 || !names) return !c->rc;
-    for (size_t i = 0; i < 4; i++)
-        if (schema_get(s, words[i])) return schema_unsupported(c, words[i], " beside 'not'");
-    cJSON_ArrayForEach(v, schema_get(schema_get(s, "not"), "enum"))
-    {
-        if (cJSON_IsString(v)) cJSON_AddItemToObject(names, v->valuestring, cJSON_CreateTrue());
-    }
-    int32_t before = c->b.current, rule = gb_rule(&c->b); /* counts in a frame of its own */
-    other_keys(c, schema_start(c, rule), names, schema_end(c, rule));
-    c->b.current = before;
-    gb_call(&c->b, from, rule, BOUNDS_NONE, to);
     return !c->rc;
 }
 
@@ -846,15 +892,22 @@ static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values
     return !c->rc;
 }
 
-static bool build_type(schema_compiler *c, const cJSON *s, const char *t, int32_t from, int32_t to)
+/* Does `not` speak of values of the type? */
+static bool leaves_out_some(const cJSON *s, const char *t)
 {
     const cJSON *v;
-    cJSON_ArrayForEach(v, schema_get(schema_get(s, "not"), "enum"))
+    cJSON_ArrayForEach(v, schema_left_out(s))
     {
         const char *out = type_of_value(v);
-        bool number = strcmp(out, "integer") == 0 && strcmp(t, "number") == 0;
-        if (number || strcmp(out, t) == 0) return build_the_rest(c, s, t, from, to);
+        if (strcmp(out, t) == 0 || (strcmp(t, "number") == 0 && strcmp(out, "integer") == 0))
+            return true;
     }
+    return false;
+}
+
+static bool build_type(schema_compiler *c, const cJSON *s, const char *t, int32_t from, int32_t to)
+{
+    if (leaves_out_some(s, t)) return build_the_rest(c, s, t, from, to);
     if (strcmp(t, "object") == 0) return build_object(c, s, from, to);
     if (strcmp(t, "array") == 0) return build_array(c, s, from, to);
     if (strcmp(t, "string") == 0) return schema_build_string(c, s, from, to);
@@ -905,84 +958,6 @@ static bool build_types(schema_compiler *c, const cJSON *s, int32_t from, int32_
     return true;
 }
 
-/* A branch of anyOf or oneOf: what it says, and what of that is written. */
-typedef struct {
-    const cJSON *said, *written;
-} branch;
-
-static bool are_apart(schema_compiler *c, const branch *a, const branch *b)
-{
-    return schema_apart(c, a->written, b->said) && schema_apart(c, b->written, a->said);
-}
-
-/* Of oneOf: none writes what holds for the other, too.  Where a member tells them apart, both write
- * it. */
-static bool keep_apart(schema_compiler *c, branch *a, branch *b)
-{
-    if (are_apart(c, a, b)) return true;
-    const char *name = c->rc ? NULL : schema_telling_member(c, a->said, b->said);
-    cJSON *needs = name ? schema_own(c, cJSON_CreateObject()) : NULL;
-    if (needs) {
-        cJSON_AddItemToArray(cJSON_AddArrayToObject(needs, "required"), cJSON_CreateString(name));
-        a->written = schema_merge(c, a->written, needs);
-        b->written = schema_merge(c, b->written, needs);
-        if (!a->written || !b->written) return false;
-        if (are_apart(c, a, b)) return true;
-    }
-    return schema_unsupported(c, "oneOf", " where two branches may hold at once; anyOf is");
-}
-
-static bool keep_all_apart(schema_compiler *c, branch *b, int n)
-{
-    for (int i = 1; i < n; i++) {
-        size_t old = schema_enter(c, "oneOf", i);
-        for (int k = 0; k < i && !c->rc; k++) (void)keep_apart(c, &b[k], &b[i]);
-        schema_leave(c, old);
-    }
-    return !c->rc;
-}
-
-/* Each joined with what stands beside them. */
-static bool take_branches(schema_compiler *c, const cJSON *s, const char *word, branch *b)
-{
-    const cJSON *base = NULL, *v;
-    int i = 0;
-    if (schema_says_more_than(s, word)) {
-        base = schema_without(c, s, word);
-        if (!base) return false;
-    }
-    cJSON_ArrayForEach(v, schema_get(s, word))
-    {
-        size_t old = schema_enter(c, word, i);
-        const cJSON *one = cJSON_IsObject(v) ? schema_target(c, v) : v;
-        if (one && base) one = schema_merge(c, base, one);
-        b[i++] = (branch){one, one};
-        schema_leave(c, old);
-        if (!one || c->rc) return false;
-    }
-    return strcmp(word, "oneOf") != 0 || keep_all_apart(c, b, i);
-}
-
-static bool build_branches(schema_compiler *c, const cJSON *s, const char *word, int32_t from,
-                           int32_t to)
-{
-    const cJSON *list_of = schema_get(s, word);
-    if (!cJSON_IsArray(list_of) || !list_of->child)
-        return schema_fail(c, ERR_INPUT, "anyOf and oneOf must be arrays that are not empty");
-    int n = cJSON_GetArraySize(list_of);
-    branch *b = calloc((size_t)n, sizeof(*b));
-    if (!b) return schema_fail(c, ERR_NOMEM, "no memory");
-    bool ok = take_branches(c, s, word, b);
-    for (int i = 0; i < n && ok; i++) {
-        size_t old = schema_enter(c, word, i);
-        gb_call(&c->b, from, rule_of(c, b[i].written), BOUNDS_NONE, to);
-        schema_leave(c, old);
-        ok = !c->rc;
-    }
-    free(b);
-    return ok;
-}
-
 static bool build_all(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     const cJSON *all = schema_get(s, "allOf"), *v;
@@ -1025,8 +1000,8 @@ static bool build_one(schema_compiler *c, const cJSON *s, int32_t from, int32_t 
         return sum && build(c, sum, from, to);
     }
     if (schema_get(s, "allOf")) return build_all(c, s, from, to);
-    if (schema_get(s, "anyOf")) return build_branches(c, s, "anyOf", from, to);
-    if (schema_get(s, "oneOf")) return build_branches(c, s, "oneOf", from, to);
+    if (schema_get(s, "anyOf")) return schema_build_branches(c, s, "anyOf", from, to);
+    if (schema_get(s, "oneOf")) return schema_build_branches(c, s, "oneOf", from, to);
     if (cJSON_IsTrue(schema_get(s, "nullable"))) gb_text(&c->b, from, "null", 4, to);
     const cJSON *only = schema_get(s, "const"), *values = schema_get(s, "enum");
     if (only) {

@@ -43,7 +43,7 @@ typedef struct {
     int n_known;
     cJSON *merged[MERGES_MAX]; /* owned */
     int n_merged;
-    int64_t merged_nodes, merge_work; /* bounded: a small schema may ask for a lot */
+    int64_t merged_nodes, merge_work, turned_nodes; /* bounded: a small schema may ask for a lot */
     struct {
         const cJSON *of, *is;
         bool part;
@@ -75,7 +75,6 @@ bool schema_check_words(schema_compiler *c, const cJSON *s);
 bool schema_says_more_than(const cJSON *s, const char *but);
 /* A whole number from 0; *out untouched when absent. */
 bool schema_take_size(schema_compiler *c, const cJSON *s, const char *name, int64_t *out);
-bool schema_check_order(schema_compiler *c, int64_t min, int64_t max);
 
 /* What a $ref that stands alone leads to; other schemas are their own. */
 const cJSON *schema_target(schema_compiler *c, const cJSON *s);
@@ -133,14 +132,34 @@ err_code schema_resolved(const cJSON *root, const grammar_documents *d, cJSON **
 /* grammar_plain.c: the same in the words that are built, or `s`.  `part`: it stands beside others.
  * NULL and an error. */
 const cJSON *schema_plain(schema_compiler *c, const cJSON *s, bool part);
-/* A schema of values that `s` does not hold for, the caller's; NULL: none is known. */
-cJSON *schema_opposite(schema_compiler *c, const cJSON *s);
 /* Does it hold others, of which more may be joined to it? */
 bool schema_has_parts(const cJSON *s);
 
 /* grammar_unevaluated.c: what the schema says, without unevaluatedProperties and unevaluatedItems;
  * the caller's. */
 cJSON *schema_without_unevaluated(schema_compiler *c, const cJSON *s);
+
+/* Does `not` leave out what can be kept so: listed values, what a pattern finds, multiples? */
+bool schema_keeps_not(const cJSON *s);
+/* What it leaves out, one by one: the first (`at` is NULL), or the one behind `at`. */
+const cJSON *schema_next_out(const cJSON *s, const cJSON *at);
+/* The values that it lists; NULL: none. */
+const cJSON *schema_left_out(const cJSON *s);
+
+/* grammar_opposite.c: a schema of values that `s` does not hold for, the caller's; NULL: none is
+ * known.  `beside`: what it will be joined with, or NULL. */
+cJSON *schema_opposite(schema_compiler *c, const cJSON *s, const cJSON *beside);
+/* Of the values that `s` lists those for which `other` does not hold; *unsaid: of some that is not
+ * known, and they are left out.  The caller's; NULL: it lists none. */
+cJSON *schema_values_but(schema_compiler *c, const cJSON *s, const cJSON *other, bool *unsaid);
+/* {word: value}; takes the value. */
+cJSON *schema_saying(const char *word, cJSON *value);
+/* [a, b]; takes both, of which either may be NULL. */
+cJSON *schema_these(cJSON *a, cJSON *b);
+
+/* grammar_branches.c: any of the branches of anyOf, or exactly one of those of oneOf. */
+bool schema_build_branches(schema_compiler *c, const cJSON *s, const char *word, int32_t from,
+                           int32_t to);
 
 /* grammar_apart.c: is it proven that what is written for one never holds for the other? */
 bool schema_apart(schema_compiler *c, const cJSON *written, const cJSON *other);

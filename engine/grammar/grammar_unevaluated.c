@@ -232,7 +232,7 @@ static cJSON *ways_of_if(schema_compiler *c, const cJSON *s, unsigned asked, int
     const cJSON *other = schema_get(s, "else");
     cJSON *out = ways_of(c, cond, asked, deep);
     if (then) out = ways_together(c, out, ways_of(c, then, asked, deep));
-    cJSON *no = then || other ? schema_opposite(c, cond) : cJSON_CreateTrue();
+    cJSON *no = then || other ? schema_opposite(c, cond, NULL) : cJSON_CreateTrue();
     if (!no || !out) return out;
     cJSON *rest = list_of_one(a_way(no));
     if (other) rest = ways_together(c, rest, ways_of(c, other, asked, deep));
