@@ -128,6 +128,11 @@ static void see_own(const schema_compiler *c, cJSON *sees, const cJSON *s, unsig
         cJSON_AddItemToArray(words_of(sees, "contains", true), cJSON_Duplicate(one, true));
 }
 
+static bool too_many(schema_compiler *c)
+{
+    return schema_fail(c, ERR_LIMIT, "too many choices beside the unevaluated");
+}
+
 /* Puts one more way into a list, beside one that sees the same if there is any.  Takes it. */
 static void add_way(cJSON *list, cJSON *way)
 {
@@ -148,10 +153,19 @@ static void add_way(cJSON *list, cJSON *way)
     cJSON_AddItemToArray(list, way);
 }
 
-static void add_ways(cJSON *list, cJSON *more)
+static void add_ways(schema_compiler *c, cJSON *list, cJSON *more)
 {
     while (more && more->child) add_way(list, cJSON_DetachItemFromArray(more, 0));
     cJSON_Delete(more);
+    if (cJSON_GetArraySize(list) > WAYS_MAX) (void)too_many(c);
+}
+
+/* A copy costs more than a comparison. */
+static bool may_copy(schema_compiler *c, int64_t nodes)
+{
+    c->merge_work += 16 * nodes;
+    if (c->merge_work >= MERGE_WORK_MAX) (void)schema_fail(c, ERR_LIMIT, "too much to join");
+    return !c->rc;
 }
 
 /* A way of each: both hold.  Takes the lists; NULL and an error where there are too many. */
@@ -160,14 +174,11 @@ static cJSON *ways_together(schema_compiler *c, cJSON *a, cJSON *b)
     const cJSON *x, *y;
     cJSON *out = cJSON_CreateArray();
     int64_t n = a && b ? (int64_t)cJSON_GetArraySize(a) * cJSON_GetArraySize(b) : 0;
-    if (n > WAYS_MAX) (void)schema_fail(c, ERR_LIMIT, "too many choices beside the unevaluated");
+    if (n > WAYS_MAX) (void)too_many(c);
     if (!c->rc && a && b) {
         cJSON_ArrayForEach(x, a) cJSON_ArrayForEach(y, b)
         {
-            c->merge_work += schema_nodes(x) + schema_nodes(y);
-            if (c->merge_work >= MERGE_WORK_MAX)
-                (void)schema_fail(c, ERR_LIMIT, "too much to join");
-            if (c->rc) break;
+            if (!may_copy(c, schema_nodes(x) + schema_nodes(y))) break;
             cJSON *way = cJSON_Duplicate(x, true), *said = said_of(way);
             if (!cJSON_IsObject(said)) {
                 said = saying("allOf", list_of_one(cJSON_Duplicate(said, true)));
@@ -190,7 +201,10 @@ static cJSON *ways_of_any(schema_compiler *c, const cJSON *branches, unsigned as
 {
     cJSON *out = cJSON_CreateArray(), *each = cJSON_CreateArray();
     const cJSON *v;
-    cJSON_ArrayForEach(v, branches) add_ways(each, ways_of(c, v, asked, deep));
+    cJSON_ArrayForEach(v, branches)
+    {
+        if (!c->rc) add_ways(c, each, ways_of(c, v, asked, deep));
+    }
     int n = cJSON_GetArraySize(each);
     for (unsigned set = 1; n <= TOGETHER && set < 1U << n && !c->rc; set++) {
         cJSON *all = NULL;
@@ -199,28 +213,34 @@ static cJSON *ways_of_any(schema_compiler *c, const cJSON *branches, unsigned as
             cJSON *one = list_of_one(cJSON_Duplicate(cJSON_GetArrayItem(each, i), true));
             all = all ? ways_together(c, all, one) : one;
         }
-        add_ways(out, all);
+        add_ways(c, out, all);
     }
-    if (n > TOGETHER) add_ways(out, cJSON_Duplicate(each, true));
+    if (n > TOGETHER) add_ways(c, out, cJSON_Duplicate(each, true));
     cJSON_Delete(each);
     return out;
 }
 
-/* Of each branch, while the others do not hold. */
+/* Of each branch; and none of the others holds, which is said where it is not proven. */
 static cJSON *ways_of_one(schema_compiler *c, const cJSON *branches, unsigned asked, int deep)
 {
     cJSON *out = cJSON_CreateArray();
     const cJSON *v, *w;
     cJSON_ArrayForEach(v, branches)
     {
-        cJSON *all = ways_of(c, v, asked, deep);
+        cJSON *all = ways_of(c, v, asked, deep), *others = cJSON_CreateArray();
         cJSON_ArrayForEach(w, branches)
         {
-            if (w == v || c->rc || schema_holds_apart(c, v, w)) continue;
-            cJSON *no = a_way(saying("not", cJSON_Duplicate(w, true)));
-            all = ways_together(c, all, list_of_one(no));
+            if (w != v && !c->rc && !schema_holds_apart(c, v, w))
+                cJSON_AddItemToArray(others, schema_share(w));
         }
-        add_ways(out, all);
+        if (others->child) {
+            cJSON *one = list_of_one(schema_share(v));
+            cJSON_AddItemToArray(one, saying("anyOf", others));
+            all = ways_together(c, all, list_of_one(a_way(saying("oneOf", one))));
+        } else {
+            cJSON_Delete(others);
+        }
+        add_ways(c, out, all);
     }
     return out;
 }
@@ -236,7 +256,7 @@ static cJSON *ways_of_if(schema_compiler *c, const cJSON *s, unsigned asked, int
     if (!no || !out) return out;
     cJSON *rest = list_of_one(a_way(no));
     if (other) rest = ways_together(c, rest, ways_of(c, other, asked, deep));
-    add_ways(out, rest);
+    add_ways(c, out, rest);
     return out;
 }
 
@@ -352,9 +372,7 @@ static void forget(cJSON *sees, unsigned asked)
 /* A schema's ways; NULL and an error. */
 static cJSON *ways_of(schema_compiler *c, const cJSON *s, unsigned asked, int deep)
 {
-    c->merge_work += schema_nodes(s);
-    if (c->merge_work >= MERGE_WORK_MAX) (void)schema_fail(c, ERR_LIMIT, "too much to join");
-    if (c->rc) return NULL;
+    if (!may_copy(c, schema_nodes(s))) return NULL;
     if (!cJSON_IsObject(s) || deep == 0) return list_of_one(a_way(cJSON_Duplicate(s, true)));
     const cJSON *members = schema_get(s, "unevaluatedProperties"), *v;
     const cJSON *items = schema_get(s, "unevaluatedItems");
@@ -377,7 +395,7 @@ static cJSON *ways_of(schema_compiler *c, const cJSON *s, unsigned asked, int de
         if (items) see_all(sees, "items");
         forget(sees, asked);
     }
-    add_ways(out, list);
+    add_ways(c, out, list);
     cJSON_Delete(base);
     return out;
 }
