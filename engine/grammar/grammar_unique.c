@@ -550,7 +550,7 @@ void unique_doubtful(unique_text *u, const token_trie *t, void (*look)(void *arg
     looker l = {t, look, arg};
     for (int k = 0; k < u->n; k++) {
         const open_array *a = &u->array[k];
-        int32_t at = a->s.item == NONE ? u->at : a->s.item;
+        int32_t at = a->s.item < 0 ? u->at : a->s.item;
         said now = said_between(u, at, u->at);
         for (int i = 0; i < a->n && a->s.item != IN_VALUE; i++) {
             bare rest;
