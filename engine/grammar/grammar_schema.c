@@ -859,7 +859,7 @@ bool schema_value_is(const cJSON *types, const cJSON *value)
 static bool may_write(schema_compiler *c, const cJSON *s, const cJSON *value)
 {
     const cJSON *w;
-    holding h = schema_holds(c, s, value);
+    holding h = schema_holds_beside(c, s, value);
     for (w = s->child; h == HOLDS_UNKNOWN && w; w = w->next) {
         const keyword *k = schema_keyword(w->string);
         if (k && k->kind != ANY) return schema_unsupported(c, w->string, " beside enum");

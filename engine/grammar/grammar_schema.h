@@ -179,6 +179,8 @@ void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to
 /* grammar_values.c: does the value hold for the schema? */
 typedef enum { HOLDS_NOT, HOLDS, HOLDS_UNKNOWN } holding;
 holding schema_holds(schema_compiler *c, const cJSON *s, const cJSON *value);
+/* The same of what the schema says beside the values that it lists. */
+holding schema_holds_beside(schema_compiler *c, const cJSON *s, const cJSON *value);
 
 /* grammar_multiple.c: numbers that multipleOf lets through. */
 holding schema_is_multiple(const cJSON *value, const cJSON *step);

@@ -19,6 +19,18 @@ static holding is_so(bool so)
     return so ? HOLDS : HOLDS_NOT;
 }
 
+/* Room for so many comparisons more; or an error. */
+static bool may_look(schema_compiler *c, int64_t n)
+{
+    c->merge_work += n;
+    return c->merge_work < MERGE_WORK_MAX || schema_fail(c, ERR_LIMIT, "too much to compare");
+}
+
+static int64_t size_of(const cJSON *list)
+{
+    return cJSON_GetArraySize(list);
+}
+
 static holding opposite(holding h)
 {
     return h == HOLDS ? HOLDS_NOT : h == HOLDS_NOT ? HOLDS : HOLDS_UNKNOWN;
@@ -111,11 +123,7 @@ static holding finds(schema_compiler *c, const char *pattern, const char *text)
     err e;
     bool found;
     size_t len = strlen(pattern);
-    c->merge_work += (int64_t)(len + 1) * (int64_t)(strlen(text) + 1);
-    if (c->merge_work >= MERGE_WORK_MAX) {
-        (void)schema_fail(c, ERR_LIMIT, "too much to compare");
-        return HOLDS_UNKNOWN;
-    }
+    if (!may_look(c, (int64_t)(len + 1) * (int64_t)(strlen(text) + 1))) return HOLDS_UNKNOWN;
     if (g_regex_finds(pattern, len, text, &found, &e)) return HOLDS_UNKNOWN;
     return is_so(found);
 }
@@ -170,8 +178,9 @@ static holding hold_in_order(schema_compiler *c, const cJSON *list, const cJSON 
     return h;
 }
 
-static holding are_unlike(const cJSON *v)
+static holding are_unlike(schema_compiler *c, const cJSON *v)
 {
+    if (!may_look(c, size_of(v) * size_of(v))) return HOLDS_UNKNOWN;
     for (const cJSON *x = v->child; x; x = x->next) {
         for (const cJSON *y = x->next; y; y = y->next)
             if (json_same(x, y)) return HOLDS_NOT;
@@ -206,7 +215,7 @@ static holding holds_array(schema_compiler *c, const cJSON *s, const cJSON *word
     double n = cJSON_GetArraySize(v);
     if (strcmp(name, "minItems") == 0 && cJSON_IsNumber(word)) return is_so(n >= word->valuedouble);
     if (strcmp(name, "maxItems") == 0 && cJSON_IsNumber(word)) return is_so(n <= word->valuedouble);
-    if (strcmp(name, "uniqueItems") == 0) return cJSON_IsTrue(word) ? are_unlike(v) : HOLDS;
+    if (strcmp(name, "uniqueItems") == 0) return cJSON_IsTrue(word) ? are_unlike(c, v) : HOLDS;
     if (strcmp(name, "contains") == 0) {
         holding all = HOLDS;
         if (!cJSON_IsArray(word)) return holds_contains(c, s, v, deep);
@@ -249,6 +258,7 @@ static holding holds_others(schema_compiler *c, const cJSON *s, const cJSON *wor
 {
     holding h = HOLDS;
     const cJSON *x;
+    if (!may_look(c, size_of(schema_get(s, "properties")) * size_of(v))) return HOLDS_UNKNOWN;
     cJSON_ArrayForEach(x, v) h = both(h, where(is_other(c, s, x), holds(c, word, x, deep)));
     return h;
 }
@@ -266,9 +276,10 @@ static holding holds_names(schema_compiler *c, const cJSON *word, const cJSON *v
     return h;
 }
 
-static holding has_all(const cJSON *names, const cJSON *v)
+static holding has_all(schema_compiler *c, const cJSON *names, const cJSON *v)
 {
     const cJSON *name;
+    if (!may_look(c, size_of(names) * size_of(v))) return HOLDS_UNKNOWN;
     cJSON_ArrayForEach(name, names)
     {
         if (!cJSON_IsString(name)) return HOLDS_UNKNOWN;
@@ -283,6 +294,7 @@ static holding holds_members(schema_compiler *c, const cJSON *word, const cJSON 
 {
     holding h = HOLDS;
     const cJSON *s, *x;
+    if (!may_look(c, size_of(word) * size_of(v))) return HOLDS_UNKNOWN;
     cJSON_ArrayForEach(s, word)
     {
         cJSON_ArrayForEach(x, v)
@@ -305,7 +317,7 @@ static holding holds_dependent(schema_compiler *c, const cJSON *word, const cJSO
         if (cJSON_IsString(more))
             h = both(h, is_so(schema_get(v, more->valuestring) != NULL));
         else
-            h = both(h, cJSON_IsArray(more) ? has_all(more, v) : holds(c, more, v, deep));
+            h = both(h, cJSON_IsArray(more) ? has_all(c, more, v) : holds(c, more, v, deep));
     }
     return h;
 }
@@ -319,7 +331,7 @@ static holding holds_object(schema_compiler *c, const cJSON *s, const cJSON *wor
     if (strcmp(name, "properties") == 0) return holds_members(c, word, v, false, deep);
     if (strcmp(name, "patternProperties") == 0) return holds_members(c, word, v, true, deep);
     if (strcmp(name, "required") == 0)
-        return cJSON_IsArray(word) ? has_all(word, v) : HOLDS_UNKNOWN;
+        return cJSON_IsArray(word) ? has_all(c, word, v) : HOLDS_UNKNOWN;
     if (strcmp(name, "propertyNames") == 0) return holds_names(c, word, v, deep);
     if (strcmp(name, "minProperties") == 0 && number) return is_so(n >= word->valuedouble);
     if (strcmp(name, "maxProperties") == 0 && number) return is_so(n <= word->valuedouble);
@@ -333,9 +345,10 @@ static holding holds_object(schema_compiler *c, const cJSON *s, const cJSON *wor
 
 /* --------------------------------------------------------------------------- all -- */
 
-static holding is_listed(const cJSON *list, const cJSON *v)
+static holding is_listed(schema_compiler *c, const cJSON *list, const cJSON *v)
 {
     const cJSON *x;
+    if (!may_look(c, size_of(list))) return HOLDS_UNKNOWN;
     cJSON_ArrayForEach(x, list)
     {
         if (json_same(x, v)) return HOLDS;
@@ -349,7 +362,7 @@ static holding holds_any(schema_compiler *c, const cJSON *s, const cJSON *word, 
     const char *name = word->string;
     if (strcmp(name, "type") == 0) return is_so(schema_value_is(word, v));
     if (strcmp(name, "const") == 0) return is_so(json_same(word, v));
-    if (strcmp(name, "enum") == 0) return is_listed(word, v);
+    if (strcmp(name, "enum") == 0) return is_listed(c, word, v);
     if (strcmp(name, "not") == 0) return opposite(holds(c, word, v, deep));
     if (strcmp(name, "$ref") == 0) return holds_ref(c, word, v, deep);
     if (strcmp(name, "if") == 0) return holds_if(c, s, v, deep);
@@ -375,27 +388,34 @@ static holding holds_word(schema_compiler *c, const cJSON *s, const cJSON *word,
                                                    : holds_bound(s, word, v);
 }
 
-static holding holds(schema_compiler *c, const cJSON *s, const cJSON *v, int deep)
+/* All keywords but `enum` and `const`, or with `listed` these as well. */
+static holding hold_words(schema_compiler *c, const cJSON *s, const cJSON *v, bool listed, int deep)
 {
-    if (c->rc || deep == 0 || !s) return HOLDS_UNKNOWN;
-    if (++c->merge_work >= MERGE_WORK_MAX) {
-        (void)schema_fail(c, ERR_LIMIT, "too much to compare");
-        return HOLDS_UNKNOWN;
-    }
-    if (cJSON_IsBool(s)) return is_so(cJSON_IsTrue(s));
-    if (!cJSON_IsObject(s)) return HOLDS_UNKNOWN;
-    if (cJSON_IsNull(v) && cJSON_IsTrue(schema_get(s, "nullable"))) return HOLDS;
     holding h = HOLDS;
     const cJSON *word;
+    if (cJSON_IsNull(v) && cJSON_IsTrue(schema_get(s, "nullable"))) return HOLDS;
     cJSON_ArrayForEach(word, s)
     {
-        h = both(h, holds_word(c, s, word, v, deep - 1));
+        bool lists = strcmp(word->string, "enum") == 0 || strcmp(word->string, "const") == 0;
+        if (!lists || listed) h = both(h, holds_word(c, s, word, v, deep - 1));
         if (h == HOLDS_NOT) return h;
     }
     return h;
 }
 
+static holding holds(schema_compiler *c, const cJSON *s, const cJSON *v, int deep)
+{
+    if (c->rc || deep == 0 || !s || !may_look(c, 1)) return HOLDS_UNKNOWN;
+    if (cJSON_IsBool(s)) return is_so(cJSON_IsTrue(s));
+    return cJSON_IsObject(s) ? hold_words(c, s, v, true, deep) : HOLDS_UNKNOWN;
+}
+
 holding schema_holds(schema_compiler *c, const cJSON *s, const cJSON *value)
 {
     return holds(c, s, value, DEEP_MAX);
+}
+
+holding schema_holds_beside(schema_compiler *c, const cJSON *s, const cJSON *value)
+{
+    return hold_words(c, s, value, false, DEEP_MAX);
 }
