@@ -161,8 +161,6 @@ typedef struct g_limit {
 
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
-/* Numbers that are not whole; not all of them. */
-void gb_broken(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 
 /* A JSON schema; NULL: any object.  `documents`: what it may refer to; may be NULL.
  * ERR_UNSUPPORTED names the keyword and its path. */

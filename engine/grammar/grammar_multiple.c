@@ -20,6 +20,9 @@ enum {
     LISTED_MAX = 1000, /* multiples that are listed */
     FEW_DIGITS = 6,    /* an automaton for less is not worth it */
     NUMBER_TEXT = 64,
+    NOT_MAX = 8,        /* steps that `not` names for one number */
+    TRIED_MAX = 100000, /* numbers that are looked at one by one */
+    MORE_DIGITS = 2,    /* behind the point, than the steps have themselves */
 };
 
 typedef __int128 wide;
@@ -138,6 +141,9 @@ cJSON *schema_common_multiple(const cJSON *a, const cJSON *b)
 typedef struct {
     g_builder *b;
     int64_t mod;
+    int64_t yes,
+        no[NOT_MAX]; /* with n_no: those that `yes` divides, and none of `no`; mod: of all */
+    int n_no;
     int behind, zeros, n;
     char lo[24], hi[24];
     int32_t *rest; /* [(DIGITS + 1) * mod] states, by digits that are left and the remainder; 0 */
@@ -158,13 +164,22 @@ static int32_t at_point(multiples *m, int32_t from, int left)
     return s;
 }
 
+static bool is_wanted(const multiples *m, int64_t n)
+{
+    if (m->n_no == 0) return n % m->mod == 0;
+    for (int i = 0; i < m->n_no; i++)
+        if (n % m->no[i] == 0) return false;
+    return n % m->yes == 0;
+}
+
 static int32_t rest_of(multiples *m, int left, int64_t remainder)
 {
     int32_t *known = &m->rest[(size_t)left * (size_t)m->mod + (size_t)remainder];
     if (*known || m->b->failed) return *known;
     int32_t from = *known = gb_state(m->b);
     if (left == 0) {
-        if (remainder == 0) gb_text(m->b, from, "000000000000000000", (size_t)m->zeros, m->to);
+        if (is_wanted(m, remainder))
+            gb_text(m->b, from, "000000000000000000", (size_t)m->zeros, m->to);
         return from;
     }
     from = at_point(m, from, left);
@@ -231,16 +246,18 @@ static void number_text(char *out, size_t size, int64_t n, int behind, int zeros
 /* Multiples from lo to hi, the nearest to zero first, up to LISTED_MAX. */
 static void listed(multiples *m, int32_t from, int64_t lo, int64_t hi)
 {
-    int64_t a = divided(lo, m->mod, true), z = divided(hi, m->mod, false);
+    int64_t step = m->n_no > 0 ? m->yes : m->mod, tried = 0;
+    int64_t a = divided(lo, step, true), z = divided(hi, step, false);
     char(*text)[NUMBER_TEXT] = calloc(LISTED_MAX, sizeof(*text));
     char **at = calloc(LISTED_MAX, sizeof(*at));
     size_t *len = calloc(LISTED_MAX, sizeof(*len)), n = 0;
     int64_t k = a > 0 ? a : z < 0 ? z : 0, down = k - 1;
     if (!text || !at || !len) m->b->failed = true;
-    while (!m->b->failed && n < LISTED_MAX && (k <= z || down >= a)) {
+    while (!m->b->failed && n < LISTED_MAX && (k <= z || down >= a) && tried++ < TRIED_MAX) {
         bool up = k <= z && (down < a || k <= -down);
         int64_t value = up ? k++ : down--;
-        number_text(text[n], sizeof(text[n]), value * m->mod, m->behind, m->zeros);
+        if (!is_wanted(m, value * step)) continue;
+        number_text(text[n], sizeof(text[n]), value * step, m->behind, m->zeros);
         at[n] = text[n];
         len[n] = strlen(text[n]);
         n++;
@@ -255,7 +272,8 @@ static void listed(multiples *m, int32_t from, int64_t lo, int64_t hi)
 static void one_length(multiples *m, int32_t from, int64_t lo, int64_t hi, int lengths)
 {
     int digits = (int)(STATES_MAX / (m->mod < STATES_MAX ? m->mod : STATES_MAX) / lengths);
-    int64_t a = divided(lo, m->mod, true), z = divided(hi, m->mod, false);
+    int64_t step = m->n_no > 0 ? m->yes : m->mod;
+    int64_t a = divided(lo, step, true), z = divided(hi, step, false);
     if (a > z) return;
     int64_t most = power(digits < DIGITS ? digits : DIGITS) - 1;
     bool all = lo >= -most && hi <= most;
@@ -279,7 +297,7 @@ static void one_length(multiples *m, int32_t from, int64_t lo, int64_t hi, int l
     }
     free(m->rest);
     m->rest = NULL;
-    if (lo > 0 || hi < 0) return;
+    if (lo > 0 || hi < 0 || m->n_no > 0) return; /* zero is a multiple of all */
     char zero[NUMBER_TEXT];
     number_text(zero, sizeof(zero), 0, m->behind, zeros);
     gb_text(m->b, from, zero, strlen(zero), m->to);
@@ -344,6 +362,50 @@ bool schema_build_multiple(schema_compiler *c, const cJSON *step, bool whole, co
         if (!scaled(lo, zeros - f, true, most, &a) || !scaled(hi, zeros - f, false, most, &z))
             continue;
         one_length(&m, from, a, z, behind + 1);
+    }
+    return true;
+}
+
+/* The step in units of 10^-f: what it divides of whole numbers of them; 0: too large. */
+static int64_t in_units(decimal d, int f)
+{
+    if (d.e + f < 0) return d.e + f < -DIGITS ? 0 : d.m / common_divisor(d.m, power(-d.e - f));
+    if (d.e + f >= DIGITS || (wide)d.m * power(d.e + f) >= power(DIGITS)) return 0;
+    return d.m * power(d.e + f);
+}
+
+bool schema_build_no_multiple(schema_compiler *c, const cJSON *s, bool whole, const g_limit *lo,
+                              const g_limit *hi, int32_t from, int32_t to)
+{
+    const cJSON *step = schema_get(s, "multipleOf");
+    decimal yes = {1, -MORE_DIGITS}, no[NOT_MAX];
+    int n = 0, behind = 0;
+    bool fits = !step || (decimal_of(step, &yes) && yes.m > 0);
+    for (const cJSON *v = NULL; fits && (v = schema_next_out(s, v));) {
+        const cJSON *x = schema_get(v, "multipleOf");
+        if (!x) continue;
+        fits = n < NOT_MAX && decimal_of(x, &no[n]) && no[n].m > 0 && no[n].e > -DIGITS / 2;
+        if (fits && -no[n].e > behind) behind = -no[n].e;
+        n++;
+    }
+    if (!step) behind += MORE_DIGITS;
+    if (step && -yes.e > behind) behind = -yes.e;
+    if (!step) yes.e = -behind;
+    if (whole) behind = 0;
+    if (!fits || behind > DIGITS / 2) return schema_unsupported(c, "multipleOf", " in 'not'");
+    for (int f = 0; f <= behind && !c->b.failed; f++) {
+        int64_t a, z, most = power(DIGITS_EXACT) - 1;
+        multiples m = {.b = &c->b, .n_no = n, .behind = f, .to = to};
+        m.mod = m.yes = in_units(yes, f);
+        for (int i = 0; i < n; i++) {
+            m.no[i] = in_units(no[i], f);
+            if (m.no[i] == 0) m.no[i] = power(DIGITS); /* nothing but zero is written of these */
+            m.mod = m.mod > 0 ? common_multiple(m.mod, m.no[i]) : 0;
+        }
+        if (m.yes == 0) continue;
+        if (m.mod == 0) m.mod = power(DIGITS); /* too many remainders: they are listed */
+        if (scaled(lo, -f, true, most, &a) && scaled(hi, -f, false, most, &z))
+            one_length(&m, from, a, z, behind + 1);
     }
     return true;
 }

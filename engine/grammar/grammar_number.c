@@ -343,34 +343,3 @@ void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi,
     }
     if (!lo || lo->value < 0) one_sign(b, from, hi && hi->value <= 0 ? hi : NULL, lo, true, to);
 }
-
-/* --------------------------------------------------------------- between whole ones -- */
-
-enum { BROKEN_DIGITS = 6 };
-
-/* A whole number from a to z and a part of one: few digits, so that no reader rounds it away. */
-static void broken(g_builder *b, int32_t from, double a, double z, int32_t to)
-{
-    static const double far = 1e9;
-    if (z > far) z = far;
-    if (!(a <= z)) return;
-    int32_t whole = gb_state(b), at = gb_state(b);
-    naturals(b, from, (int64_t)a, (int64_t)z, whole);
-    gb_bytes(b, whole, '.', '.', STEP_PLAIN, at);
-    for (int k = 0; k < BROKEN_DIGITS; k++) {
-        int32_t next = gb_state(b);
-        digits(b, at, 1, 9, to);
-        if (k + 1 < BROKEN_DIGITS) digits(b, at, 0, 9, next);
-        at = next;
-    }
-}
-
-void gb_broken(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to)
-{
-    double least = lo ? ceil(lo->value) : -INFINITY, most_whole = hi ? floor(hi->value) : INFINITY;
-    int32_t minus = gb_state(b);
-    broken(b, from, fmax(least, 0), most_whole - 1, to);
-    if (least >= 0) return;
-    gb_bytes(b, from, '-', '-', STEP_PLAIN, minus);
-    broken(b, minus, fmax(-most_whole, 0), -least - 1, to);
-}

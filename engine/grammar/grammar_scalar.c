@@ -254,11 +254,8 @@ bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t
     }
     const g_limit *least = has_lo ? &lo : NULL, *most = has_hi ? &hi : NULL;
     for (const cJSON *v = NULL; (v = schema_next_out(s, v));) {
-        const cJSON *no = schema_get(v, "multipleOf");
-        if (no && no->valuedouble != 1) return schema_unsupported(c, "multipleOf", " in 'not'");
-        if (no && whole) return true;
-        if (no) gb_broken(&c->b, from, least, most, to);
-        if (no) return true;
+        if (schema_get(v, "multipleOf"))
+            return schema_build_no_multiple(c, s, whole, least, most, from, to);
     }
     if (step) return schema_build_multiple(c, step, whole, least, most, from, to);
     if (!has_lo && !has_hi) {

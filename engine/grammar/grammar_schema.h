@@ -188,6 +188,9 @@ cJSON *schema_common_multiple(const cJSON *a, const cJSON *b); /* the step of bo
 /* Multiples of the step between the bounds (NULL: none); `whole`: without a fraction. */
 bool schema_build_multiple(schema_compiler *c, const cJSON *step, bool whole, const g_limit *lo,
                            const g_limit *hi, int32_t from, int32_t to);
+/* Numbers that no step of `not` divides; not all of them, where they have fractions. */
+bool schema_build_no_multiple(schema_compiler *c, const cJSON *s, bool whole, const g_limit *lo,
+                              const g_limit *hi, int32_t from, int32_t to);
 
 /* A rule's start and end; 0 once the builder has failed. */
 int32_t schema_start(const schema_compiler *c, int32_t rule);
