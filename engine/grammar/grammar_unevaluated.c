@@ -196,6 +196,13 @@ static cJSON *ways_together(schema_compiler *c, cJSON *a, cJSON *b)
     return NULL;
 }
 
+/* Branches that a way stands for. */
+static int branches_of(const cJSON *way)
+{
+    const cJSON *any = schema_get(said_of(way), "anyOf");
+    return any && !schema_says_more_than(said_of(way), "anyOf") ? cJSON_GetArraySize(any) : 1;
+}
+
 /* The ways of some branches, of few also those of several at once. */
 static cJSON *ways_of_any(schema_compiler *c, const cJSON *branches, unsigned asked, int deep)
 {
@@ -208,12 +215,18 @@ static cJSON *ways_of_any(schema_compiler *c, const cJSON *branches, unsigned as
     int n = cJSON_GetArraySize(each);
     for (unsigned set = 1; n <= TOGETHER && set < 1U << n && !c->rc; set++) {
         cJSON *all = NULL;
-        for (int i = 0; i < n; i++) {
+        int64_t pairs = 1;
+        for (int i = 0; i < n && !c->rc; i++) {
+            const cJSON *way = cJSON_GetArrayItem(each, i);
             if (!(set & 1U << i)) continue;
-            cJSON *one = list_of_one(cJSON_Duplicate(cJSON_GetArrayItem(each, i), true));
+            pairs *= branches_of(way);
+            cJSON *one = list_of_one(cJSON_Duplicate(way, true));
             all = all ? ways_together(c, all, one) : one;
         }
-        add_ways(c, out, all);
+        if (pairs <= PAIRS_MAX || !(set & (set - 1)))
+            add_ways(c, out, all);
+        else
+            cJSON_Delete(all);
     }
     if (n > TOGETHER) add_ways(c, out, cJSON_Duplicate(each, true));
     cJSON_Delete(each);

@@ -532,9 +532,19 @@ _rule("schema.one-of", "engine/grammar/grammar_schema.c",
 _rule("schema.joined-is-not-written", "engine/grammar/grammar_apart.c",
       "p.holds |= schema_has_parts(a);", ";",
       "engine.test_grammar", "what another part joins to a member counts where branches are told apart")
-_rule("schema.closed-part", "engine/grammar/grammar_merge.c",
-      'return closes ? "additionalProperties" : word->string;', "return word->string;",
+_rule("schema.closed-part", "engine/grammar/grammar_unevaluated.c",
+      "if (rest) add_part(said, rest);", "cJSON_Delete(rest);",
       "engine.test_grammar", "unevaluatedProperties of a part closes out what later parts add")
+_rule("schema.seen-by-contains", "engine/grammar/grammar_unevaluated.c",
+      "cJSON *any = some ? cJSON_Duplicate(some, true) : NULL;", "cJSON *any = some ? NULL : NULL;",
+      "engine.test_grammar", "items that `contains` counts are evaluated")
+_rule("schema.contains-enough", "engine/grammar/grammar_contains.c",
+      "if (count_of(a, phase, k) < a->of[k].least) return false;",
+      "if (count_of(a, phase, k) < 0) return false;",
+      "engine.test_grammar", "an array ends when it contains what it must")
+_rule("schema.contains-no-more", "engine/grammar/grammar_contains.c",
+      "if (full) return -1;", "if (full) out -= unit;",
+      "engine.test_grammar", "an array contains no more than maxContains")
 _rule("spec.unpaid-lessons", "engine/sample/spec.c",
       "if (all && t->len > 0) learn(", "if (all && t->len > 99) learn(",
       "engine.test_spec", "what is wrong again and again is believed no more")
@@ -1553,9 +1563,9 @@ _rule("schema.if", "engine/grammar/grammar_plain.c",
 _rule("schema.not-integer", "engine/grammar/grammar_plain.c",
       'strcmp(types[i], "number") == 0 ? number || integer', 'strcmp(types[i], "number") == 0 ? number',
       "engine.test_grammar", "what is no integer is not written as a number")
-_rule("schema.opposites-evaluate-nothing", "engine/grammar/grammar_plain.c",
-      "if (!word || !leaves_the_rest(outer)) return true;", "if (!word || outer) return true;",
-      "engine.test_grammar", "what `not` speaks of is not evaluated")
+_rule("schema.opposites-evaluate-nothing", "engine/grammar/grammar_unevaluated.c",
+      "cJSON *rest = list_of_one(a_way(no));", "cJSON *rest = ways_of(c, no, asked, deep);",
+      "engine.test_grammar", "an `if` that fails evaluates nothing")
 _rule("schema.patterns", "engine/grammar/grammar_schema.c",
       "if (found) own = own ? schema_both(c, own, v) : v;", "if (found) own = own ? own : v;",
       "engine.test_grammar", "a named member holds for the patterns that its name matches, too")

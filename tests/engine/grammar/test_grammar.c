@@ -439,6 +439,18 @@ static const single reduced[] = {
      "[5,1]", "+"},
     {"schema", "{\"contains\":{\"type\":\"null\"},\"minContains\":0}", "[]", "+"},
     {"schema",
+     "{\"if\":{\"prefixItems\":[{\"const\":1}],\"minItems\":1},\"then\":{\"prefixItems\":[true,{"
+     "\"const\":2}]},\"else\":true,\"unevaluatedItems\":{\"type\":\"null\"}}",
+     "[null]", "+"},
+    {"schema",
+     "{\"if\":{\"prefixItems\":[{\"const\":1}],\"minItems\":1},\"then\":{\"prefixItems\":[true,{"
+     "\"const\":2}]},\"else\":true,\"unevaluatedItems\":{\"type\":\"null\"}}",
+     "[null,1]", "-"},
+    {"schema",
+     "{\"if\":{\"prefixItems\":[{\"const\":1}],\"minItems\":1},\"then\":{\"prefixItems\":[true,{"
+     "\"const\":2}]},\"else\":true,\"unevaluatedItems\":{\"type\":\"null\"}}",
+     "[1]", "+"},
+    {"schema",
      "{\"contains\":{\"const\":1},\"prefixItems\":[{\"type\":\"string\"},{\"type\":\"integer\"}],"
      "\"items\":{\"type\":\"integer\"}}",
      "[\"a\",1]", "+"},
@@ -1493,6 +1505,16 @@ START_TEST(what_multiplies_is_refused)
     free(s);
     free(many);
     free(refs);
+    char *parts =
+        times("{\"anyOf\":[{\"properties\":{\"a\":true}},{\"required\":[\"b\"]}]},", 30, "{}");
+    n = strlen(parts) + 100;
+    s = malloc(n);
+    snprintf(s, n, "{\"anyOf\":[%s],\"unevaluatedProperties\":false}", parts);
+    grammar_release(must("schema", s)); /* all are one of two ways */
+    snprintf(s, n, "{\"allOf\":[%s],\"unevaluatedProperties\":false}", parts);
+    ck_assert_int_eq(compile("schema", s, &g, &e), ERR_LIMIT);
+    free(s);
+    free(parts);
     cJSON *schema = cJSON_CreateObject(), *props = cJSON_AddObjectToObject(schema, "properties");
     cJSON_AddTrueToObject(schema, "additionalProperties");
     for (int i = 0; i < 3000; i++) {
