@@ -838,24 +838,20 @@ static grammar_documents *hold_documents(grammar_maker *m)
     return d;
 }
 
-err_code grammar_maker_read_documents(grammar_maker *m, const char *said, const char *base, err *e)
+void grammar_maker_take_documents(grammar_maker *m, grammar_documents *d)
 {
-    grammar_documents *d, *old;
-    err_code rc = grammar_documents_read(&d, said, base, e);
-    if (rc) return rc;
     grammar *gone[CACHE_MAX];
     lock_take(&m->mu);
+    grammar_documents *old = m->documents;
     int n = m->n_cache;
     memcpy(gone, m->cache, (size_t)n * sizeof(*gone));
     m->n_cache = 0;
-    old = m->documents;
     m->documents = d;
     lock_release(&m->mu);
     for (int i = 0; i < n; i++) grammar_release(gone[i]);
     grammar_documents_release(old);
     if (d)
         log_info("grammar", "%d documents that schemas can refer to", grammar_documents_count(d));
-    return ERR_NONE;
 }
 
 /* The cache gets a reference of its own; what was used longest ago goes.  What was compiled with

@@ -24,6 +24,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/base/err.h"
+#include "engine/grammar/grammar_documents.h"
 #include "engine/text/tokenizer.h"
 
 enum { GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a schema, an expression, ... */
@@ -36,10 +37,8 @@ typedef struct g_walk grammar_walk; /* scratch of one thread, some 340 KB */
 /* Starts the helper thread.  `n_vocab`: ids that the model's logits have.  `tok` must outlive
  * it. */
 err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_vocab, err *e);
-/* Schemas that those of requests may refer to, in place of all before: `said` is a list of
- * "ADDRESS=FOLDER", relative folders are in `base` (engine/grammar/grammar_documents.h).  An error
- * names the file, and nothing has changed. */
-err_code grammar_maker_read_documents(grammar_maker *m, const char *said, const char *base, err *e);
+/* Schemas may refer to these, in place of all before; takes them.  NULL: none. */
+void grammar_maker_take_documents(grammar_maker *m, grammar_documents *d);
 /* All runs and grammars must be back. */
 void grammar_maker_destroy(grammar_maker *m);
 

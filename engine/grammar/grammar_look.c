@@ -382,18 +382,23 @@ static err_code found(g_builder *b, int32_t from, const char *pattern, int64_t l
 err_code gb_pattern(g_builder *b, int32_t from, const char *pattern, size_t len, int64_t least,
                     int64_t most, bool whole, bool json, int32_t to, err *e)
 {
-    err_code rc = gb_regex_sized(b, from, pattern, len, least, most, json, to, e);
-    regex_tree p = {.s = pattern, .start = pattern, .end = pattern + len};
+    regex_tree p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
     int root;
-    bool read = rc == ERR_UNSUPPORTED && !regex_parse(&p, &root);
+    err_code rc = regex_parse(&p, &root), laid = ERR_UNSUPPORTED;
+    bool sized = !rc && least > 0 && most < 0 && !p.looks && !regex_keeps(&p, root, least, most);
     regex_drop(&p);
-    if (!read) return rc;
-    char *text = malloc(len + 8);
-    if (!text) return err_set(e, ERR_NOMEM, "no memory");
+    char *text = rc ? NULL : malloc(len + 8);
+    if (!text) return rc ? rc : err_set(e, ERR_NOMEM, "no memory");
     snprintf(text, len + 8, "^(?:%.*s)$", (int)len, pattern);
-    rc = found(b, from, text, least, most, json, to, e);
-    text[len + 4] = 0;
-    if (rc == ERR_INPUT && !whole) rc = found(b, from, text + 4, least, most, json, to, e);
+    if (!sized) laid = gb_regex_sized(b, from, pattern, len, least, most, json, to, e);
+    if (laid == ERR_UNSUPPORTED) {
+        rc = found(b, from, text, least, most, json, to, e);
+        text[len + 4] = 0;
+        if (rc == ERR_INPUT && !whole) rc = found(b, from, text + 4, least, most, json, to, e);
+        laid = rc == ERR_INPUT ? ERR_NONE : rc; /* nothing is written then */
+    }
+    if (sized && laid == ERR_LIMIT && !b->failed)
+        laid = gb_regex_sized(b, from, pattern, len, least, most, json, to, e);
     free(text);
-    return rc == ERR_INPUT ? ERR_NONE : rc; /* nothing is written then */
+    return laid;
 }

@@ -518,9 +518,56 @@ typedef struct {
     bool json;
 } layout;
 
-static void lay(layout *l, int i, int32_t from, int32_t to);
+/* step: of what is read first, where counts_first() holds. */
+static void lay(layout *l, int i, int32_t from, edge_step step, int32_t to);
 
-static void lay_repeat(layout *l, const node *x, int32_t from, int32_t to)
+/* Whether each match passes one of the edges that are read first, at its beginning, and nothing in
+ * it counts: the turns of a repetition can be counted there. */
+static bool counts_first(const parser *p, int i, bool first)
+{
+    for (;;) {
+        const node *x = &p->list[i];
+        switch (x->kind) {
+        case R_CLASS: return true;
+        case R_REPEAT:
+            if ((first && x->min == 0) || x->min >= COUNT_FROM || x->max >= COUNT_FROM)
+                return false;
+            i = x->a;
+            break;
+        case R_ALT:
+            if (!counts_first(p, x->b, first)) return false;
+            i = x->a;
+            break;
+        case R_CAT:
+            if (first && p->list[x->a].kind == R_EMPTY) {
+                i = x->b;
+                break;
+            }
+            if (!counts_first(p, x->b, false)) return false;
+            i = x->a;
+            break;
+        default: return !first && x->kind == R_EMPTY;
+        }
+    }
+}
+
+/* Turns of more than a class, so many that they are not copied. */
+static bool lay_turns(layout *l, const node *x, int32_t from, int32_t to)
+{
+    enum { COPIED_MAX = 1000 /* states */ };
+    g_builder *b = l->b;
+    int most = x->max < 0 ? x->min : x->max, before = b->n_states;
+    if (most < COUNT_FROM || !counts_first(l->p, x->a, true)) return false;
+    int32_t loop = gb_state(b), back = gb_state(b);
+    lay(l, x->a, loop, STEP_COUNT, back);
+    if ((int64_t)(b->n_states - before) * most < COPIED_MAX) return false;
+    gb_enter(b, from, gb_bounds(b, x->min, x->max), loop);
+    gb_eps(b, back, loop);
+    gb_leave(b, loop, to);
+    return true;
+}
+
+static void lay_repeat(layout *l, const node *x, int32_t from, edge_step step, int32_t to)
 {
     g_builder *b = l->b;
     const node *child = &l->p->list[x->a];
@@ -533,28 +580,29 @@ static void lay_repeat(layout *l, const node *x, int32_t from, int32_t to)
         gb_leave(b, loop, to);
         return;
     }
+    if (step == STEP_PLAIN && lay_turns(l, x, from, to)) return;
     for (int k = 0; k < x->min && !b->failed; k++) {
         int32_t next = gb_state(b);
-        lay(l, x->a, from, next);
+        lay(l, x->a, from, k ? STEP_PLAIN : step, next);
         from = next;
     }
     if (x->max < 0) {
         int32_t loop = gb_state(b);
         gb_eps(b, from, loop);
-        lay(l, x->a, loop, loop);
+        lay(l, x->a, loop, STEP_PLAIN, loop);
         gb_eps(b, loop, to);
         return;
     }
     for (int k = x->min; k < x->max && !b->failed; k++) {
         int32_t next = gb_state(b);
-        lay(l, x->a, from, next);
+        lay(l, x->a, from, STEP_PLAIN, next);
         gb_eps(b, from, to);
         from = next;
     }
     gb_eps(b, from, to);
 }
 
-static void lay(layout *l, int i, int32_t from, int32_t to)
+static void lay(layout *l, int i, int32_t from, edge_step step, int32_t to)
 {
     g_builder *b = l->b;
     for (bool going = true; going && !b->failed;) {
@@ -566,16 +614,17 @@ static void lay(layout *l, int i, int32_t from, int32_t to)
         case R_END: gb_eps(b, from, to); break;
         case R_LOOK: /* anchors_ok() has refused it */
         case R_NEVER: break;
-        case R_CLASS: gb_class(b, from, l->p->cls[x->a], l->json, STEP_PLAIN, to); break;
-        case R_REPEAT: lay_repeat(l, x, from, to); break;
+        case R_CLASS: gb_class(b, from, l->p->cls[x->a], l->json, step, to); break;
+        case R_REPEAT: lay_repeat(l, x, from, step, to); break;
         case R_ALT:
-            lay(l, x->b, from, to);
+            lay(l, x->b, from, step, to);
             i = x->a;
             going = true;
             break;
         case R_CAT: { /* from the right, so that a long chain needs no stack */
             int32_t mid = gb_state(b);
-            lay(l, x->b, mid, to);
+            bool bare = l->p->list[x->a].kind == R_EMPTY; /* then the right side is read first */
+            lay(l, x->b, mid, bare ? step : STEP_PLAIN, to);
             to = mid;
             i = x->a;
             going = true;
@@ -711,20 +760,21 @@ static void fit_repeat(parser *p, node *x, int64_t lo, int64_t hi)
     enum { SHORT = 16 };
     lengths one = measure(p, x->a);
     if (one.most == 0) return;
+    bool open = hi >= endless - 1; /* no upper bound: nothing is cut */
     int64_t max = x->max < 0 ? endless : x->max;
-    if (one.least < one.most) { /* all turns alike */
+    if (one.least < one.most && !open) { /* all turns alike */
         int64_t turns = least_of(max, hi / SHORT + 1);
         int64_t each = hi / turns > one.least ? hi / turns : one.least;
         if (x->min > 0 && hi / x->min < each) each = hi / x->min;
         one.most = least_of(one.most, each);
         fit(p, x->a, one.least, one.most);
     }
-    if (one.most > 0) max = least_of(max, hi / one.most);
+    if (one.most > 0 && !open) max = least_of(max, hi / one.most);
     if (lo > 0 && one.least == 0) set_never(x);
     if (one.least > 0 && (lo + one.least - 1) / one.least > x->min)
         x->min = (int)least_of((lo + one.least - 1) / one.least, REPEAT_MAX + 1);
-    x->max = (int)least_of(max, REPEAT_MAX);
-    if (x->min > x->max) set_never(x);
+    if (x->max >= 0 || !open) x->max = (int)least_of(max, REPEAT_MAX);
+    if (x->max >= 0 && x->min > x->max) set_never(x);
 }
 
 static void fit(parser *p, int i, int64_t lo, int64_t hi)
@@ -744,6 +794,20 @@ static void fit(parser *p, int i, int64_t lo, int64_t hi)
     }
 }
 
+bool regex_keeps(const regex_tree *p, int root, int64_t least, int64_t most)
+{
+    lengths all = measure(p, root);
+    int vary = 0;
+    if (all.least >= least && (most < 0 || all.most <= most)) return true;
+    for (int i = 0; i < p->n; i++) {
+        const node *x = &p->list[i];
+        lengths one = measure(p, i);
+        if ((x->kind == R_REPEAT && x->min != x->max) || (x->kind == R_ALT && one.least < one.most))
+            vary += x->kind == R_REPEAT && p->list[x->a].kind == R_CLASS ? 1 : 2;
+    }
+    return vary < 2;
+}
+
 err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t len, int64_t least,
                         int64_t most, bool json, int32_t to, err *e)
 {
@@ -758,7 +822,7 @@ err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t 
         /* A loop may lead back to its own first state: it gets one nobody else leaves from. */
         int32_t own = gb_state(b);
         gb_eps(b, from, own);
-        lay(&l, root, own, to);
+        lay(&l, root, own, STEP_PLAIN, to);
         if (b->failed) p.rc = err_set(e, ERR_LIMIT, "the expression is too large");
     }
     regex_drop(&p);

@@ -45,6 +45,8 @@ typedef struct {
 /* From p->s to p->end; start and e are set, all else is zero.  Anchors may stand anywhere. */
 err_code regex_parse(regex_tree *p, int *root);
 void regex_drop(regex_tree *p);
+/* Does gb_regex_sized() write all of its texts of these lengths? */
+bool regex_keeps(const regex_tree *p, int root, int64_t least, int64_t most);
 
 /* grammar_property.c: \p{name}, or \P{name}; false: it is not known. */
 bool g_class_property(g_class *c, const char *name, size_t len, bool opposite);

@@ -223,10 +223,10 @@ static const config_change *find_change(const config_changes *list, const char *
 static bool is_file(const char *name)
 {
     return strcmp(name, "server.tls_cert") == 0 || strcmp(name, "server.tls_key") == 0 ||
-           strcmp(name, "admin.client_ca") == 0;
+           strcmp(name, "admin.client_ca") == 0 || strcmp(name, "grammar.documents") == 0;
 }
 
-/* What became of each; what needs a restart is not kept.  True: a certificate's file is another. */
+/* What became of each; what needs a restart is not kept.  True: a certificate's file is another, or documents. */
 static bool judge(change *ch, const change_ask *ask, int n, const config_changes *list,
                   change_report *out)
 {

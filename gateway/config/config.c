@@ -280,6 +280,13 @@ const option config_options[] = {
      "raw_logprobs, the model's own (not on a CUDA device); processed_logprobs, what the token\n"
      "was drawn from, as trainers want it; adjusted_logprobs, with biases, penalties and what\n"
      "may not come, before temperature, top_k, top_p and min_p.  A prompt's are always raw."},
+    {"grammar", "documents", OPT_TEXT | OPT_LIVE, AT(grammar_documents), "", 0, 0,
+     "Schemas that those of requests may refer to by $ref, comma-separated: ADDRESS=FOLDER, as\n"
+     "https://example.com/schemas/=/etc/lorad/schemas.  Each file of the folder and of those in "
+     "it\n"
+     "is a schema; its address is ADDRESS with its path in the folder, and its own $id.  All\n"
+     "tenants can refer to them.  Nothing is fetched.  Folders are relative to data.dir; they are\n"
+     "read at the start and at each reload, and a file that is no schema is refused by name."},
     {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * CONFIG_GIB,
      "The most of engine.kv_memory that adapters may take; 0: all of it."},
     {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * CONFIG_GIB,

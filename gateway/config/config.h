@@ -63,6 +63,7 @@ typedef struct config {
     char store_credentials_file[CONFIG_TEXT_MAX], store_ca_file[CONFIG_TEXT_MAX];
     int64_t store_cache_bytes, store_timeout_us;
     char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
+    char grammar_documents[CONFIG_TEXT_MAX];
     char model_chat_template[CONFIG_TEXT_MAX], model_draft[CONFIG_TEXT_MAX];
     char model_weights[CONFIG_TEXT_MAX], model_pooling[CONFIG_TEXT_MAX];
     bool model_packed_cache, model_reasoning;

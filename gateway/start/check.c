@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/grammar/grammar_documents.h"
 #include "engine/model/model.h"
 #include "engine/model/pooled.h"
 #include "engine/text/tokenizer.h"
@@ -89,6 +90,12 @@ int verb_check(const arguments *a)
         (void)err_set(&e, ERR_INPUT, "the certificate %s %s", cert, good);
         return arguments_fail(&e);
     }
+    grammar_documents *documents;
+    if (grammar_documents_read(&documents, c.grammar_documents, c.data_dir, &e)) {
+        (void)err_context(&e, "grammar.documents");
+        return arguments_fail(&e);
+    }
+    grammar_documents_release(documents);
     if (model_config_read(c.model_path, &mc, &e)) return arguments_fail(&e);
     if ((c.model_attention_sinks > 0 || c.model_attention_window > 0) &&
         model_config_stream(&mc, (int)c.model_attention_sinks, (int)c.model_attention_window,

@@ -135,6 +135,10 @@ static err_code open_model(parts *p, err *e)
         rc = grammar_maker_create(&s->grammars, s->tok, model_get_config(s->model)->n_vocab, e);
     }
     if (rc) return err_context(e, "model.path");
+    grammar_documents *documents;
+    rc = grammar_documents_read(&documents, c->grammar_documents, c->data_dir, e);
+    if (rc) return err_context(e, "grammar.documents");
+    grammar_maker_take_documents(s->grammars, documents);
     rc = set_kv_type(c, s->model, e);
     if (rc) return rc;
     rc = draft_model_load(&s->draft, c, s->be, s->tok, e);

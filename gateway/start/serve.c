@@ -92,14 +92,22 @@ static err_code read_sources(void *self, config *out, err *e)
     return rc;
 }
 
-static err_code read_certificates(void *self, const config *wanted, bool files, err *e)
+static err_code read_files(void *self, const config *wanted, bool files, err *e)
 {
     serving *p = self;
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     listener *all[] = {p->parts.inference, p->parts.admin, p->parts.metrics};
     if (!files) return ERR_NONE;
+    grammar_documents *documents = NULL;
     tls_files paths = arguments_tls(wanted, cert, key, ca);
-    err_code rc = listener_reload(all, 3, &paths, e);
+    err_code rc =
+        grammar_documents_read(&documents, wanted->grammar_documents, wanted->data_dir, e);
+    if (rc) return err_context(e, "grammar.documents");
+    rc = listener_reload(all, 3, &paths, e);
+    if (rc)
+        grammar_documents_release(documents);
+    else
+        grammar_maker_take_documents(p->parts.srv.grammars, documents);
     if (!rc) mover_renew(p->parts.srv.mover, paths.cert);
     if (!rc) tell_expiry(atomic_load(&p->parts.srv.http.cert_expires_wall_us));
     return rc;
@@ -339,7 +347,7 @@ static sigset_t block_signals(void)
 /* The configuration as it was read: opening the parts says more of it. */
 static err_code open_config(serving *p, err *e)
 {
-    const change_owner owner = {p, read_sources, read_certificates, follow};
+    const change_owner owner = {p, read_sources, read_files, follow};
     server *s = &p->parts.srv;
     p->parts.cfg.queue_room = p->parts.cfg.engine_max_queued;
     s->live = live_create(&p->parts.cfg);

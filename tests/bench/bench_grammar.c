@@ -228,12 +228,14 @@ int main(int argc, char **argv)
     err e;
     tokenizer *tok;
     grammar_maker *m;
+    grammar_documents *read;
     if (tokenizer_load(&tok, argv[1], &e) ||
         grammar_maker_create(&m, tok, tokenizer_vocab(tok), &e) ||
-        grammar_maker_read_documents(m, documents, "", &e)) {
+        grammar_documents_read(&read, documents, "", &e)) {
         fprintf(stderr, "bench_grammar: %s\n", e.msg);
         return 2;
     }
+    grammar_maker_take_documents(m, read);
     grammar_walk *w = grammar_walk_create();
     FILE *f = fopen(argv[2], "r");
     char *line = NULL;

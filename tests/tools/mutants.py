@@ -526,6 +526,18 @@ _rule("spec.form-behind-a-guess", "engine/grammar/grammar.c",
 _rule("spec.form-ends-a-guess", "engine/grammar/grammar.c",
       "} else if (walk_token(", "} else if (!walk_token(",
       "engine.test_grammar", "what the form does not allow is not guessed")
+_rule("schema.outermost-anchor", "engine/grammar/grammar_refs.c",
+      "if (outermost >= 0) i = outermost;", "(void)outermost;",
+      "engine.test_refs", "a $dynamicRef means the outermost anchor of its name")
+_rule("schema.documents-apart", "engine/grammar/grammar_documents.c",
+      "if (by_address(&d->list[i - 1], &d->list[i]) == 0)", "if (d->n < 0)",
+      "engine.test_refs", "two documents never have one address")
+_rule("schema.look-ahead-missed", "engine/grammar/grammar_look.c",
+      "return met != not ;", "return true;",
+      "engine.test_grammar", "what a look-ahead must not find ends the text's way")
+_rule("schema.turns-counted", "engine/grammar/grammar_regex.c",
+      "lay(l, x->a, loop, STEP_COUNT, back);", "lay(l, x->a, loop, STEP_PLAIN, back);",
+      "engine.test_grammar", "a group's turns are counted")
 _rule("schema.one-of", "engine/grammar/grammar_schema.c",
       'return strcmp(word, "oneOf") != 0 || keep_all_apart(c, b, i);', "return true;",
       "engine.test_grammar", "oneOf is kept only where no two branches hold at once")

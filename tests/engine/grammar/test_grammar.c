@@ -273,6 +273,14 @@ static const single singles[] = {
     {"regex", "\\d{10,12}", "123456789", "-"},
     {"regex", "\\d{10,12}", "1234567890123", "-"},
     {"regex", "\\d{10,12}z?", "12345678901z", "+"},
+    /* Many turns of a group. */
+    {"regex", "(?:[^\\s]+\\s){0,40}x", "a b cd x", "+"},
+    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x", "ab,!x", "+"},
+    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x", "ab,x", "-"},
+    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x",
+     "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!x", "+"},
+    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x",
+     "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!x", "-"},
     /* Look-aheads, anchors inside, properties. */
     {"regex", "^(?!ab)[a-z]*$", "ba", "+"},
     {"regex", "^(?!ab)[a-z]*$", "abc", "-"},
@@ -906,6 +914,9 @@ static const single reduced[] = {
     {"schema", "{\"pattern\":\"^[a-z]{2}:[a-z]*:[a-z]*$\",\"maxLength\":8,\"minLength\":8}",
      "\"ab:cd:e\"", "-"},
     {"schema", "{\"format\":\"email\",\"maxLength\":12}", "\"ab@cd.example.org\"", "-"},
+    {"schema", "{\"pattern\":\"^(/[^/]+)*/?$\",\"minLength\":1}",
+     "\"/a/a-name-that-has-more-than-16-characters\"", "+"},
+    {"schema", "{\"pattern\":\"^(/[^/]+)*/?$\",\"minLength\":1}", "\"\"", "-"},
     /* What has a name of its own. */
     {"schema", "{\"$ref\":\"#i\",\"$defs\":{\"a\":{\"$anchor\":\"i\",\"type\":\"null\"}}}", "null",
      "+"},
