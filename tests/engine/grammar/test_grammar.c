@@ -274,13 +274,10 @@ static const single singles[] = {
     {"regex", "\\d{10,12}", "1234567890123", "-"},
     {"regex", "\\d{10,12}z?", "12345678901z", "+"},
     /* Many turns of a group. */
-    {"regex", "(?:[^\\s]+\\s){0,40}x", "a b cd x", "+"},
-    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x", "ab,!x", "+"},
-    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x", "ab,x", "-"},
-    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x",
-     "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!x", "+"},
-    {"regex", "(?:[a-zA-Z\\u00c0-\\u00ff]+[,;\\s]|[!]){2,40}x",
-     "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!x", "-"},
+    {"regex", "(?:\\S+\\s){2,20}x", "ab c x", "+"},
+    {"regex", "(?:\\S+\\s){2,20}x", "a x", "-"},
+    {"regex", "(?:\\S+\\s){2,20}x", "a a a a a a a a a a a a a a a a a a a a x", "+"},
+    {"regex", "(?:\\S+\\s){2,20}x", "a a a a a a a a a a a a a a a a a a a a a x", "-"},
     /* Look-aheads, anchors inside, properties. */
     {"regex", "^(?!ab)[a-z]*$", "ba", "+"},
     {"regex", "^(?!ab)[a-z]*$", "abc", "-"},
