@@ -270,7 +270,7 @@ static bool apart(proof p, const cJSON *a, const cJSON *b)
     if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return true;
     if (!cJSON_IsObject(a) || !cJSON_IsObject(b)) return false;
     if (parts_apart(p, a, b) || none_holds(c, a, b) || none_holds(c, b, a)) return true;
-    unsigned both = kinds_of(a, !p.holds) & kinds_of(b, false);
+    unsigned both = kinds_of(a, !p.holds && !c->every_kind) & kinds_of(b, false);
     if (values_apart(a, b)) both &= cJSON_IsTrue(schema_get(a, "nullable")) ? 1U << NULL_KIND : 0;
     for (int k = 0; k < KINDS; k++)
         if ((both & 1U << k) && !kind_apart(p, k, a, b)) return false;
@@ -291,7 +291,8 @@ const char *schema_telling_member(schema_compiler *c, const cJSON *a, const cJSO
 {
     const cJSON *v, *others = members(b);
     if (!cJSON_IsObject(a) || !cJSON_IsObject(b)) return NULL;
-    if (kinds_of(a, true) != 1U << OBJECT_KIND || kinds_of(b, true) != 1U << OBJECT_KIND)
+    if (kinds_of(a, !c->every_kind) != 1U << OBJECT_KIND ||
+        kinds_of(b, !c->every_kind) != 1U << OBJECT_KIND)
         return NULL;
     cJSON_ArrayForEach(v, members(a))
     {

@@ -400,13 +400,6 @@ static void print_text(schema_compiler *c, int32_t from, const cJSON *v, int32_t
     cJSON_free(text);
 }
 
-static void key_text(schema_compiler *c, int32_t from, const char *name, int32_t to)
-{
-    cJSON *v = cJSON_CreateString(name);
-    print_text(c, from, v, to);
-    cJSON_Delete(v);
-}
-
 static bool is_plain(int ch)
 {
     return ch >= 0x20 && ch < 0x7F && ch != '"' && ch != '\\';
@@ -428,14 +421,18 @@ static void other_keys_from(schema_compiler *c, int32_t state, const char *const
     while (i < n && !name[i][depth]) i++;
     if (i == 0) gb_leave(b, state, to->quote); /* it is no name itself */
     if (depth == KEY_MAX) return;
-    for (int ch = 0x20; ch < 0x7F && !b->failed; ch++) {
-        if (!is_plain(ch)) continue;
+    int run = 0x20; /* from here on no name goes on */
+    for (int ch = 0x20; ch <= 0x7F && !b->failed; ch++) {
         while (i < n && (unsigned char)name[i][depth] < ch) i++;
         int first = i;
         while (i < n && (unsigned char)name[i][depth] == ch) i++;
-        int32_t next = i > first ? gb_state(b) : to->any;
+        if (i == first && is_plain(ch)) continue;
+        if (run < ch) gb_bytes(b, state, run, ch - 1, STEP_COUNT, to->any);
+        run = ch + 1;
+        if (i == first || !is_plain(ch)) continue;
+        int32_t next = gb_state(b);
         gb_bytes(b, state, ch, ch, STEP_COUNT, next);
-        if (i > first) other_keys_from(c, next, name + first, i - first, depth + 1, to);
+        other_keys_from(c, next, name + first, i - first, depth + 1, to);
     }
 }
 
@@ -561,12 +558,19 @@ static property *properties_of(schema_compiler *c, const cJSON *s, int *n)
     return list_of;
 }
 
-/* `"name": value` */
+/* `name": value`, behind its quote. */
 static void named(schema_compiler *c, int32_t from, const property *p, int32_t value, int32_t to)
 {
     g_builder *b = &c->b;
     int32_t colon = gb_state(b), after = gb_state(b);
-    key_text(c, from, p->name, colon);
+    cJSON *name = cJSON_CreateString(p->name);
+    char *text = json_print(name);
+    if (text)
+        gb_text(b, from, text + 1, strlen(text + 1), colon);
+    else
+        b->failed = true;
+    cJSON_free(text);
+    cJSON_Delete(name);
     schema_byte(b, colon, ':', STEP_PLAIN, after);
     gb_call(b, space(b, after), value, BOUNDS_NONE, to);
 }
@@ -585,7 +589,8 @@ static void next_named(schema_compiler *c, tally *t, const property *p, int32_t 
 {
     g_builder *b = &c->b;
     tally next = {.top = t->top, .most = t->most};
-    for (int k = 0; k <= t->top; k++) next.at[k] = -1;
+    int32_t quote[COUNTED_MAX + 1]; /* the name and its value, by what comes next */
+    for (int k = 0; k <= t->top; k++) next.at[k] = quote[k] = -1;
     for (int k = 0; k <= t->top; k++) {
         int more = k < t->top ? k + 1 : k;
         int32_t from = t->at[k];
@@ -596,7 +601,11 @@ static void next_named(schema_compiler *c, tally *t, const property *p, int32_t 
             schema_byte(b, from, ',', STEP_PLAIN, comma);
             from = space(b, comma);
         }
-        named(c, from, p, value, next.at[more]);
+        if (quote[more] < 0) {
+            quote[more] = gb_state(b);
+            named(c, quote[more], p, value, next.at[more]);
+        }
+        schema_byte(b, from, '"', STEP_PLAIN, quote[more]);
     }
     for (int k = 0; k <= t->top && !p->required; k++) {
         if (next.at[k] < 0)
@@ -945,14 +954,15 @@ static bool build_types(schema_compiler *c, const cJSON *s, int32_t from, int32_
         const keyword *k = schema_keyword(v->string);
         if (k) wanted[k->kind] = true;
     }
+    for (int k = OBJECT; k <= NUMBER; k++) any = any && !wanted[k];
+    bool every = !any && c->every_kind;
     for (int k = OBJECT; k <= NUMBER; k++) {
-        if (!wanted[k]) continue;
-        any = false;
+        if (!wanted[k] && !every) continue;
         if (!build_type(c, s, name_of[k], from, to)) return false;
     }
     for (int k = OBJECT; any && schema_get(s, "not") && k <= NUMBER; k++)
         if (!build_type(c, s, name_of[k], from, to)) return false;
-    if (any && schema_get(s, "not"))
+    if (every || (any && schema_get(s, "not")))
         return build_type(c, s, "boolean", from, to) && build_type(c, s, "null", from, to);
     if (any) gb_call(&c->b, from, c->value, BOUNDS_NONE, to);
     return true;
@@ -1044,22 +1054,21 @@ static void build_root(schema_compiler *c, const cJSON *root, bool tagged, int32
     gb_call(&c->b, from, inner, BOUNDS_NONE, to);
 }
 
-static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_documents *documents,
-                           bool tagged, err *e)
+/* `empty`: nothing else is wrong, but there is no text. */
+static err_code build_once(g_auto *out, const cJSON *schema, bool tagged, bool every_kind,
+                           bool *empty, err *e)
 {
-    cJSON *resolved = NULL;
-    if (!tagged && schema_resolved(schema, documents, &resolved, e)) return e->code;
     schema_compiler *c = calloc(1, sizeof(*c));
     known_rule *known = calloc(NODES_MAX, sizeof(*known));
+    *empty = false;
     if (!c || !known) {
         free(c);
         free(known);
-        cJSON_Delete(resolved);
         return err_set(e, ERR_NOMEM, "no memory");
     }
-    if (resolved) schema = resolved;
     c->known = known;
     c->root = schema;
+    c->every_kind = every_kind;
     c->e = e;
     c->path[0] = '#';
     c->path_len = 1;
@@ -1070,18 +1079,34 @@ static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_docum
     build_root(c, schema, tagged, root);
     build_all_rules(c);
     err_code rc = c->rc;
-    if (rc)
+    if (rc) {
         gb_clear(&c->b);
-    else
+    } else {
         rc = gb_finish(&c->b, root, n_shared, out, e);
+        *empty = rc == ERR_INPUT;
+    }
     for (int i = 0; i < c->n_merged; i++) cJSON_Delete(c->merged[i]);
     for (int i = 0; i < c->n_known; i++) {
         free(c->known[i].path);
         free((void *)c->known[i].parts);
     }
-    cJSON_Delete(resolved);
     free(known);
     free(c);
+    return rc;
+}
+
+/* Without a type, the kinds that the keywords speak of are written; all others hold as well, and
+ * are written where these have no text. */
+static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_documents *documents,
+                           bool tagged, err *e)
+{
+    cJSON *resolved = NULL;
+    bool empty;
+    if (!tagged && schema_resolved(schema, documents, &resolved, e)) return e->code;
+    if (resolved) schema = resolved;
+    err_code rc = build_once(out, schema, tagged, false, &empty, e);
+    if (empty) rc = build_once(out, schema, tagged, true, &empty, e);
+    cJSON_Delete(resolved);
     return rc;
 }
 

@@ -48,6 +48,7 @@ typedef struct {
         const cJSON *of, *is;
         bool part;
     } plain[PLAIN_MAX]; /* what schema_plain() made last, by what it was made of */
+    bool every_kind;    /* of values that no type is given for */
     int nest;
     char path[256];
     size_t path_len;

@@ -90,6 +90,15 @@ static const char *const cases[][10] = {
      "[1,2]", "[1,2,7]", NULL, "[1]", "[1,1]", "[]"},
     {"{\"type\":\"array\",\"minItems\":5,\"prefixItems\":[{\"type\":\"null\"}]}", "[null,1,2,3,4]",
      NULL, "[null,1,2,3]", "[1,1,2,3,4]"},
+    /* What cannot be of one kind may be of another, where no type is given. */
+    {"{\"contains\":false}", "1", "{}", "\"a\"", NULL, "[]", "[1]"},
+    {"{\"contains\":{},\"minContains\":3,\"maxContains\":1}", "null", NULL, "[1,2,3]", "[]"},
+    {"{\"required\":[\"a\"],\"additionalProperties\":false}", "[1]", NULL, "{}", "{\"a\":1}"},
+    /* Recursion through allOf ends, and has one rule. */
+    {"{\"$defs\":{\"a\":{\"properties\":{\"x\":{\"$ref\":\"#/$defs/a\"},\"y\":{}}},\"b\":{"
+     "\"properties\":{\"x\":{\"$ref\":\"#/$defs/b\"},\"y\":{\"type\":\"integer\"}}}},\"allOf\":["
+     "{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}]}",
+     "{\"x\":{\"x\":{\"x\":{\"y\":1}}}}", NULL, "{\"x\":{\"x\":{\"x\":{\"y\":null}}}}"},
     /* Two patterns of a string. */
     {"{\"type\":\"string\",\"allOf\":[{\"pattern\":\"^a\"},{\"pattern\":\"b$\"},{\"pattern\":\"[0-"
      "9]{3}\"}]}",
