@@ -333,6 +333,18 @@ static int64_t values_of(schema_compiler *c, const cJSON *s)
     return n < 0 ? n : n + more;
 }
 
+/* Of what must be there several times there are fewer different values. */
+static bool lacks_values(schema_compiler *c, const cJSON *s)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, schema_get(s, "contains"))
+    {
+        int64_t least = 1, n = values_of(c, schema_get(v, "contains"));
+        if (!schema_take_size(c, v, "minContains", &least) || (n >= 0 && n < least)) return true;
+    }
+    return false;
+}
+
 static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
@@ -350,6 +362,7 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
     if (unlike && min > UNLIKE_MAX)
         return schema_unsupported(c, "uniqueItems", " with so many items");
     if (max >= 0 && max < min) return true; /* there are not so many values */
+    if (unlike && lacks_values(c, s)) return !c->rc;
     if (schema_get(s, "contains")) return schema_build_contains(c, s, unlike, min, max, from, to);
     int32_t item = items ? rule_at(c, items, "items", -1) : c->value;
     if (n == 0) {
