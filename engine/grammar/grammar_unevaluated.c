@@ -247,7 +247,7 @@ static cJSON *ways_of_one(schema_compiler *c, const cJSON *branches, unsigned as
                 cJSON_AddItemToArray(others, schema_share(w));
         }
         if (others->child) {
-            cJSON *one = list_of_one(schema_share(v));
+            cJSON *one = list_of_one(cJSON_CreateTrue()); /* it holds: so the others do not */
             cJSON_AddItemToArray(one, saying("anyOf", others));
             all = ways_together(c, all, list_of_one(a_way(saying("oneOf", one))));
         } else {
