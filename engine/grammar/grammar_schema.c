@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 
 static bool build(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
@@ -250,17 +251,50 @@ static const known_rule *find_known(const schema_compiler *c, const cJSON *s,
     return NULL;
 }
 
+/* What it says, in its order; false: too much of it to look at. */
+static bool digest_of(const cJSON *s, int *room, uint64_t *h)
+{
+    bool container = cJSON_IsObject(s) || cJSON_IsArray(s);
+    if (--*room < 0) return false;
+    *h = hash_bytes(*h, &s->type, sizeof(s->type));
+    if (s->string) *h = hash_bytes(*h, s->string, strlen(s->string) + 1);
+    if (s->valuestring) *h = hash_bytes(*h, s->valuestring, strlen(s->valuestring) + 1);
+    if (cJSON_IsNumber(s)) *h = hash_bytes(*h, &s->valuedouble, sizeof(s->valuedouble));
+    for (const cJSON *v = container ? s->child : NULL; v; v = v->next)
+        if (!digest_of(v, room, h)) return false;
+    *h = hash_bytes(*h, "", 1);
+    return true;
+}
+
+/* One that says the same has its rule already; *digest 0: it is not known. */
+static const known_rule *find_twin(schema_compiler *c, const cJSON *s, uint64_t *digest)
+{
+    int room = TWIN_NODES_MAX;
+    uint64_t h = HASH_BASIS;
+    bool all = s->child && c->twin_work < TWIN_WORK_MAX;
+    *digest = 0;
+    for (const cJSON *v = s->child; v && all; v = v->next) all = digest_of(v, &room, &h);
+    c->twin_work += TWIN_NODES_MAX - room;
+    if (!all) return NULL;
+    *digest = h | 1;
+    for (int i = 0; i < c->n_known; i++)
+        if (c->known[i].digest == *digest && json_same(c->known[i].node, s)) return &c->known[i];
+    return NULL;
+}
+
 /* The rule of a subschema; a new one is built later, so that no chain of $ref is too long.  The
  * same parts have one rule, also where they were put together again: so recursion ends. */
 static int32_t rule_of(schema_compiler *c, const cJSON *s)
 {
     g_builder *b = &c->b;
+    uint64_t digest = 0;
     const cJSON *part[PARTS_MAX];
     if (cJSON_IsObject(s)) s = schema_target(c, s);
     if (!s || c->rc) return c->value;
     if (cJSON_IsTrue(s) || (cJSON_IsObject(s) && !schema_says_more_than(s, ""))) return c->value;
     int n = parts_of(c, s, part);
     const known_rule *known = find_known(c, s, part, n);
+    if (!known) known = find_twin(c, s, &digest);
     if (known) return known->rule;
     char *path = c->n_known < NODES_MAX && !b->failed ? strdup(c->path) : NULL;
     const cJSON **parts = n > 1 ? malloc((size_t)n * sizeof(*parts)) : NULL;
@@ -273,7 +307,7 @@ static int32_t rule_of(schema_compiler *c, const cJSON *s)
     if (parts) memcpy((void *)parts, (const void *)part, (size_t)n * sizeof(*parts));
     int32_t before = b->current, rule = gb_rule(b);
     b->current = before;
-    c->known[c->n_known++] = (known_rule){s, rule, path, n ? part[0] : NULL, parts, n};
+    c->known[c->n_known++] = (known_rule){s, rule, path, n ? part[0] : NULL, parts, n, digest};
     return rule;
 }
 

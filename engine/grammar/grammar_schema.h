@@ -11,10 +11,12 @@
 #include "engine/grammar/grammar_inside.h"
 
 enum {
-    NODES_MAX = 4096,   /* subschemas with a rule */
-    MERGES_MAX = 20000, /* allOf, $ref beside other keywords */
-    NEST_MAX = 100,     /* of schemas in one another, merged ones included */
-    REF_HOPS_MAX = 64,  /* a $ref to a $ref ... */
+    NODES_MAX = 4096,        /* subschemas with a rule */
+    MERGES_MAX = 20000,      /* allOf, $ref beside other keywords */
+    TWIN_NODES_MAX = 20000,  /* of a subschema that may be another's twin */
+    TWIN_WORK_MAX = 5000000, /* of all of them together */
+    NEST_MAX = 100,          /* of schemas in one another, merged ones included */
+    REF_HOPS_MAX = 64,       /* a $ref to a $ref ... */
     LENGTH_MAX = 1 << 30,
     MERGED_NODES_MAX = 100000,
     PLAIN_MAX = 256,
@@ -33,6 +35,7 @@ typedef struct {
     /* What it is made of, by what each part holds: of an allOf several.  parts: owned. */
     const cJSON *first, **parts;
     int n_parts;
+    uint64_t digest; /* of what it says; 0: not known */
 } known_rule;
 
 typedef struct {
@@ -43,7 +46,8 @@ typedef struct {
     int n_known;
     cJSON *merged[MERGES_MAX]; /* owned */
     int n_merged;
-    int64_t merged_nodes, merge_work, turned_nodes; /* bounded: a small schema may ask for a lot */
+    int64_t merged_nodes, merge_work, turned_nodes,
+        twin_work; /* bounded: a small schema may ask for a lot */
     struct {
         const cJSON *of, *is;
         bool part;
