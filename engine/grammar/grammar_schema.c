@@ -760,6 +760,14 @@ static int other_members(schema_compiler *c, const cJSON *s, const property *p, 
     return k < 0 ? 0 : k;
 }
 
+/* Are those that it names never there?  Then others are written. */
+static bool all_absent(const property *p, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (p[i].required || !cJSON_IsFalse(p[i].schema)) return false;
+    return true;
+}
+
 static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
@@ -789,7 +797,8 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
         if (names) any.key = rule_at(c, schema_of_names(c, names), "propertyNames", -1);
         map(c, from, &any, 1, min, max, to);
     } else if (p) {
-        int n_other = max >= 0 && n > 0 ? 0 : other_members(c, s, p, n, min > n, other);
+        bool wanted = min > n || all_absent(p, n);
+        int n_other = max >= 0 && n > 0 ? 0 : other_members(c, s, p, n, wanted, other);
         if (max > COUNTED_MAX && max < n)
             (void)schema_unsupported(c, "maxProperties", " with so many members");
         else if (n == 0)

@@ -1297,6 +1297,224 @@ START_TEST(items_that_differ_end_in_no_corner)
 }
 END_TEST
 
+/* oneOf and `not`: one branch, and ways in which the others fail. */
+static const single opposites[] = {
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
+     "{\"a\":1}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
+     "{\"a\":1,\"c\":2}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
+     "{\"b\":1,\"c\":2}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
+     "{\"a\":1,\"b\":1}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}],\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{},\"c\":{}}}",
+     "{\"c\":2}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"r\"]},{\"required\":[\"l\",\"w\"]},{\"required\":[\"h\",\"w\"]}]"
+     ",\"type\":\"object\",\"properties\":{\"h\":{},\"l\":{},\"r\":{},\"w\":{}}}",
+     "{\"r\":1}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"r\"]},{\"required\":[\"l\",\"w\"]},{\"required\":[\"h\",\"w\"]}]"
+     ",\"type\":\"object\",\"properties\":{\"h\":{},\"l\":{},\"r\":{},\"w\":{}}}",
+     "{\"r\":1,\"w\":1}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"r\"]},{\"required\":[\"l\",\"w\"]},{\"required\":[\"h\",\"w\"]}]"
+     ",\"type\":\"object\",\"properties\":{\"h\":{},\"l\":{},\"r\":{},\"w\":{}}}",
+     "{\"l\":1,\"w\":1}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"r\"]},{\"required\":[\"l\",\"w\"]},{\"required\":[\"h\",\"w\"]}]"
+     ",\"type\":\"object\",\"properties\":{\"h\":{},\"l\":{},\"r\":{},\"w\":{}}}",
+     "{\"h\":1,\"l\":1,\"w\":1}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"r\"]},{\"required\":[\"l\",\"w\"]},{\"required\":[\"h\",\"w\"]}]"
+     ",\"type\":\"object\",\"properties\":{\"h\":{},\"l\":{},\"r\":{},\"w\":{}}}",
+     "{\"r\":1,\"w\":1,\"l\":1}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"r\"]},{\"required\":[\"l\",\"w\"]},{\"required\":[\"h\",\"w\"]}]"
+     ",\"type\":\"object\",\"properties\":{\"h\":{},\"l\":{},\"r\":{},\"w\":{}}}",
+     "{\"l\":1,\"r\":1,\"w\":1}", "-"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"minimum\":2}]}", "1", "+"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"minimum\":2}]}", "3", "-"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"minimum\":2}]}", "2.5", "+"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"minimum\":2}]}", "1.5", "-"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"type\":\"null\"}]}",
+     "1.25", "+"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"type\":\"null\"}]}",
+     "1", "-"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"type\":\"null\"}]}",
+     "1.0", "-"},
+    {"schema", "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"},{\"type\":\"null\"}]}",
+     "null", "+"},
+    {"schema", "{\"type\":\"string\",\"oneOf\":[{\"minLength\":2},{\"maxLength\":4}]}", "\"foo\"",
+     "-"},
+    {"schema", "{\"type\":\"string\",\"oneOf\":[{\"minLength\":2},{\"maxLength\":4}]}", "\"fooba\"",
+     "+"},
+    {"schema", "{\"type\":\"string\",\"oneOf\":[{\"minLength\":2},{\"maxLength\":4}]}", "\"f\"",
+     "+"},
+    {"schema", "{\"oneOf\":[{\"enum\":[\"ab\"]},{\"type\":\"string\"}]}", "\"ab\"", "-"},
+    {"schema", "{\"oneOf\":[{\"enum\":[\"ab\"]},{\"type\":\"string\"}]}", "\"abc\"", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"^a\"},{\"type\":\"string\",\"pattern\":\"b$\"}"
+     "]}",
+     "\"ac\"", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"^a\"},{\"type\":\"string\",\"pattern\":\"b$\"}"
+     "]}",
+     "\"ab\"", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"^a\"},{\"type\":\"string\",\"pattern\":\"b$\"}"
+     "]}",
+     "\"cb\"", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"^a\"},{\"type\":\"string\",\"pattern\":\"b$\"}"
+     "]}",
+     "\"c\"", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"object\"},{\"type\":\"object\",\"properties\":{\"$ref\":{\"type\":"
+     "\"string\"}},\"required\":[\"$ref\"]}]}",
+     "{\"a\":1}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"object\"},{\"type\":\"object\",\"properties\":{\"$ref\":{\"type\":"
+     "\"string\"}},\"required\":[\"$ref\"]}]}",
+     "{\"$ref\":\"x\"}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"array\",\"items\":{\"type\":[\"number\",\"null\"]}},{\"type\":"
+     "\"array\",\"items\":{\"type\":\"array\"}}]}",
+     "[]", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"array\",\"items\":{\"type\":[\"number\",\"null\"]}},{\"type\":"
+     "\"array\",\"items\":{\"type\":\"array\"}}]}",
+     "[1,null]", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"type\":\"array\",\"items\":{\"type\":[\"number\",\"null\"]}},{\"type\":"
+     "\"array\",\"items\":{\"type\":\"array\"}}]}",
+     "[[]]", "+"},
+    {"schema", "{\"enum\":[1,2,\"x\",[3]],\"oneOf\":[{\"type\":\"number\"},{\"enum\":[2,\"x\"]}]}",
+     "1", "+"},
+    {"schema", "{\"enum\":[1,2,\"x\",[3]],\"oneOf\":[{\"type\":\"number\"},{\"enum\":[2,\"x\"]}]}",
+     "2", "-"},
+    {"schema", "{\"enum\":[1,2,\"x\",[3]],\"oneOf\":[{\"type\":\"number\"},{\"enum\":[2,\"x\"]}]}",
+     "\"x\"", "+"},
+    {"schema", "{\"enum\":[1,2,\"x\",[3]],\"oneOf\":[{\"type\":\"number\"},{\"enum\":[2,\"x\"]}]}",
+     "[3]", "-"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"],\"oneOf\":[{"
+     "\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":false},{\"required\":["
+     "\"a\"]}]}",
+     "{\"a\":\"x\",\"b\":1}", "+"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"a\":{}},\"required\":[\"b\"],\"oneOf\":[{"
+     "\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":false},{\"required\":["
+     "\"a\"]}]}",
+     "{\"b\":1}", "-"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"not\":{\"required\":[\"a\"]}},{\"required\":[\"b\"]}],"
+     "\"properties\":{\"a\":{},\"b\":{}}}",
+     "{\"a\":1}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"not\":{\"required\":[\"a\"]}},{\"required\":[\"b\"]}],"
+     "\"properties\":{\"a\":{},\"b\":{}}}",
+     "{}", "+"},
+    {"schema",
+     "{\"oneOf\":[{\"required\":[\"a\"]},{\"not\":{\"required\":[\"a\"]}},{\"required\":[\"b\"]}],"
+     "\"properties\":{\"a\":{},\"b\":{}}}",
+     "{\"a\":1,\"b\":1}", "-"},
+    {"schema", "{\"type\":\"object\",\"properties\":{\"a\":{\"oneOf\":[true,{}]},\"b\":{}}}",
+     "{\"b\":1}", "+"},
+    {"schema", "{\"type\":\"object\",\"properties\":{\"a\":{\"oneOf\":[true,{}]},\"b\":{}}}",
+     "{\"a\":1}", "-"},
+    {"schema", "{\"type\":\"string\",\"not\":{\"pattern\":\"^a*$\"}}", "\"\"", "-"},
+    {"schema", "{\"type\":\"string\",\"not\":{\"pattern\":\"^a*$\"}}", "\"aa\"", "-"},
+    {"schema", "{\"type\":\"string\",\"not\":{\"pattern\":\"^a*$\"}}", "\"ab\"", "+"},
+    {"schema", "{\"type\":\"string\",\"minLength\":2,\"not\":{\"enum\":[\"ab\"]}}", "\"ab\"", "-"},
+    {"schema", "{\"type\":\"string\",\"minLength\":2,\"not\":{\"enum\":[\"ab\"]}}", "\"a\"", "-"},
+    {"schema", "{\"type\":\"string\",\"minLength\":2,\"not\":{\"enum\":[\"ab\"]}}", "\"ac\"", "+"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"anyOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}}",
+     "4", "-"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"anyOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}}",
+     "9", "-"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"anyOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}}",
+     "25", "+"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"anyOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}}",
+     "-7", "+"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"anyOf\":[{\"multipleOf\":2},{\"multipleOf\":3}]}}",
+     "0", "-"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0,\"maximum\":3,\"not\":{\"multipleOf\":1}}", "2",
+     "-"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0,\"maximum\":3,\"not\":{\"multipleOf\":1}}",
+     "0.5", "+"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0,\"maximum\":3,\"not\":{\"multipleOf\":1}}",
+     "2.75", "+"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0,\"maximum\":3,\"not\":{\"multipleOf\":1}}",
+     "3.5", "-"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"enum\":[1,3]}}", "1", "-"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"enum\":[1,3]}}", "2", "+"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"enum\":[1,3]}}", "3", "-"},
+    {"schema", "{\"type\":\"integer\",\"not\":{\"enum\":[1,3]}}", "4", "+"},
+    {"schema", "{\"type\":\"object\",\"not\":{\"additionalProperties\":{\"type\":\"null\"}}}",
+     "{\"other\":1}", "+"},
+    {"schema", "{\"type\":\"object\",\"not\":{\"additionalProperties\":{\"type\":\"null\"}}}",
+     "{\"other\":null}", "-"},
+    {"schema", "{\"type\":\"object\",\"not\":{\"additionalProperties\":{\"type\":\"null\"}}}", "{}",
+     "-"},
+    {"schema", "{\"not\":{\"propertyNames\":{\"enum\":[\"a\"]}}}", "{\"a\":1}", "-"},
+    {"schema", "{\"not\":{\"propertyNames\":{\"enum\":[\"a\"]}}}", "{\"other\":1}", "+"},
+    {"schema", "{\"not\":{\"items\":{\"type\":\"integer\"}}}", "[\"a\"]", "+"},
+    {"schema", "{\"not\":{\"items\":{\"type\":\"integer\"}}}", "[1]", "-"},
+    {"schema", "{\"not\":{\"items\":{\"type\":\"integer\"}}}", "[]", "-"},
+    {"schema", "{\"not\":{\"contains\":{\"type\":\"integer\"}}}", "[\"a\"]", "+"},
+    {"schema", "{\"not\":{\"contains\":{\"type\":\"integer\"}}}", "[]", "+"},
+    {"schema", "{\"not\":{\"contains\":{\"type\":\"integer\"}}}", "[\"a\",1]", "-"},
+    {"schema", "{\"not\":{\"const\":{\"a\":1}},\"type\":\"object\"}", "{\"a\":1}", "-"},
+    {"schema", "{\"not\":{\"const\":{\"a\":1}},\"type\":\"object\"}", "{\"a\":2}", "+"},
+    {"schema", "{\"not\":{\"const\":{\"a\":1}},\"type\":\"object\"}", "{}", "+"},
+    {"schema",
+     "{\"not\":{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]},\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{}}}",
+     "{\"a\":1,\"b\":1}", "+"},
+    {"schema",
+     "{\"not\":{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]},\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{}}}",
+     "{}", "+"},
+    {"schema",
+     "{\"not\":{\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]},\"type\":\"object\","
+     "\"properties\":{\"a\":{},\"b\":{}}}",
+     "{\"a\":1}", "-"},
+    {"schema",
+     "{\"not\":{\"if\":{\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]}},\"properties\":{"
+     "\"a\":{},\"b\":{}}}",
+     "{\"a\":1}", "+"},
+    {"schema",
+     "{\"not\":{\"if\":{\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]}},\"properties\":{"
+     "\"a\":{},\"b\":{}}}",
+     "{\"a\":1,\"b\":1}", "-"},
+    {"schema",
+     "{\"not\":{\"dependentRequired\":{\"a\":[\"b\"]}},\"properties\":{\"a\":{},\"b\":{}}}",
+     "{\"a\":1}", "+"},
+    {"schema",
+     "{\"not\":{\"dependentRequired\":{\"a\":[\"b\"]}},\"properties\":{\"a\":{},\"b\":{}}}",
+     "{\"a\":1,\"b\":1}", "-"},
+    {"schema",
+     "{\"not\":{\"dependentRequired\":{\"a\":[\"b\"]}},\"properties\":{\"a\":{},\"b\":{}}}", "{}",
+     "-"},
+};
+
+START_TEST(one_branch_holds_and_no_other)
+{
+    check_singles(opposites, sizeof(opposites) / sizeof(opposites[0]));
+}
+END_TEST
+
 typedef struct {
     const char *kind, *spec;
     err_code rc;
@@ -1961,6 +2179,7 @@ int main(void)
     tcase_add_test(t, masks_are_what_asking_each_token_says);
     tcase_add_test(t, masks_of_loops_are_what_asking_each_token_says);
     tcase_add_test(t, where_only_the_empty_text_is_allowed_the_first_token_ends_it);
+    tcase_add_test(t, one_branch_holds_and_no_other);
     tcase_add_test(t, refuses_by_name);
     tcase_add_test(t, hostile_grammars_end_soon);
     tcase_add_test(t, hostile_context_free_grammars_end_soon);
