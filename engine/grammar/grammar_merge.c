@@ -360,12 +360,65 @@ static cJSON *all_left_out(const cJSON *a, const cJSON *b)
     return out;
 }
 
+/* Do two of an allOf's parts have no value in common? */
+static bool parts_differ(schema_compiler *c, const cJSON *s)
+{
+    const cJSON *all = schema_get(s, "allOf"), *v, *w;
+    cJSON_ArrayForEach(v, all)
+    {
+        if (parts_differ(c, v)) return true;
+        for (w = v->next; w; w = w->next)
+            if (schema_holds_apart(c, v, w)) return true;
+    }
+    return false;
+}
+
+/* Is a member required that cannot be? */
+static bool holds_nothing(schema_compiler *c, const cJSON *s)
+{
+    const cJSON *v, *props = schema_get(s, "properties");
+    cJSON_ArrayForEach(v, schema_get(s, "required"))
+    {
+        const cJSON *one = cJSON_IsString(v) ? schema_get(props, v->valuestring) : NULL;
+        if (cJSON_IsFalse(one) || parts_differ(c, one)) return true;
+    }
+    return cJSON_IsFalse(s);
+}
+
+/* Where there are many, those that can hold; of anyOf as many of them as are kept, of each of the
+ * second the same number; of oneOf all, or NULL. */
+static cJSON *chosen_pairs(schema_compiler *c, const cJSON *a, const cJSON *b, bool any)
+{
+    cJSON *out = cJSON_CreateArray();
+    int each = PAIRS_MAX / cJSON_GetArraySize(b), n = 0;
+    const cJSON *x, *y;
+    cJSON_ArrayForEach(y, b)
+    {
+        int used = 0;
+        cJSON_ArrayForEach(x, a)
+        {
+            if (c->rc || schema_holds_apart(c, x, y)) continue;
+            const cJSON *one = NULL, *p = cJSON_IsObject(x) ? schema_target(c, x) : x;
+            const cJSON *q = cJSON_IsObject(y) ? schema_target(c, y) : y;
+            if (p && q) one = schema_merge(c, p, q);
+            if (!one || holds_nothing(c, one)) continue;
+            if (any && used++ >= each) break;
+            cJSON_AddItemToArray(out, schema_share(one));
+            if (++n > PAIRS_MAX) break;
+        }
+    }
+    if (n <= PAIRS_MAX) return out;
+    cJSON_Delete(out);
+    return NULL;
+}
+
 /* One of the first and one of the second; NULL: too many. */
-static cJSON *all_pairs(const cJSON *a, const cJSON *b)
+static cJSON *all_pairs(schema_compiler *c, const cJSON *a, const cJSON *b, bool any)
 {
     const cJSON *x, *y;
     if (!cJSON_IsArray(a) || !cJSON_IsArray(b)) return NULL;
-    if ((int64_t)cJSON_GetArraySize(a) * cJSON_GetArraySize(b) > PAIRS_MAX) return NULL;
+    int64_t n = cJSON_GetArraySize(a), m = cJSON_GetArraySize(b);
+    if (n * m > PAIRS_MAX) return m <= PAIRS_MAX ? chosen_pairs(c, a, b, any) : NULL;
     cJSON *out = cJSON_CreateArray();
     cJSON_ArrayForEach(x, a)
     {
@@ -375,7 +428,7 @@ static cJSON *all_pairs(const cJSON *a, const cJSON *b)
 }
 
 /* The stricter of two values of one keyword; NULL: they can't be joined. */
-static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
+static cJSON *join(schema_compiler *c, const char *name, const cJSON *a, const cJSON *b)
 {
     static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
                                         "minItems", "minProperties",    NULL};
@@ -397,7 +450,8 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
     if (strcmp(name, "uniqueItems") == 0) return cJSON_CreateTrue(); /* one of them says so */
     if (strcmp(name, "multipleOf") == 0) return schema_common_multiple(a, b);
     if (strcmp(name, "allOf") == 0 || strcmp(name, "contains") == 0) return all_names(a, b);
-    if (strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0) return all_pairs(a, b);
+    if (strcmp(name, "anyOf") == 0) return all_pairs(c, a, b, true);
+    if (strcmp(name, "oneOf") == 0) return all_pairs(c, a, b, false);
     return NULL;
 }
 
@@ -455,7 +509,7 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         if (!mine) cJSON_AddItemToObject(out, name, schema_share(v));
         if (!mine || is_note(name)) continue;
         if (!may_join(c, mine, v)) return NULL;
-        cJSON *joined = join(name, mine, v);
+        cJSON *joined = join(c, name, mine, v);
         if (!joined && said_otherwise(out, name, v)) continue;
         if (!joined) {
             (void)schema_unsupported(c, name, " where two parts say it differently");
