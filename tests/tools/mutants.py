@@ -142,6 +142,15 @@ _rule("quant.columns-at-once", "engine/cpu/quant_kernels.h",
       "quant_dots(dot + l * rows, two + l * rows, w, x, rows, bits);",
       "quant_dots(dot + l, two + l, w, x, rows, bits);",
       "cpu.test_kernels", "rows that take all columns at once have sums of their own (where VPDPBUSD runs)")
+_rule("quant.pairs-of-columns", "engine/cpu/quant_kernels.h",
+      "own = _mm256_sub_epi32(own, _mm256_madd_epi16(p.even, p.odd));", "",
+      "cpu.test_kernels", "what a column's pairs add to Winograd's products is taken away (AVX2, avx512)")
+_rule("quant.pairs-of-rows", "engine/cpu/quant_kernels.h",
+      "t->start[i] = sum * least - taken;", "t->start[i] = sum * least;",
+      "cpu.test_kernels", "what a row's pairs add to Winograd's products is taken away (AVX2, avx512)")
+_rule("quant.second-four-rows", "engine/cpu/quant_kernels.h",
+      "t->code + i * quads * QV_BYTES + r * QUANT_QUAD", "t->code + i * quads * QV_BYTES",
+      "cpu.test_kernels", "of eight rows that are taken together the last four are their own (AVX2, avx512)")
 _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
