@@ -21,6 +21,7 @@ static const shape shapes[] = {
     {DT_BF16, 64, 64, false},   {DT_BF16, 100, 2056, true},  {DT_F16, 129, 4096, true},
     {DT_F16, 7, 2120, true},    {DT_BF16, 600, 2184, false}, {DT_BF16, 72, 40, false},
     {DT_F16, 300, 2048, false}, {DT_BF16, 40, 10248, true},  {DT_F16, 24, 6152, true},
+    {DT_BF16, 592, 712, false}, /* pairs of columns; blocks of a stream with many units */
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
