@@ -40,6 +40,8 @@ struct copy {
     char *to;
     const char *from;
     int bytes, valid;
+    char then
+        [16]; /* what lay there when it was issued: a device reads it some time until the wait */
 };
 
 struct thread : emu_fiber {
@@ -793,8 +795,11 @@ void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes)
         emu_fault(EMU_MISALIGNED, "cp.async of %d bytes from %p", bytes, global);
     if (!t->waited && valid_bytes)
         emu_check_still(global, static_cast<size_t>(valid_bytes), "copies too early");
-    t->copies.push_back(
-        {static_cast<char *>(shared), static_cast<const char *>(global), bytes, valid_bytes});
+    copy c = {
+        static_cast<char *>(shared), static_cast<const char *>(global), bytes, valid_bytes, {}};
+    if (valid_bytes && emu_is_device(global, static_cast<size_t>(valid_bytes)))
+        memcpy(c.then, global, static_cast<size_t>(valid_bytes));
+    t->copies.push_back(c);
 }
 
 void emu_cp_async_commit(void)
@@ -813,6 +818,9 @@ void emu_cp_async_wait(int groups_left)
         const copy *c = &t->copies[i];
         size_t valid = static_cast<size_t>(c->valid), all = static_cast<size_t>(c->bytes);
         if (valid) emu_access(c->from, valid, EMU_READ, false);
+        if (memcmp(c->then, c->from, valid) != 0)
+            emu_fault(EMU_RACE, "%p changes while a cp.async of it is in flight",
+                      static_cast<const void *>(c->from));
         emu_access(c->to, all, EMU_WRITE, true);
         memcpy(c->to, c->from, valid);
         memset(c->to + valid, 0, all - valid);

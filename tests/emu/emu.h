@@ -16,7 +16,7 @@
  *       shuffles, votes and mma order nothing.  Blocks of one launch are ordered by
  *       nothing but atomics after a __threadfence();
  *     - cp.async: the target is unwritten from the issue until the thread's wait, and written at
- *       the wait; a thread that ends with copies in flight;
+ *       the wait; a source that changes until then; a thread that ends with copies in flight;
  *     - wgmma: its registers are NaN from the issue until the wait; what it reads must be fenced,
  *       and may not be written until then;
  *     - barriers that not all threads reach, or reach at different lines; collectives whose mask

@@ -225,16 +225,17 @@ enum plant {
     EARLY_END,
     SHUFFLE_IN_BRANCH,
     MISALIGNED,
+    SOURCE_CHANGES,
     N_PLANT
 };
 
 /* What is missing shows itself as a race or as a read too early, by the order of the threads. */
 enum { RACE_OR_EARLY = 100 };
-static const int expected[N_PLANT] = {EMU_OK,        EMU_BOUNDS,    EMU_BOUNDS,    EMU_BOUNDS,
-                                      EMU_BOUNDS,    EMU_UNINIT,    RACE_OR_EARLY, RACE_OR_EARLY,
-                                      RACE_OR_EARLY, EMU_RACE,      EMU_RACE,      EMU_UNINIT,
-                                      EMU_UNINIT,    RACE_OR_EARLY, EMU_IN_FLIGHT, EMU_DIVERGED,
-                                      EMU_DIVERGED,  EMU_DIVERGED,  EMU_DIVERGED,  EMU_MISALIGNED};
+static const int expected[N_PLANT] = {
+    EMU_OK,        EMU_BOUNDS,     EMU_BOUNDS,    EMU_BOUNDS,   EMU_BOUNDS,   EMU_UNINIT,
+    RACE_OR_EARLY, RACE_OR_EARLY,  RACE_OR_EARLY, EMU_RACE,     EMU_RACE,     EMU_UNINIT,
+    EMU_UNINIT,    RACE_OR_EARLY,  EMU_IN_FLIGHT, EMU_DIVERGED, EMU_DIVERGED, EMU_DIVERGED,
+    EMU_DIVERGED,  EMU_MISALIGNED, EMU_RACE};
 
 /* 64 threads turn 64 pairs of 16-byte pieces around: correct but for the plant. */
 static __global__ void planted_kernel(float *out, const float *in, const float *host, int plant)
@@ -244,6 +245,7 @@ static __global__ void planted_kernel(float *out, const float *in, const float *
     int t = (int)threadIdx.x, other = t ^ 1, far = 63 - t;
     cu_cp_async16(s + 4 * t, in + 4 * t);
     cu_cp_async_commit();
+    if (plant == SOURCE_CHANGES && blockIdx.x == 0 && t == 9) const_cast<float *>(in)[4 * t] += 1;
     if (plant == WAIT_TOO_FEW) {
         CU_CP_ASYNC_WAIT(1);
     } else if (plant != NO_WAIT) {
