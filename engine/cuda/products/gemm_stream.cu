@@ -13,7 +13,7 @@
  * waits, and what follows them is asked for as far as the second-level cache: the memory has work
  * while the launches before end, and the norm between two products has its turn.  A block begins
  * early only where there is room beside those that run, so a block of many units has short stages:
- * it and one of few units fit a multiprocessor together (tests/gpu/predict.py, BESIDE).
+ * it and one of few units fit a multiprocessor together (tests/gpu/predict.py says which do).
  *
  * Held to its oracle by tests/emu/test_gemm.cu.
  */
