@@ -1596,7 +1596,7 @@ _rule("grammar.loops-alone", "engine/grammar/grammar_mask.c",
 _rule("schema.if", "engine/grammar/grammar_plain.c",
       "cJSON_AddItemToArray(any, all_of(cond, then));", "cJSON_AddItemToArray(any, then ? then : cond);",
       "engine.test_grammar", "where `then` is written, `if` holds")
-_rule("schema.not-integer", "engine/grammar/grammar_plain.c",
+_rule("schema.not-integer", "engine/grammar/grammar_opposite.c",
       'strcmp(types[i], "number") == 0 ? number || integer', 'strcmp(types[i], "number") == 0 ? number',
       "engine.test_grammar", "what is no integer is not written as a number")
 _rule("schema.opposites-evaluate-nothing", "engine/grammar/grammar_unevaluated.c",
