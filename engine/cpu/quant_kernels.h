@@ -4,7 +4,8 @@
  * Integers within a block, floats between blocks.  Rows of x are taken QUANT_ROWS at a time: their
  * sums over a stretch of blocks stay in registers, and each vector of codes that is read multiplies
  * all of them.  Few rows take codes of 4 bits from their planes; otherwise a stretch's codes are
- * put into bytes first, in the first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at once.
+ * put into bytes first, in the first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at
+ * once.
  *
  * Codes are unsigned: what `least` takes away is added by the sum of x.  With VNNI a product is one
  * instruction (VPDPBUSD).  AVX2 has VPMADDUBSW: codes of few bits are summed in 16 bits as far as
@@ -1121,7 +1122,8 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
  * are those of one row. */
 enum { MANY_ROWS = 4, MANY_LANES = 2, MANY_COLS = MANY_LANES * QUANT_COLS };
 
-/* A quad as 16 bits: its numbers 0 and 2 of as many rows or columns as a vector has, then 1 and 3. */
+/* A quad as 16 bits: its numbers 0 and 2 of as many rows or columns as a vector has, then 1 and 3.
+ * */
 typedef struct {
     qv even, odd;
 } many_pairs;

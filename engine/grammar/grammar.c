@@ -18,11 +18,11 @@
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
-#include "engine/grammar/grammar_documents.h"
+#include "engine/grammar/automaton/grammar_unique.h"
 #include "engine/grammar/grammar_lead.h"
 #include "engine/grammar/grammar_outside.h"
-#include "engine/grammar/grammar_regex.h"
-#include "engine/grammar/grammar_unique.h"
+#include "engine/grammar/regex/grammar_regex.h"
+#include "engine/grammar/schema/grammar_schema.h"
 
 enum {
     CACHE_MAX = 64,                /* compiled grammars kept */

@@ -24,7 +24,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/base/err.h"
-#include "engine/grammar/grammar_documents.h"
+#include "engine/grammar/schema/grammar_documents.h"
 #include "engine/text/tokenizer.h"
 
 enum { GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a schema, an expression, ... */

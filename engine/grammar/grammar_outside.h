@@ -8,7 +8,7 @@
 #ifndef ENGINE_GRAMMAR_GRAMMAR_OUTSIDE_H
 #define ENGINE_GRAMMAR_GRAMMAR_OUTSIDE_H
 
-#include "engine/grammar/grammar_mask.h"
+#include "engine/grammar/automaton/grammar_mask.h"
 
 typedef struct outside_token {
     const char *s;

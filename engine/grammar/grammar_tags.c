@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-#include "engine/grammar/grammar_schema.h"
+#include "engine/grammar/schema/grammar_schema.h"
 
 enum { NODES = 8192, TAGS = 1024, TEXT_MAX = 4096 };
 

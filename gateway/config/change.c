@@ -226,7 +226,8 @@ static bool is_file(const char *name)
            strcmp(name, "admin.client_ca") == 0 || strcmp(name, "grammar.documents") == 0;
 }
 
-/* What became of each; what needs a restart is not kept.  True: a certificate's file is another, or documents. */
+/* What became of each; what needs a restart is not kept.  True: a certificate's file is another,
+ * or documents. */
 static bool judge(change *ch, const change_ask *ask, int n, const config_changes *list,
                   change_report *out)
 {

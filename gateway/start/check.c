@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/grammar/grammar_documents.h"
+#include "engine/grammar/schema/grammar_documents.h"
 #include "engine/model/model.h"
 #include "engine/model/pooled.h"
 #include "engine/text/tokenizer.h"

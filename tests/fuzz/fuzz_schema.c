@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/grammar/schema/grammar_schema.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_walk.h"
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/grammar/grammar_inside.h"
+#include "engine/grammar/automaton/grammar_automaton.h"
 
 enum { FUZZ_WALK_MAX = GRAMMAR_TOKEN_MAX - 1 }; /* bytes that a walk goes */
 

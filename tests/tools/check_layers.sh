@@ -80,7 +80,12 @@ engine/files: engine/base
 engine/text/unicode:
 engine/text: engine/files/documents.h engine/text/unicode engine/base
 engine/chat: engine/files/documents.h engine/text engine/text/unicode engine/base
-engine/grammar: engine/files/documents.h engine/text engine/text/unicode engine/base
+# the automaton and its masks; GBNF and Lark; expressions; keywords of JSON Schema
+engine/grammar/automaton: engine/text/tokenizer.h engine/base
+engine/grammar/cfg: engine/grammar/automaton engine/base
+engine/grammar/regex: engine/grammar/automaton engine/text/unicode engine/base
+engine/grammar/schema: engine/grammar/automaton engine/grammar/regex engine/files/documents.h engine/base
+engine/grammar: engine/grammar/automaton engine/grammar/regex engine/grammar/schema engine/text engine/base
 engine/sample: engine/base/exp.h engine/base/heap.h
 # backend.h, step.h, lora.h: what the streets below it and both backends agree on
 engine: engine/sample/sampler.h engine/base
@@ -119,7 +124,7 @@ gateway/fetch: adapters/store/remote.h gateway/http/networks.h engine/base stora
 gateway: engine/program/troff.h gateway/config/config.h gateway/http engine/backend.h engine/base storage storage/fleet/lease.h
 gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/config/live.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/seal storage/settler.h storage/store.h engine/model/pooled.h
 gateway/main.c: engine/program/version.h gateway/start/verbs.h
-gateway/start: engine/grammar/grammar_documents.h storage/fleet/journal.h gateway gateway/move/mover.h gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/rest/adapter_first.h gateway/rest/effect.h gateway/watch/spans.h gateway/watch/stats.h adapters/residency/load.h engine/backend.h engine/base engine/model/model.h engine/program engine/sched/sched.h engine/text/tokenizer.h storage gateway/batches/runner.h gateway/doors/background.h engine/model/pooled.h gateway/fetch/bucket.h storage/responses
+gateway/start: engine/grammar/schema/grammar_documents.h storage/fleet/journal.h gateway gateway/move/mover.h gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/rest/adapter_first.h gateway/rest/effect.h gateway/watch/spans.h gateway/watch/stats.h adapters/residency/load.h engine/backend.h engine/base engine/model/model.h engine/program engine/sched/sched.h engine/text/tokenizer.h storage gateway/batches/runner.h gateway/doors/background.h engine/model/pooled.h gateway/fetch/bucket.h storage/responses
 gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/watch/histogram.h engine/sched/request.h engine/base storage storage/watch/history.h
 gateway/openai: gateway/move/mover.h gateway/move/ticket.h gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/spans.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat engine/grammar/grammar.h engine/model/pooled.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/adapter_rows.h storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/stacks storage/targets.h adapters/store/stacks.h
 gateway/doors: gateway/auth.h gateway/handlers.h gateway/server.h gateway/http gateway/openai engine/base storage/responses gateway/ratelimit.h
@@ -142,10 +147,10 @@ tests/emu: engine/kv_int8.h engine/base engine/cuda engine/cuda/products engine/
 tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine
 tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
-tests/engine/grammar: engine/grammar/grammar_inside.h
+tests/engine/grammar: engine/grammar/automaton engine/grammar/regex engine/grammar/schema
 tests/gateway: tests/gateway/http/fake_civetweb.h
 tests/fuzz/wire: gateway/http gateway/route.h tests/fuzz
-tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/doors gateway/openai storage tui/sse.h tui/top/topdata.h
+tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/automaton/grammar_automaton.h engine/grammar/schema/grammar_schema.h engine/model engine/text gateway/config/config.h gateway/doors gateway/openai storage tui/sse.h tui/top/topdata.h
 tests/gpu: engine tests/emu/cuda_rt/emu_rt.h engine/base engine/cuda engine/model engine/cuda/products
 tests/storage/fleet: storage/store_sql.h
 tests/sim: engine/memory engine/sched

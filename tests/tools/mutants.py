@@ -535,35 +535,35 @@ _rule("spec.form-behind-a-guess", "engine/grammar/grammar.c",
 _rule("spec.form-ends-a-guess", "engine/grammar/grammar.c",
       "} else if (walk_token(", "} else if (!walk_token(",
       "engine.test_grammar", "what the form does not allow is not guessed")
-_rule("schema.outermost-anchor", "engine/grammar/grammar_refs.c",
+_rule("schema.outermost-anchor", "engine/grammar/schema/grammar_refs.c",
       "if (outermost >= 0) i = outermost;", "(void)outermost;",
       "engine.test_refs", "a $dynamicRef means the outermost anchor of its name")
-_rule("schema.documents-apart", "engine/grammar/grammar_documents.c",
+_rule("schema.documents-apart", "engine/grammar/schema/grammar_documents.c",
       "if (by_address(&d->list[i - 1], &d->list[i]) == 0)", "if (d->n < 0)",
       "engine.test_refs", "two documents never have one address")
-_rule("schema.look-ahead-missed", "engine/grammar/grammar_look.c",
+_rule("schema.look-ahead-missed", "engine/grammar/regex/grammar_look.c",
       "return met != not ;", "return true;",
       "engine.test_grammar", "what a look-ahead must not find ends the text's way")
-_rule("schema.turns-counted", "engine/grammar/grammar_regex.c",
+_rule("schema.turns-counted", "engine/grammar/regex/grammar_regex.c",
       "lay(l, x->a, loop, STEP_COUNT, back);", "lay(l, x->a, loop, STEP_PLAIN, back);",
       "engine.test_grammar", "a group's turns are counted")
-_rule("schema.one-of", "engine/grammar/grammar_schema.c",
-      'return strcmp(word, "oneOf") != 0 || keep_all_apart(c, b, i);', "return true;",
+_rule("schema.one-of", "engine/grammar/schema/grammar_branches.c",
+      "if (k != i) shut_out(c, &b[i], b[k].said);", "if (k > n) shut_out(c, &b[i], b[k].said);",
       "engine.test_grammar", "oneOf is kept only where no two branches hold at once")
-_rule("schema.joined-is-not-written", "engine/grammar/grammar_apart.c",
+_rule("schema.joined-is-not-written", "engine/grammar/schema/grammar_apart.c",
       "p.holds |= schema_has_parts(a);", ";",
       "engine.test_grammar", "what another part joins to a member counts where branches are told apart")
-_rule("schema.closed-part", "engine/grammar/grammar_unevaluated.c",
+_rule("schema.closed-part", "engine/grammar/schema/grammar_unevaluated.c",
       "if (rest) add_part(said, rest);", "cJSON_Delete(rest);",
       "engine.test_grammar", "unevaluatedProperties of a part closes out what later parts add")
-_rule("schema.seen-by-contains", "engine/grammar/grammar_unevaluated.c",
+_rule("schema.seen-by-contains", "engine/grammar/schema/grammar_unevaluated.c",
       "cJSON *any = some ? cJSON_Duplicate(some, true) : NULL;", "cJSON *any = some ? NULL : NULL;",
       "engine.test_grammar", "items that `contains` counts are evaluated")
-_rule("schema.contains-enough", "engine/grammar/grammar_contains.c",
+_rule("schema.contains-enough", "engine/grammar/schema/grammar_contains.c",
       "if (count_of(a, phase, k) < a->of[k].least) return false;",
       "if (count_of(a, phase, k) < 0) return false;",
       "engine.test_grammar", "an array ends when it contains what it must")
-_rule("schema.contains-no-more", "engine/grammar/grammar_contains.c",
+_rule("schema.contains-no-more", "engine/grammar/schema/grammar_contains.c",
       "if (full) return -1;", "if (full) out -= unit;",
       "engine.test_grammar", "an array contains no more than maxContains")
 _rule("spec.unpaid-lessons", "engine/sample/spec.c",
@@ -1581,40 +1581,41 @@ _rule("chat.ends", "engine/chat/chat.c",
 _rule("jinja.who-wrote-it", "engine/chat/jinja_value.c",
       "| (foreign ? JCHAR_FOREIGN : 0);", "| (foreign ? 0 : 0);",
       "engine.test_jinja", "each character knows whether a stranger wrote it")
-_rule("grammar.masks", "engine/grammar/grammar_mask.c",
-      "if (good == len) allow(out, id);", "if (good + 1 >= len) allow(out, id);",
+_rule("grammar.masks", "engine/grammar/automaton/grammar_mask.c",
+      "if (good == len && unique_can_end(w, len)) allow(out, id);",
+      "if (good + 1 >= len) allow(out, id);",
       "engine.test_grammar", "a mask allows a token whose bytes all fit")
-_rule("grammar.loops", "engine/grammar/grammar_mask.c",
+_rule("grammar.loops", "engine/grammar/automaton/grammar_mask.c",
       "if (n->below & ~t->back) continue;", "if (!t->back) continue;",
       "engine.test_grammar", "a mask looks at tokens that lead out of a loop")
-_rule("grammar.loops-have-room", "engine/grammar/grammar_mask.c",
+_rule("grammar.loops-have-room", "engine/grammar/automaton/grammar_mask.c",
       "max - f->c >= n->tall", "max - f->c >= 1",
       "engine.test_grammar", "a loop that ends within a token is not taken for endless")
-_rule("grammar.loops-alone", "engine/grammar/grammar_mask.c",
+_rule("grammar.loops-alone", "engine/grammar/automaton/grammar_mask.c",
       "other != f && (n->below", "other == f && 0 && (n->below",
       "engine.test_grammar", "a token that may leave a loop that counts depends on more than its bytes")
-_rule("schema.if", "engine/grammar/grammar_plain.c",
+_rule("schema.if", "engine/grammar/schema/grammar_plain.c",
       "cJSON_AddItemToArray(any, all_of(cond, then));", "cJSON_AddItemToArray(any, then ? then : cond);",
       "engine.test_grammar", "where `then` is written, `if` holds")
-_rule("schema.not-integer", "engine/grammar/grammar_opposite.c",
+_rule("schema.not-integer", "engine/grammar/schema/grammar_opposite.c",
       'strcmp(types[i], "number") == 0 ? number || integer', 'strcmp(types[i], "number") == 0 ? number',
       "engine.test_grammar", "what is no integer is not written as a number")
-_rule("schema.opposites-evaluate-nothing", "engine/grammar/grammar_unevaluated.c",
+_rule("schema.opposites-evaluate-nothing", "engine/grammar/schema/grammar_unevaluated.c",
       "cJSON *rest = list_of_one(a_way(no));", "cJSON *rest = ways_of(c, no, asked, deep);",
       "engine.test_grammar", "an `if` that fails evaluates nothing")
-_rule("schema.patterns", "engine/grammar/grammar_schema.c",
+_rule("schema.patterns", "engine/grammar/schema/grammar_schema.c",
       "if (found) own = own ? schema_both(c, own, v) : v;", "if (found) own = own ? own : v;",
       "engine.test_grammar", "a named member holds for the patterns that its name matches, too")
-_rule("schema.steps-behind-the-point", "engine/grammar/grammar_multiple.c",
+_rule("schema.steps-behind-the-point", "engine/grammar/schema/grammar_multiple.c",
       "d.m / common_divisor(d.m, power(behind - f))", "common_divisor(d.m, power(behind - f))",
       "engine.test_grammar", "a number with fewer digits behind the point is a multiple of the step, too")
-_rule("schema.listed-values-hold", "engine/grammar/grammar_values.c",
+_rule("schema.listed-values-hold", "engine/grammar/schema/grammar_values.c",
       "return a == HOLDS && b == HOLDS ? HOLDS : HOLDS_UNKNOWN;", "return a == HOLDS_UNKNOWN ? b : a;",
       "engine.test_grammar", "a listed value is written only where all else is known to hold")
-_rule("unique.members-in-any-order", "engine/grammar/grammar_unique_hash.c",
+_rule("unique.members-in-any-order", "engine/grammar/automaton/grammar_unique_hash.c",
       "h += mixed(name[i] + mixed(", "h = mixed(h + name[i] + mixed(",
       "engine.test_grammar", "objects with the same members in another order are the same item")
-_rule("unique.names", "engine/grammar/grammar_schema.c",
+_rule("unique.names", "engine/grammar/schema/grammar_schema.c",
       "if (unlike) gb_new(b, ended, colon);", "if (unlike) gb_eps(b, ended, colon);",
       "engine.test_grammar", "a name that comes twice is one member of those that must be there")
 _rule("unique.masks-hang-on-the-text", "engine/grammar/grammar.c",
@@ -1623,19 +1624,13 @@ _rule("unique.masks-hang-on-the-text", "engine/grammar/grammar.c",
 _rule("unique.no-corner", "engine/grammar/grammar.c",
       "if (!r->text || !unique_is_open(r->text)) return;", "if (!r->text || unique_is_open(r->text)) return;",
       "engine.test_grammar", "a token that only leads to repetitions is barred")
-_rule("schema.shut-out-patterns", "engine/grammar/grammar_merge.c",
-      "if (!schema_get(schema_get(closed, \"patternProperties\"), v->string))", "if (!v->string)",
-      "engine.test_grammar", "a part that shuts members out shuts out another part's patterns")
-_rule("schema.lengths", "engine/grammar/grammar_regex.c",
-      "if (one.most > 0) max = least_of(max, hi / one.most);", "if (one.most < 0) max = 0;",
+_rule("schema.lengths", "engine/grammar/regex/grammar_regex.c",
+      "if (one.most > 0 && !open) max = least_of(max, hi / one.most);", "if (one.most < 0) max = 0;",
       "engine.test_grammar", "maxLength narrows a pattern")
-_rule("schema.anchors", "engine/grammar/grammar_refs.c",
-      "if (own) base = own;", "if (!base) base = own;",
+_rule("schema.anchors", "engine/grammar/schema/grammar_refs.c",
+      "if (own && !t->failed) enter(t, s, own, &at, p);", "",
       "engine.test_grammar", "a reference is read from the schema that it stands in")
-_rule("schema.dynamic", "engine/grammar/grammar_refs.c",
-      "return n == 1;", "return n > 0;",
-      "engine.test_grammar", "a $dynamicRef that may mean two is refused")
-_rule("grammar.bounds", "engine/grammar/grammar_walk.c",
+_rule("grammar.bounds", "engine/grammar/automaton/grammar_walk.c",
       "if (max >= 0 && f.c >= max) continue;", "if (max >= 0 && f.c > max) continue;",
       "engine.test_grammar", "a repetition ends at its bound")
 _rule("text.stop-strings", "gateway/openai/completion_text.c",

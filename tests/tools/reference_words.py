@@ -99,8 +99,8 @@ LIMIT_TABLES = [
     ]),
     ("Structured answers and templates", [
         ("engine/grammar", "GRAMMAR_TEXT_MAX", "bytes", "A schema, an expression, or all choices together"),
-        ("engine/grammar/grammar_schema.h", "NODES_MAX", "", "Subschemas that need a rule of their own"),
-        ("engine/grammar/grammar_schema.h", "NEST_MAX", "", "Schemas inside one another"),
+        ("engine/grammar/schema/grammar_schema.h", "NODES_MAX", "", "Subschemas that need a rule of their own"),
+        ("engine/grammar/schema/grammar_schema.h", "NEST_MAX", "", "Schemas inside one another"),
         ("engine/grammar", "OTHERS_MAX", "", "Named members beside `additionalProperties`"),
         ("engine/grammar", "GRAMMAR_DEPTH_MAX", "", "Depth of an answer, in rules that call rules"),
         ("engine/grammar", "GRAMMAR_STATE_MAX", "", "States of one compiled form"),

@@ -10,8 +10,9 @@
 #include <check.h>
 
 #include "engine/base/json.h"
+#include "engine/grammar/automaton/grammar_automaton.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/grammar_inside.h"
+#include "engine/grammar/schema/grammar_schema.h"
 #include "tests/run_suite.h"
 
 static tokenizer *tok;
@@ -1544,6 +1545,9 @@ static const refused refusals[] = {
      ERR_INPUT, "no finite text"},
     {"schema", "{\"multipleOf\":0.1234567890123456789}", ERR_UNSUPPORTED, "'multipleOf'"},
     {"schema", "{\"multipleOf\":0}", ERR_INPUT, "above 0"},
+    {"schema", "{\"items\":{\"pattern\":[\"a\",\"b\"]}}", ERR_INPUT, "must be a string"},
+    {"schema", "{\"properties\":{\"enum\":{\"pattern\":[\"a\"]}}}", ERR_INPUT, "must be a string"},
+    {"schema", "{\"anyOf\":[{\"\\u0001others\":[{}]}]}", ERR_INPUT, "byte 1"},
     {"schema", "{\"enum\":[\"\u00e9\"],\"pattern\":\"a\"}", ERR_UNSUPPORTED, "'pattern'"},
     {"schema", "{\"$ref\":\"https://example.com/x\"}", ERR_UNSUPPORTED, "$ref"},
     {"schema", "{\"$ref\":\"#/$defs/none\"}", ERR_INPUT, "nowhere"},

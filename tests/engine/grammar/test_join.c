@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-#include "engine/grammar/grammar_dfa.h"
-#include "engine/grammar/grammar_inside.h"
+#include "engine/grammar/automaton/grammar_automaton.h"
+#include "engine/grammar/regex/grammar_dfa.h"
+#include "engine/grammar/schema/grammar_schema.h"
 #include "tests/run_suite.h"
 
 static g_walk walk;

@@ -1,5 +1,5 @@
-/* test_refs.c -- what a schema's references mean: names, anchors, dots in addresses, dynamic scopes,
- * and the operator's documents, with bad ones refused by name. */
+/* test_refs.c -- what a schema's references mean: names, anchors, dots in addresses, dynamic
+ * scopes, and the operator's documents, with bad ones refused by name. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "engine/base/json.h"
-#include "engine/grammar/grammar_documents.h"
-#include "engine/grammar/grammar_inside.h"
+#include "engine/grammar/automaton/grammar_automaton.h"
+#include "engine/grammar/schema/grammar_schema.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
