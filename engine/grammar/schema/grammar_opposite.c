@@ -154,7 +154,10 @@ static bool add_types(const cJSON *said, cJSON *ways)
                                                           : schema_type_has(said, types[i]);
         if (!left_out) cJSON_AddItemToArray(list, cJSON_CreateString(types[i]));
     }
-    (void)add(ways, list->child ? schema_saying("type", list) : cJSON_CreateFalse());
+    bool some = list->child != NULL;
+    cJSON *others = schema_saying("type", list);
+    if (!some) cJSON_Delete(others);
+    (void)add(ways, some ? others : cJSON_CreateFalse());
     if (!integer || number) return true;
     cJSON *broken = of_type("number");
     cJSON_AddItemToObject(broken, "not", schema_saying("multipleOf", cJSON_CreateNumber(1)));

@@ -90,7 +90,8 @@ static bool keeps(const cJSON *s, const cJSON *one)
            (cJSON_IsNumber(schema_get(one, "multipleOf")) && only_type(s, "number", "integer"));
 }
 
-bool schema_keeps_not(const cJSON *s)
+/* Does `not` leave out what can be kept so: listed values, what a pattern finds, multiples? */
+static bool keeps_not(const cJSON *s)
 {
     const cJSON *not = schema_get(s, "not"), *one = schema_next_out(s, NULL);
     bool listed = cJSON_IsArray(schema_get(not, "anyOf"));
@@ -110,7 +111,7 @@ const cJSON *schema_left_out(const cJSON *s)
 
 static bool say_not(schema_compiler *c, cJSON *out)
 {
-    if (!schema_get(out, "not") || schema_keeps_not(out)) return true;
+    if (!schema_get(out, "not") || keeps_not(out)) return true;
     bool unsaid = false;
     cJSON *not = take(out, "not"), *values = schema_values_but(c, out, not, &unsaid);
     if (values && !unsaid) {
@@ -231,7 +232,7 @@ static bool is_plain(const cJSON *s)
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (schema_get(s, words[i])) return false;
     const cJSON *some = schema_get(s, "contains");
-    return (!not || schema_keeps_not(s)) && !cJSON_IsArray(schema_get(s, "items")) &&
+    return (!not || keeps_not(s)) && !cJSON_IsArray(schema_get(s, "items")) &&
            (!some || cJSON_IsArray(some));
 }
 

@@ -144,8 +144,6 @@ bool schema_has_parts(const cJSON *s);
  * the caller's. */
 cJSON *schema_without_unevaluated(schema_compiler *c, const cJSON *s);
 
-/* Does `not` leave out what can be kept so: listed values, what a pattern finds, multiples? */
-bool schema_keeps_not(const cJSON *s);
 /* What it leaves out, one by one: the first (`at` is NULL), or the one behind `at`. */
 const cJSON *schema_next_out(const cJSON *s, const cJSON *at);
 /* The values that it lists; NULL: none. */
