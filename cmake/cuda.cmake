@@ -65,6 +65,10 @@ if(LORAD_CUDA)
         set(flags ${LORAD_NVCC_FLAGS})
         if(name STREQUAL "gemm_wide")
             set(flags ${wide_flags})
+        elseif(name MATCHES "^(gemm_stream|sgmv)$" AND flags MATCHES ",sm_100\\]")
+            # Their launch bounds tell sm_100 from sm_90 (CU_UP_TO_SM90), so it needs PTX of its own.
+            string(REPLACE ",sm_100]" "]" flags "${flags}")
+            list(APPEND flags -gencode arch=compute_100,code=sm_100)
         endif()
         add_custom_command(OUTPUT ${obj}
             COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda

@@ -92,7 +92,7 @@ CU_INLINE void add_slice(float (*acc)[4], const uint16_t *lo, const uint16_t *hi
 }
 
 template <int NT, bool BF16>
-static __global__ void __launch_bounds__(THREADS, NT == 1 ? 3 : 2)
+static __global__ void __launch_bounds__(THREADS, NT == 1 ? CU_UP_TO_SM90(3, 2) : 2)
     shrink_kernel(sgmv_args p, int n_plane, int plane_k, int n_pass)
 {
     CU_STATIC_SHARED(float, red, WARPS *NT * 8 * 16);

@@ -25,7 +25,8 @@ enum {
     UNITS_MAX = 14,                         /* of a block */
     HALVED = 6,                             /* up to so many units have two warps each */
     STREAM_WARPS = UNITS_MAX + W_WARPS + 2, /* as many as 2 HALVED and eight that copy */
-    STREAM_SHARED = 227 << 10,              /* what a block of sm_90 can have */
+    STREAM_THREADS = STREAM_WARPS * CU_WARP,
+    STREAM_SHARED = 227 << 10, /* what a block of sm_90 can have */
     CACHED = 96 << 10, /* bytes behind its first stages that a block asks for before it waits */
 };
 
@@ -213,7 +214,8 @@ CU_INLINE void copy_stream(char *ring, int bytes, int k, bool early, F fetch, W 
  * weights, the last ones x.  Registers leave room for a block of LoRA's shrink beside it, but for
  * 64 rows. */
 template <int NT, int STAGES_, bool BF16>
-static __global__ void __launch_bounds__(NT == 8 ? STREAM_WARPS * CU_WARP : 1024, 1)
+static __global__ void
+__launch_bounds__(NT == 8 ? STREAM_THREADS : CU_UP_TO_SM90(1024, STREAM_THREADS), 1)
     gemm_stream_kernel(gemm_args a, int units, int halves, int x_warps)
 {
     using R = stream_ring<STAGES_>;

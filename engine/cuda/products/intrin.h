@@ -27,6 +27,14 @@
 /* The same for a function in a struct. */
 #define CU_INLINE_METHOD __device__ __forceinline__
 
+/* In launch bounds that keep registers few: what they are up to sm_90, and on what is newer, where
+ * they would spill. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 900
+#    define CU_UP_TO_SM90(few, more) (more)
+#else
+#    define CU_UP_TO_SM90(few, more) (few)
+#endif
+
 enum { CU_WARP = 32 };
 
 /* ---- bits and halves ---------------------------------------------------------------- */
