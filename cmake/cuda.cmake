@@ -66,7 +66,7 @@ if(LORAD_CUDA)
         if(name STREQUAL "gemm_wide")
             set(flags ${wide_flags})
         elseif(name MATCHES "^(gemm_stream|sgmv)$" AND flags MATCHES ",sm_100\\]")
-            # Their launch bounds tell sm_100 from sm_90 (CU_UP_TO_SM90), so it needs PTX of its own.
+            # Their launch bounds tell sm_100 from sm_90: it needs PTX of its own (CU_UP_TO_SM90).
             string(REPLACE ",sm_100]" "]" flags "${flags}")
             list(APPEND flags -gencode arch=compute_100,code=sm_100)
         endif()
