@@ -53,21 +53,15 @@ static unsigned kind_of_value(const cJSON *v)
 
 static unsigned kinds_of_values(const cJSON *s)
 {
-    const cJSON *only = schema_get(s, "const"), *v;
     unsigned out = 0;
-    if (only) return kind_of_value(only);
-    cJSON_ArrayForEach(v, schema_get(s, "enum")) out |= kind_of_value(v);
+    for (const cJSON *v = NULL; (v = schema_next_value(s, v));) out |= kind_of_value(v);
     return out;
 }
 
 static bool lists(const cJSON *s, const cJSON *value)
 {
-    const cJSON *only = schema_get(s, "const"), *v;
-    if (only) return json_same(only, value);
-    cJSON_ArrayForEach(v, schema_get(s, "enum"))
-    {
+    for (const cJSON *v = NULL; (v = schema_next_value(s, v));)
         if (json_same(v, value)) return true;
-    }
     return false;
 }
 
@@ -79,26 +73,18 @@ static bool has_values(const cJSON *s)
 /* Both list their values, and none of a's is b's. */
 static bool values_apart(const cJSON *a, const cJSON *b)
 {
-    const cJSON *only = schema_get(a, "const"), *v;
     if (!has_values(a) || !has_values(b)) return false;
-    if (only) return !lists(b, only);
-    cJSON_ArrayForEach(v, schema_get(a, "enum"))
-    {
+    for (const cJSON *v = NULL; (v = schema_next_value(a, v));)
         if (lists(b, v)) return false;
-    }
     return true;
 }
 
 /* None of the values that `a` lists holds for b. */
 static bool none_holds(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
-    const cJSON *only = schema_get(a, "const"), *v;
     if (!has_values(a) || cJSON_IsTrue(schema_get(a, "nullable"))) return false;
-    if (only) return schema_holds(c, b, only) == HOLDS_NOT;
-    cJSON_ArrayForEach(v, schema_get(a, "enum"))
-    {
+    for (const cJSON *v = NULL; (v = schema_next_value(a, v));)
         if (schema_holds(c, b, v) != HOLDS_NOT) return false;
-    }
     return true;
 }
 

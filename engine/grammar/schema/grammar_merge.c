@@ -113,6 +113,13 @@ const cJSON *schema_get(const cJSON *s, const char *name)
     return cJSON_GetObjectItemCaseSensitive(s, name);
 }
 
+const cJSON *schema_next_value(const cJSON *s, const cJSON *at)
+{
+    const cJSON *only = schema_get(s, "const"), *values = schema_get(s, "enum");
+    if (only) return at ? NULL : only;
+    return at ? at->next : values ? values->child : NULL;
+}
+
 static bool is_note(const char *name)
 {
     return !schema_keyword(name);

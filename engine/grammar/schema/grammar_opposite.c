@@ -363,36 +363,36 @@ static bool is_additional(const cJSON *s, const char *name)
     return true;
 }
 
+static void add_name(cJSON *names, const char *name)
+{
+    if (name && !schema_get(names, name)) cJSON_AddTrueToObject(names, name);
+}
+
+/* A text in which the pattern is found becomes a name. */
+static void add_example(cJSON *names, const char *pattern)
+{
+    char example[128];
+    if (g_regex_example(pattern, strlen(pattern), example, sizeof(example)))
+        add_name(names, example);
+}
+
 /* Names that members may have here: of the schema beside, of the one turned; some of no meaning. */
 static cJSON *names_for(turn t, const cJSON *s, const char *pattern)
 {
     static const char *const more[] = {"other", "name", "a", "0"};
     const cJSON *from[] = {t.beside, s}, *v;
     cJSON *names = cJSON_CreateObject();
-    char example[128];
     for (int i = 0; i < 2; i++) {
         cJSON_ArrayForEach(v, schema_get(from[i], "properties"))
         {
-            if (!cJSON_IsFalse(v) && !schema_get(names, v->string))
-                cJSON_AddTrueToObject(names, v->string);
+            if (!cJSON_IsFalse(v)) add_name(names, v->string);
         }
         cJSON_ArrayForEach(v, schema_get(from[i], "required"))
-        {
-            if (cJSON_IsString(v) && !schema_get(names, v->valuestring))
-                cJSON_AddTrueToObject(names, v->valuestring);
-        }
+            add_name(names, cJSON_GetStringValue(v));
     }
-    cJSON_ArrayForEach(v, schema_get(t.beside, "patternProperties"))
-    {
-        if (g_regex_example(v->string, strlen(v->string), example, sizeof(example)) &&
-            !schema_get(names, example))
-            cJSON_AddTrueToObject(names, example);
-    }
-    if (pattern && g_regex_example(pattern, strlen(pattern), example, sizeof(example)) &&
-        !schema_get(names, example))
-        cJSON_AddTrueToObject(names, example);
-    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)
-        if (!schema_get(names, more[i])) cJSON_AddTrueToObject(names, more[i]);
+    cJSON_ArrayForEach(v, schema_get(t.beside, "patternProperties")) add_example(names, v->string);
+    if (pattern) add_example(names, pattern);
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) add_name(names, more[i]);
     return names;
 }
 
@@ -428,14 +428,13 @@ static bool add_unnamed(turn t, const cJSON *s, const char *pattern, const cJSON
 static void add_examples(const cJSON *s, cJSON *names)
 {
     const cJSON *v;
-    char example[128];
     cJSON_ArrayForEach(v, s)
     {
         const char *text = cJSON_GetStringValue(v);
-        bool pattern = text && v->string && strcmp(v->string, "pattern") == 0;
-        if (pattern)
-            text = g_regex_example(text, strlen(text), example, sizeof(example)) ? example : NULL;
-        if (text && !schema_get(names, text)) cJSON_AddTrueToObject(names, text);
+        if (text && v->string && strcmp(v->string, "pattern") == 0)
+            add_example(names, text);
+        else
+            add_name(names, text);
         add_examples(v, names);
     }
 }
@@ -738,7 +737,7 @@ cJSON *schema_values_but(schema_compiler *c, const cJSON *s, const cJSON *other,
     if ((!only && !cJSON_IsArray(values)) || cJSON_IsTrue(schema_get(s, "nullable"))) return NULL;
     if (only && values) return NULL;
     cJSON *list = cJSON_CreateArray();
-    for (v = only ? only : values->child; v; v = only ? NULL : v->next) {
+    for (v = NULL; (v = schema_next_value(s, v));) {
         holding h = schema_holds(c, other, v);
         if (h == HOLDS_NOT) cJSON_AddItemToArray(list, copy_of(v));
         *unsaid |= h == HOLDS_UNKNOWN;

@@ -349,7 +349,7 @@ static void rewrite(atlas *t, cJSON *s, const char *word, spot at)
 
 /* ------------------------------------------------------------------------ the walk -- */
 
-static bool is_map(const char *word)
+bool schema_is_map(const char *word)
 {
     static const char *const words[] = {"properties",  "patternProperties", "$defs",
                                         "definitions", "dependentSchemas",  "dependencies"};
@@ -358,10 +358,10 @@ static bool is_map(const char *word)
     return false;
 }
 
-static bool is_value(const char *word)
+bool schema_holds_data(const char *word)
 {
     return !strcmp(word, "enum") || !strcmp(word, "const") || !strcmp(word, "default") ||
-           !strcmp(word, "examples") || !strcmp(word, copies);
+           !strcmp(word, "examples");
 }
 
 static void visit_children(atlas *t, cJSON *s, spot at, bool map, purpose p)
@@ -372,7 +372,8 @@ static void visit_children(atlas *t, cJSON *s, spot at, bool map, purpose p)
     for (cJSON *v = s->child; v && !t->failed; v = v->next, i++) {
         char part[NAME_MAX_BYTES], *to = part;
         if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) continue;
-        if (object && !map && is_value(v->string)) continue;
+        if (object && !map && (schema_holds_data(v->string) || !strcmp(v->string, copies)))
+            continue;
         size_t len = strlen(path), size = len + sizeof(part) + 2;
         if (!object) snprintf(part, sizeof(part), "%d", i);
         for (const char *q = object ? v->string : ""; *q && to + 3 < part + sizeof(part); q++) {
@@ -383,7 +384,7 @@ static void visit_children(atlas *t, cJSON *s, spot at, bool map, purpose p)
         char *next = len < PATH_MAX_BYTES ? malloc(size) : NULL;
         if (next) snprintf(next, size, "%s/%s", path, part);
         at.path = next;
-        if (next) visit(t, v, at, object && !map && is_map(v->string), p);
+        if (next) visit(t, v, at, object && !map && schema_is_map(v->string), p);
         if (!next) t->failed = true;
         free(next);
     }

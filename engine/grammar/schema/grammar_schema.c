@@ -94,26 +94,52 @@ int32_t schema_space(schema_compiler *c, int32_t from)
     return space(&c->b, from);
 }
 
-/* "[" items "]" of one rule: L counts the commas. */
+/* Of what repeats between brackets: where the first begins, and each next one; where all of them
+ * end. */
+typedef struct {
+    int32_t first, next, loop, out, close;
+} repeated;
+
+/* `bracket` opens, the one two behind it in ASCII closes; L counts the commas.  False: there is
+ * nothing in it. */
+static bool open_repeated(schema_compiler *c, int32_t from, int bracket, bool unlike, int64_t min,
+                          int64_t max, int32_t to, repeated *r)
+{
+    g_builder *b = &c->b;
+    int32_t open = gb_state(b);
+    r->close = gb_state(b);
+    schema_byte(b, from, bracket, unlike ? STEP_OPEN : STEP_PLAIN, open);
+    open = space(b, open);
+    schema_byte(b, r->close, bracket + 2, STEP_PLAIN, to);
+    if (min == 0) gb_eps(b, open, r->close);
+    if (max == 0) return false;
+    int32_t comma = gb_state(b);
+    r->first = gb_state(b);
+    r->loop = gb_state(b);
+    r->out = gb_state(b);
+    gb_enter(b, open,
+             gb_bounds(b, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)),
+             r->first);
+    schema_byte(b, r->loop, ',', STEP_COUNT, comma);
+    r->next = space(b, comma);
+    return true;
+}
+
+static void close_repeated(schema_compiler *c, const repeated *r)
+{
+    gb_leave(&c->b, r->loop, r->out);
+    gb_eps(&c->b, space(&c->b, r->out), r->close);
+}
+
+/* "[" items "]" of one rule. */
 static void list(schema_compiler *c, int32_t from, int32_t item, bool unlike, int64_t min,
                  int64_t max, int32_t to)
 {
-    g_builder *b = &c->b;
-    int32_t open = gb_state(b), close = gb_state(b);
-    schema_byte(b, from, '[', unlike ? STEP_OPEN : STEP_PLAIN, open);
-    open = space(b, open);
-    schema_byte(b, close, ']', STEP_PLAIN, to);
-    if (min == 0) gb_eps(b, open, close);
-    if (max == 0) return;
-    int32_t first = gb_state(b), loop = gb_state(b), comma = gb_state(b), out = gb_state(b);
-    gb_enter(b, open,
-             gb_bounds(b, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)),
-             first);
-    put_item(c, first, item, unlike, loop);
-    schema_byte(b, loop, ',', STEP_COUNT, comma);
-    put_item(c, space(b, comma), item, unlike, loop);
-    gb_leave(b, loop, out);
-    gb_eps(b, space(b, out), close);
+    repeated r;
+    if (!open_repeated(c, from, '[', unlike, min, max, to, &r)) return;
+    put_item(c, r.first, item, unlike, r.loop);
+    put_item(c, r.next, item, unlike, r.loop);
+    close_repeated(c, &r);
 }
 
 typedef member_rules pair;
@@ -133,26 +159,14 @@ static void put_member(schema_compiler *c, int32_t from, const pair *p, bool unl
 static void map(schema_compiler *c, int32_t from, const pair *p, int n, int64_t min, int64_t max,
                 int32_t to)
 {
-    g_builder *b = &c->b;
-    int32_t open = gb_state(b), close = gb_state(b);
+    repeated r;
     bool unlike = min > 1;
-    schema_byte(b, from, '{', unlike ? STEP_OPEN : STEP_PLAIN, open);
-    open = space(b, open);
-    schema_byte(b, close, '}', STEP_PLAIN, to);
-    if (min == 0) gb_eps(b, open, close);
-    if (max == 0) return;
-    int32_t first = gb_state(b), loop = gb_state(b), comma = gb_state(b), out = gb_state(b);
-    gb_enter(b, open,
-             gb_bounds(b, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)),
-             first);
-    schema_byte(b, loop, ',', STEP_COUNT, comma);
-    int32_t next = space(b, comma);
+    if (!open_repeated(c, from, '{', unlike, min, max, to, &r)) return;
     for (int i = 0; i < n; i++) {
-        put_member(c, first, &p[i], unlike, loop);
-        put_member(c, next, &p[i], unlike, loop);
+        put_member(c, r.first, &p[i], unlike, r.loop);
+        put_member(c, r.next, &p[i], unlike, r.loop);
     }
-    gb_leave(b, loop, out);
-    gb_eps(b, space(b, out), close);
+    close_repeated(c, &r);
 }
 
 static void literals(schema_compiler *c, int32_t from, int32_t to)
@@ -1156,24 +1170,17 @@ static err_code build_once(g_auto *out, const cJSON *schema, bool tagged, bool e
  * that begin with a byte of 1.  `names`: the members of v are not keywords. */
 static err_code check_ours(const cJSON *v, bool names, err *e)
 {
-    static const char *const maps[] = {"properties",  "patternProperties", "$defs",
-                                       "definitions", "dependentSchemas",  "dependencies"};
-    static const char *const data[] = {"enum", "const", "default", "examples"};
     const cJSON *x;
     err_code rc = ERR_NONE;
     cJSON_ArrayForEach(x, v)
     {
-        bool map = false, plain = false, word = x->string && !names;
-        for (size_t i = 0; word && i < sizeof(maps) / sizeof(maps[0]); i++)
-            map |= strcmp(x->string, maps[i]) == 0;
-        for (size_t i = 0; word && i < sizeof(data) / sizeof(data[0]); i++)
-            plain |= strcmp(x->string, data[i]) == 0;
-        if (plain) continue;
-        if (word && strcmp(x->string, "pattern") == 0 && cJSON_IsArray(x))
-            return err_set(e, ERR_INPUT, "'pattern' must be a string");
+        bool word = x->string && !names;
         if (word && x->string[0] == 1)
             return err_set(e, ERR_INPUT, "a keyword must not begin with the byte 1");
-        if (x->child && (rc = check_ours(x, map, e))) break;
+        if (word && schema_holds_data(x->string)) continue;
+        if (word && strcmp(x->string, "pattern") == 0 && cJSON_IsArray(x))
+            return err_set(e, ERR_INPUT, "'pattern' must be a string");
+        if (x->child && (rc = check_ours(x, word && schema_is_map(x->string), e))) break;
     }
     return rc;
 }

@@ -99,6 +99,9 @@ cJSON *schema_common_values(const cJSON *a, const cJSON *b);
 bool schema_type_has(const cJSON *types, const char *t);
 /* Is the value of one of the types?  1.0 is an integer. */
 bool schema_value_is(const cJSON *types, const cJSON *value);
+/* The values that const or else enum lists, one by one: the first (`at` is NULL), or the one behind
+ * `at`. */
+const cJSON *schema_next_value(const cJSON *s, const cJSON *at);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
 
@@ -130,6 +133,10 @@ enum { OPEN_MAX = 32 }; /* kinds of names that patterns tell apart */
 int schema_open_members(schema_compiler *c, const cJSON *s, const char *const *names, int n,
                         member_rules *out);
 
+/* grammar_refs.c: of a keyword, whether its members are names, each with a schema; whether what it
+ * holds is data, no schema. */
+bool schema_is_map(const char *word);
+bool schema_holds_data(const char *word);
 /* grammar_refs.c: a copy whose references are paths, the caller's; NULL: none is needed.  What
  * leads nowhere that is known stays as it is.  ERR_LIMIT: too much of them. */
 err_code schema_resolved(const cJSON *root, const grammar_documents *d, cJSON **out, err *e);

@@ -3,40 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/json.h"
-#include "engine/grammar/automaton/grammar_automaton.h"
 #include "engine/grammar/regex/grammar_dfa.h"
-#include "engine/grammar/schema/grammar_schema.h"
+#include "tests/engine/grammar/automata.h"
 #include "tests/run_suite.h"
-
-static g_walk walk;
-
-static err_code build(const char *schema, g_auto *out, err *e)
-{
-    cJSON *tree;
-    ck_assert_msg(!json_parse(schema, strlen(schema), &json_limits_trusted, &tree, e), "%s: %s",
-                  schema, e->msg);
-    err_code rc = grammar_build_schema(out, tree, NULL, e);
-    cJSON_Delete(tree);
-    return rc;
-}
-
-static bool takes(const g_auto *a, const char *s)
-{
-    walk_begin(&walk, a, NULL, 0);
-    walk_add(&walk, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT, 0});
-    for (int i = 0; *s; s++) {
-        if (!walk_byte(&walk, i, (uint8_t)*s)) return false;
-        if (++i == GRAMMAR_TOKEN_MAX) {
-            walk_go_on(&walk, i);
-            i = 0;
-        }
-        if (s[1]) continue;
-        for (int k = walk.conf_at[i]; k < walk.n_conf; k++)
-            if (a->is_end[walk.conf[k].state] && walk.conf[k].node == NODE_ROOT) return true;
-    }
-    return false;
-}
 
 /* Schema, what it takes up to a NULL, what it does not take. */
 static const char *const cases[][10] = {
@@ -119,10 +88,11 @@ START_TEST(what_two_parts_say_holds_for_both)
         g_auto a;
         err e;
         bool right = true;
-        ck_assert_msg(!build(cases[i][0], &a, &e), "%s: %s", cases[i][0], e.msg);
+        ck_assert_msg(!automaton_of(cases[i][0], NULL, &a, &e), "%s: %s", cases[i][0], e.msg);
         for (int k = 1; k < 10 && (cases[i][k] || right); k++) {
             if (cases[i][k])
-                ck_assert_msg(takes(&a, cases[i][k]) == right, "%s: %s", cases[i][0], cases[i][k]);
+                ck_assert_msg(automaton_takes(&a, cases[i][k]) == right, "%s: %s", cases[i][0],
+                              cases[i][k]);
             else
                 right = false;
         }
@@ -176,8 +146,8 @@ START_TEST(an_automaton_finds_what_each_expression_finds)
                 bool last = len == 0 || (len > 1 && strcmp(text + len - 2, "ca") == 0);
                 have |= (uint64_t)last << (N - 1);
                 bool wanted = have == found && len >= least && (most < 0 || len <= most);
-                if (len == 0) continue;           /* takes() wants a character */
-                bool is = any && takes(&a, text); /* where it counts, some may be left out */
+                bool is =
+                    any && automaton_takes(&a, text); /* where it counts, some may be left out */
                 ck_assert_msg(is == wanted || (bound == 3 && !is), "'%s' %d: %d", text, bound,
                               (int)found);
             }
@@ -191,13 +161,15 @@ START_TEST(expressions_too_large_together_are_refused)
 {
     g_auto a;
     err e;
-    ck_assert_int_eq(build("{\"type\":\"string\",\"allOf\":[{\"pattern\":\"a.{30}b\"},{\"pattern\":"
-                           "\"b.{30}a\"}]}",
-                           &a, &e),
-                     ERR_LIMIT);
+    ck_assert_int_eq(
+        automaton_of("{\"type\":\"string\",\"allOf\":[{\"pattern\":\"a.{30}b\"},{\"pattern\":"
+                     "\"b.{30}a\"}]}",
+                     NULL, &a, &e),
+        ERR_LIMIT);
     ck_assert_msg(strstr(e.msg, "too large together") != NULL, "%s", e.msg);
-    ck_assert_int_ne(build("{\"patternProperties\":{\"a.{30}b\":{},\"b.{30}a\":{}}}", &a, &e),
-                     ERR_NONE);
+    ck_assert_int_ne(
+        automaton_of("{\"patternProperties\":{\"a.{30}b\":{},\"b.{30}a\":{}}}", NULL, &a, &e),
+        ERR_NONE);
     ck_assert_msg(strstr(e.msg, "patternProperties") != NULL, "%s", e.msg);
 }
 END_TEST

@@ -6,13 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/json.h"
-#include "engine/grammar/automaton/grammar_automaton.h"
-#include "engine/grammar/schema/grammar_schema.h"
+#include "tests/engine/grammar/automata.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
-static g_walk walk;
 static grammar_documents *documents;
 
 static void setup(void)
@@ -27,28 +24,6 @@ static void setup(void)
 static void teardown(void)
 {
     grammar_documents_release(documents);
-}
-
-static err_code build(const char *schema, g_auto *out, err *e)
-{
-    cJSON *tree;
-    ck_assert_msg(!json_parse(schema, strlen(schema), &json_limits_trusted, &tree, e), "%s: %s",
-                  schema, e->msg);
-    err_code rc = grammar_build_schema(out, tree, documents, e);
-    cJSON_Delete(tree);
-    return rc;
-}
-
-static bool takes(const g_auto *a, const char *s)
-{
-    int i = 0;
-    walk_begin(&walk, a, NULL, 0);
-    walk_add(&walk, (g_conf){a->rule[a->root].start, 0, BOUNDS_NONE, NODE_ROOT, 0});
-    for (; s[i]; i++)
-        if (!walk_byte(&walk, i, (uint8_t)s[i])) return false;
-    for (int k = walk.conf_at[i]; k < walk.n_conf; k++)
-        if (a->is_end[walk.conf[k].state] && walk.conf[k].node == NODE_ROOT) return true;
-    return false;
 }
 
 #define INNER                                                                                      \
@@ -133,9 +108,9 @@ START_TEST(a_reference_leads_where_jsonschema_says)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         g_auto a;
         err e;
-        ck_assert_msg(!build(cases[i][0], &a, &e), "%s: %s", cases[i][0], e.msg);
-        ck_assert_msg(takes(&a, cases[i][1]), "%s: %s", cases[i][0], cases[i][1]);
-        ck_assert_msg(!takes(&a, cases[i][2]), "%s: %s", cases[i][0], cases[i][2]);
+        ck_assert_msg(!automaton_of(cases[i][0], documents, &a, &e), "%s: %s", cases[i][0], e.msg);
+        ck_assert_msg(automaton_takes(&a, cases[i][1]), "%s: %s", cases[i][0], cases[i][1]);
+        ck_assert_msg(!automaton_takes(&a, cases[i][2]), "%s: %s", cases[i][0], cases[i][2]);
         g_auto_clear(&a);
     }
 }
@@ -154,7 +129,7 @@ START_TEST(what_nobody_has_is_refused_by_name)
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
         g_auto a;
         err e = {.msg = ""};
-        ck_assert_int_ne(build(none[i][0], &a, &e), ERR_NONE);
+        ck_assert_int_ne(automaton_of(none[i][0], documents, &a, &e), ERR_NONE);
         ck_assert_msg(strstr(e.msg, none[i][1]) != NULL, "%s: %s", none[i][0], e.msg);
     }
 }
@@ -179,7 +154,7 @@ START_TEST(copies_are_bounded)
     snprintf(text + n, sizeof(text) - n, "}}");
     g_auto a;
     err e;
-    ck_assert_int_eq(build(text, &a, &e), ERR_LIMIT);
+    ck_assert_int_eq(automaton_of(text, documents, &a, &e), ERR_LIMIT);
     ck_assert_msg(strstr(e.msg, "names and references") != NULL, "%s", e.msg);
 }
 END_TEST
