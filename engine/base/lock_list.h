@@ -80,7 +80,7 @@
       "the picture of the queue; the engine only tries it") \
     X(TELEMETRY, "telemetry.mu", NO_WAIT, ALONE, \
       "how many requests of each adapter run and wait") \
-    X(GRAMMAR_MAKER, "grammar_maker.mu", NO_WAIT, ALONE, \
+    X(GRAMMAR_MAKER, "grammar_maker.mu", NO_WAIT, UNDER(CHANGE), \
       "the cache of grammars, and the helper's queue") \
     X(DEVMEM, "devmem.mu", NO_WAIT, UNDER(STATS) | UNDER(RESIDENCY), \
       "the arena's chunks: free, pages, leases; for kv_pool its tables, too") \

@@ -101,6 +101,19 @@ static bool any(vi mask)
     return (half[0] | half[1]) != 0;
 }
 
+int logits_first(const float *logits, int n, float value)
+{
+    const vf wanted = vf_set(value);
+    int i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        vi in = {0};
+        for (int k = i; k < i + BLOCK; k += FOUR) in |= vf_load(logits + k) == wanted;
+        if (any(in)) break;
+    }
+    while (i < n && logits[i] != value) i++;
+    return i;
+}
+
 int logits_within(const float *logits, int n, float lo, float hi, int32_t *ids)
 {
     const vf low = vf_set(lo), high = vf_set(hi);

@@ -21,6 +21,9 @@ bool logits_finite(const float *logits, int n);
 /* -INFINITY where all are. */
 float logits_highest(const float *logits, int n);
 
+/* The first id that has this value; n where none has. */
+int logits_first(const float *logits, int n, float value);
+
 /* weight[i] = exp((logits[i] - max) / temperature), to 2 ulp of an argument that is
  * rounded to a float; max is the highest, so the best weigh 1.  Returns the lowest logit
  * of those that weigh something. */

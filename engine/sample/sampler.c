@@ -232,15 +232,6 @@ static int32_t draw(sampler *sp, const float *logits, const sampling *r, float m
     return cuts(r) ? cut_draw(sp->cut, r->top_k, r->top_p, r->min_p, u) : cut_draw_any(sp->cut, u);
 }
 
-static int32_t greedy(const float *logits, int n)
-{
-    int32_t top = 0;
-    for (int i = 1; i < n; i++) {
-        if (logits[i] > logits[top]) top = i;
-    }
-    return top;
-}
-
 static void tops(sampler *sp, const float *logits, int n_top, double lse, sampled *out)
 {
     assert(n_top >= 0 && n_top <= SAMPLE_TOP_MAX);
@@ -283,7 +274,7 @@ void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint3
     float max = logits_highest(logits, n);
     if (!isfinite(max)) return;
     if (rules->temperature <= 0) {
-        out->token = greedy(logits, n);
+        out->token = logits_first(logits, n, max);
     } else {
         double u = uniform(rules->seed, (uint64_t)n_output);
         out->token = draw(sp, logits, rules, max, u);

@@ -383,7 +383,7 @@ def refuses_by_name():
 def stored_is_sealed():
     key = folder / "key"
     key.write_text(os.urandom(32).hex() + "\n")
-    settings = {"responses.key_file": str(key), "responses.tenant_bytes": "24KiB", "responses.background": "1",
+    settings = {"responses.key_file": str(key), "responses.tenant_bytes": "64KiB", "responses.background": "1",
                 "model.chat_template": str(template)}
     where = folder / "sealed"
     where.mkdir()
@@ -394,7 +394,7 @@ def stored_is_sealed():
         assert sealed.call("GET", "/v1/responses/" + one["id"], key=mine).json["id"] == one["id"]
         assert not found_in(sealed, word)
         many = {f"k{i}": "x" * 512 for i in range(16)}
-        for _ in range(2):
+        for _ in range(6):
             ask(on=sealed, key=mine, metadata=many)
         e = ask(expect=429, on=sealed, key=mine, metadata=many)
         assert e["code"] == "storage_quota_exceeded", e

@@ -177,6 +177,26 @@ START_TEST(greedy_takes_the_lowest_of_equals)
 }
 END_TEST
 
+START_TEST(greedy_finds_the_best_in_every_place)
+{
+    enum { N = 70 };
+    sampling r = neutral();
+    r.temperature = 0;
+    for (int n = 1; n <= N; n++) {
+        sampler *sp = sampler_create(n);
+        for (int best = 0; best < n; best++) {
+            float l[N];
+            sampled t;
+            for (int i = 0; i < n; i++) l[i] = i < best ? -0.5F : i % 3 ? -0.25F : -0.125F;
+            l[best] = -0.125F;
+            sampler_pick(sp, l, &r, NULL, NULL, 0, NULL, 0, &t);
+            ck_assert_int_eq(t.token, best);
+        }
+        sampler_destroy(sp);
+    }
+}
+END_TEST
+
 START_TEST(penalties_bias_and_bans_match_the_plain_rules)
 {
     enum { N = 40 };
@@ -446,6 +466,7 @@ int main(void)
     tcase_add_loop_test(tc, draws_follow_the_distribution_that_the_rules_leave, 0, 7);
     tcase_add_loop_test(tc, cuts_are_exact_in_large_flat_vocabularies, 0, 3);
     tcase_add_test(tc, greedy_takes_the_lowest_of_equals);
+    tcase_add_test(tc, greedy_finds_the_best_in_every_place);
     tcase_add_test(tc, penalties_bias_and_bans_match_the_plain_rules);
     tcase_add_test(tc, log_probabilities_are_of_the_distribution_that_is_asked_for);
     tcase_add_test(tc, a_draw_depends_on_seed_and_number_alone);
