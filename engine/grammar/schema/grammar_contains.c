@@ -5,6 +5,7 @@
  * what is not counted is its opposite.  grammar_plain.c makes of `contains` an array of
  * {"contains": .., "minContains": .., "maxContains": ..}, so that two parts may have one each.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/grammar/schema/grammar_schema.h"
@@ -33,6 +34,7 @@ typedef struct {
 static int count_of(const contained *a, int phase, int k)
 {
     for (int i = 0; i < k; i++) phase /= a->of[i].steps;
+    assert(a->of[k].steps > 0);
     return phase % a->of[k].steps;
 }
 
