@@ -20,7 +20,12 @@
 
 #include "engine/base/lock.h"
 
-enum { PACE_PATIENCE_US = 200000, PACE_TURN = 60 };
+enum {
+    PACE_PATIENCE_US = 200000,
+    PACE_TURN = 60,         /* percent of a step's time */
+    PACE_SPARE_STEPS = 256, /* in so many steps one turn more is saved up */
+    PACE_SPARE_MAX = 4,
+};
 
 typedef struct pace {
     lock mu;
@@ -31,6 +36,7 @@ typedef struct pace {
     double rate;               /* bytes per microsecond, smoothed */
     double budget, left;       /* bytes: of this step, of it not yet taken; negative: a debt */
     double step_us;            /* that this step is to take */
+    double spare;              /* turns saved up */
     uint64_t n_steps, n_waits; /* steps with a bound; who had to wait */
 } pace;
 
@@ -66,7 +72,9 @@ int64_t pace_begin(pace *p, uint64_t bytes, bool hint);
 void pace_end(pace *p, uint64_t bytes, int64_t begun_us);
 
 /* For other work than copies, at any point of it, with the thread's processor time: who has had
- * PACE_TURN percent of this step waits for the next, and no longer than for two. */
+ * PACE_TURN percent of this step waits for the next, and no longer than for two.  As long as turns
+ * are saved up it takes one of them instead and goes on: so few steps that take longer are none of
+ * the hundredth that a p99 looks at. */
 void pace_turn_wait(pace *p, pace_turn *t, int64_t busy_us);
 
 void pace_get(pace *p, pace_counts *out);

@@ -501,6 +501,9 @@ _rule("cost.unseen-is-kept", "engine/sched/cost.c",
 _rule("cost.chunk-fits", "engine/sched/cost.c",
       "if (cost_predict(c, &sum) <= budget_us)", "if (cost_predict(c, &sum) <= 2 * budget_us)",
       "engine.test_cost", "a chunk is the most that fits into the time")
+_rule("sampler.ties", "engine/sample/logits.c",
+      "if (any(in)) break;", "if (any(in)) return i;",
+      "engine.test_sampler", "a greedy pick is the best itself, not its neighbour")
 _rule("cost.pace", "engine/sched/cost.c",
       "c->pace + 0.06 * off", "c->pace + 0 * off",
       "engine.test_cost", "the model follows the pace of a shared machine")
@@ -1266,6 +1269,12 @@ _rule("http.ahead-of-this-body", "gateway/http/exchange.c",
 _rule("http.pieces-one-behind-the-other", "gateway/http/connection.c",
       "read_some(to + n, cap - n, &p.events)", "read_some(to, cap - n, &p.events)",
       "e2e.test_push", "a long body's records lie one behind the other")
+_rule("pace.turns-saved-up", "adapters/residency/pace.c",
+      "fmin(p->spare + 1.0 / PACE_SPARE_STEPS, PACE_SPARE_MAX)", "p->spare",
+      "adapters.test_pace", "a push that comes now and then does not wait for steps")
+_rule("pace.few-turns-saved-up", "adapters/residency/pace.c",
+      "p->spare -= 1;", "p->spare -= 0.5;",
+      "adapters.test_pace", "no more turns are taken than were saved up")
 _rule("pace.turn-of-this-step", "adapters/residency/pace.c",
       "double had = t->step == p->n_steps ? (double)(busy_us - t->busy_us) : 0;", "double had = (double)(busy_us - t->busy_us);",
       "adapters.test_pace", "a thread that goes before the steps has its part of each anew")
@@ -1408,9 +1417,6 @@ _rule("sampler.top-k", "engine/sample/cut.c",
 _rule("sampler.min-p", "engine/sample/cut.c",
       "mass = likely < mass ? likely : mass;", "mass = likely > mass ? likely : mass;",
       "engine.test_cut", "min_p cuts")
-_rule("sampler.ties", "engine/sample/sampler.c",
-      "if (logits[i] > logits[top]) top = i;", "if (logits[i] >= logits[top]) top = i;",
-      "engine.test_sampler", "of equals greedy takes the lowest id")
 _rule("sampler.seed-and-number", "engine/sample/sampler.c",
       "double u = uniform(rules->seed, (uint64_t)n_output);", "double u = uniform(rules->seed, 0 * (uint64_t)n_output);",
       "engine.test_sampler", "each draw has a number of its own")

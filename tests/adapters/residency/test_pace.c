@@ -166,6 +166,7 @@ static pthread_t begin_turn(int64_t *had_us)
     pthread_t t;
     open_pace(50);
     p.patience_us = 3600LL * 1000000;
+    p.spare = 0;
     pace_step(&p, STEP_US, 20000);
     ck_assert_int_eq(pthread_create(&t, NULL, look_three_times, had_us), 0);
     return t;
@@ -209,9 +210,42 @@ START_TEST(test_a_turn_ends)
     pace_step(&p, 0, INFINITY);
     ck_assert_int_eq(pthread_join(t, NULL), 0);
     pace_turn own = {0};
+    p.spare = 0;
     pace_step(&p, 1000, 20000);
     pace_turn_wait(&p, &own, 5);
     pace_turn_wait(&p, &own, 5 + 1000); /* no step comes */
+    pace_clear(&p);
+}
+END_TEST
+
+/* Turns beyond the first that a thread has in one step; the last one is waited for. */
+static int turns_saved_up(void)
+{
+    pace_turn t = {0};
+    pace_counts before, c;
+    int n = 0;
+    pace_get(&p, &before);
+    pace_turn_wait(&p, &t, 1);
+    for (int64_t busy_us = 1;; n++) {
+        pace_turn_wait(&p, &t, busy_us += 1000);
+        pace_get(&p, &c);
+        if (c.n_waits > before.n_waits) return n;
+    }
+}
+
+/* Turns are saved up, one in many steps and a few at the most, and taken one by one. */
+START_TEST(test_turns_are_saved_up)
+{
+    open_pace(50);
+    pace_step(&p, 1000, 20000);
+    ck_assert_int_eq(turns_saved_up(), PACE_SPARE_MAX);
+    for (int i = 0; i < 3 * PACE_SPARE_STEPS; i++) pace_step(&p, 1000, 20000);
+    ck_assert_int_eq(turns_saved_up(), 3);
+    for (int i = 0; i < 100 * PACE_SPARE_STEPS; i++) pace_step(&p, 1000, 20000);
+    ck_assert_int_eq(turns_saved_up(), PACE_SPARE_MAX);
+    pace_step(&p, 1000, INFINITY);
+    pace_step(&p, 1000, 20000);
+    ck_assert_int_eq(turns_saved_up(), 0);
     pace_clear(&p);
 }
 END_TEST
@@ -231,6 +265,7 @@ int main(void)
     tcase_add_test(tc, test_a_turn_is_a_part_of_the_step);
     tcase_add_test(tc, test_a_turn_waits_for_the_next_step);
     tcase_add_test(tc, test_a_turn_ends);
+    tcase_add_test(tc, test_turns_are_saved_up);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
