@@ -4,6 +4,8 @@ An object of the host holds a fat binary (section .nv_fatbin): for each architec
 each kernel.  Instructions are 16 bytes; the lower 12 bits name them.  kernels() gives for each (architecture, name) a Kernel:
 registers, shared memory, stack, the block size it was compiled for, and its instructions with their ways.
 """
+import collections
+import functools
 import heapq
 import re
 import struct
@@ -68,14 +70,16 @@ class Kernel:
         self.threads = 1024  # of the largest block
         self.code = b""
 
+    @functools.cached_property
+    def ops(self):
+        """Their names; the numbers of those that OPS does not name."""
+        return [OPS.get(op & 0xFFF, op & 0xFFF) for op, in struct.iter_unpack("<H14x", self.code)]
+
     def __len__(self):
         return len(self.code) // 16
 
-    def op(self, i):
-        return struct.unpack_from("<H", self.code, 16 * i)[0] & 0xFFF
-
     def count(self, *names):
-        return sum(OPS.get(self.op(i)) in names for i in range(len(self)))
+        return sum(op in names for op in self.ops)
 
     def target(self, i):
         """Of a jump: the number of an instruction."""
@@ -85,12 +89,13 @@ class Kernel:
         offset = far * 4 if self.arch < 90 else far * 1024 + (low >> 16 & 0xFF) * 4
         return i + 1 + offset // 16
 
+    @functools.cached_property
     def blocks(self):
-        """{first: (one behind the last, [next])}: code without jumps into or out of it."""
+        """{first: (one behind the last, [next], {name: how often})}: code without jumps into or out of it."""
         n, begins, ways = len(self), {0}, {}
-        for i in range(n):
-            op, always = self.op(i), struct.unpack_from("<H", self.code, 16 * i)[0] >> 12 == 7
+        for i, op in enumerate(self.ops):
             if op in (BRA, CALL, EXIT, RET):
+                always = struct.unpack_from("<H", self.code, 16 * i)[0] >> 12 == 7
                 ways[i] = [self.target(i)] if op in (BRA, CALL) else []
                 if not always or op == CALL:  # a call comes back, where it is no jump
                     ways[i].append(i + 1)
@@ -98,7 +103,7 @@ class Kernel:
         order = sorted(begins)
         out = {}
         for a, b in zip(order, order[1:] + [n]):
-            out[a] = (b, [w for w in ways.get(b - 1, [b]) if 0 <= w < n])
+            out[a] = (b, [w for w in ways.get(b - 1, [b]) if 0 <= w < n], collections.Counter(self.ops[a:b]))
         return out
 
     def least(self, wanted, late=False):
@@ -108,16 +113,18 @@ class Kernel:
         names = sorted(wanted)
         some = [(n.split(">=")[0], int((n + ">=0").split(">=")[1])) for n in names]
         most = tuple(wanted[n] for n in names)
-        blocks = self.blocks()
+        blocks = self.blocks
         marks, ends, waits = {}, set(), {}
-        for a, (b, _) in blocks.items():
-            ops = [self.op(i) for i in range(a, b)]
-            counts = [sum(OPS.get(o) == n for o in ops) for n, _ in some]
+        for a, (b, _, ops) in blocks.items():
+            counts = [ops[n] for n, _ in some]
             marks[a] = tuple(c if c >= least else 0 for c, (_, least) in zip(counts, some))
-            if EXIT in ops:
+            if ops[EXIT]:
                 ends.add(a)
-            if any(OPS.get(o) == "ACQBULK" for o in ops):
-                waits[a] = next(i for i, o in enumerate(ops) if OPS.get(o) == "ACQBULK")
+            if ops["ACQBULK"]:
+                waits[a] = self.ops.index("ACQBULK", a) - a
+        # Of the others only the shortest ways through them matter.
+        stops = {0} | {a for a in blocks if any(marks[a]) or late and a in waits}
+        ways = {a: self.ways(a, stops, ends) for a in stops}
         start = (0, tuple(0 for _ in names), not late)
         best, heap = {start: 0}, [(0, start)]
         while heap:
@@ -126,19 +133,33 @@ class Kernel:
                 continue
             if at < 0:
                 return cost
-            b, ways = blocks[at]
             got = tuple(min(h + m, w) for h, m, w in zip(had, marks[at], most))
-            took = b - at if counts else b - at - waits[at] if at in waits else 0
+            length = blocks[at][0] - at
+            took = length if counts else length - waits[at] if at in waits else 0
             counts = counts or at in waits
-            steps = [(w, got, counts) for w in ways]
-            if at in ends and got == most:
-                steps.append((-1, got, counts))
-            for state in steps:
-                new = cost + took
+            for stop, between in ways[at].items():
+                if stop < 0 and got != most:
+                    continue
+                state, new = (stop, got, counts), cost + took + (between if counts else 0)
                 if new < best.get(state, 1 << 60):
                     best[state] = new
                     heapq.heappush(heap, (new, state))
         return None
+
+    def ways(self, a, stops, ends):
+        """{a block of `stops` that may come next, -1 for an EXIT: the fewest instructions between}"""
+        best, heap = {}, [(0, w) for w in self.blocks[a][1]] + [(0, -1)] * (a in ends)
+        heapq.heapify(heap)
+        while heap:
+            cost, at = heapq.heappop(heap)
+            if at in best:
+                continue
+            best[at] = cost
+            if at >= 0 and at not in stops:
+                b, ways, _ = self.blocks[at]
+                for w in ways + [-1] * (at in ends):
+                    heapq.heappush(heap, (cost + b - at, w))
+        return {w: cost for w, cost in best.items() if w < 0 or w in stops}
 
 
 def kernels(path):

@@ -57,7 +57,7 @@ def main(objects):
             if HOT[stem][base] and not mma:
                 bad.append(f"{k.label} for sm_{arch} uses no tensor cores")
             if base in EARLY and arch >= 90:
-                ops = [cubin.OPS.get(k.op(i)) for i in range(len(k))]
+                ops = k.ops
                 if "PREEXIT" not in ops or "ACQBULK" not in ops[ops.index("PREEXIT"):]:
                     bad.append(f"{k.label} for sm_{arch} does not begin early, or does not wait")
             if local or k.stack:
