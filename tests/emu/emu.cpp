@@ -7,8 +7,6 @@
 #include "tests/emu/emu.h"
 
 #include <algorithm>
-#include <cmath>
-#include <math.h>
 #include <mutex>
 #include <numeric>
 #include <stdarg.h>
@@ -20,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/halves.h"
 #include "tests/emu/emu_inside.h"
 
 #if !defined(__x86_64__)
@@ -112,62 +111,6 @@ thread *self()
     return static_cast<thread *>(emu_cur);
 }
 
-void to_host()
-{
-    thread *t = self();
-    emu_cur = nullptr;
-#if defined(__x86_64__)
-    emu_switch(&t->sp, S.host_sp);
-#else
-    swapcontext(&t->context, &S.host);
-#endif
-}
-
-void to_thread(thread *t)
-{
-    S.counts.switches++;
-    emu_cur = t;
-#if defined(__x86_64__)
-    emu_switch(&S.host_sp, t->sp);
-#else
-    swapcontext(&S.host, &t->context);
-#endif
-    emu_cur = nullptr;
-}
-
-void thread_main()
-{
-    S.body(S.args);
-    thread *t = self();
-    if (!t->copies.empty())
-        emu_fault(EMU_IN_FLIGHT, "thread %d ends with %zu cp.async not waited for", t->tid,
-                  t->copies.size());
-    emu_wgmma_end();
-    if (!t->waited)
-        emu_fault(EMU_EARLY, "thread %d ends, and has not waited for the launches before", t->tid);
-    t->wait = ENDED;
-    S.n_ended++;
-    to_host();
-    abort();
-}
-
-void thread_prepare(thread *t)
-{
-#if defined(__x86_64__)
-    void **top = reinterpret_cast<void **>(t->stack_lo + EMU_STACK - 64);
-    *--top = nullptr; /* where thread_main would return to; keeps the stack aligned */
-    *--top = reinterpret_cast<void *>(&thread_main);
-    for (int i = 0; i < 6; i++) *--top = nullptr;
-    t->sp = top;
-#else
-    getcontext(&t->context);
-    t->context.uc_stack.ss_sp = reinterpret_cast<void *>(t->stack_lo);
-    t->context.uc_stack.ss_size = EMU_STACK;
-    t->context.uc_link = nullptr;
-    makecontext(&t->context, thread_main, 0);
-#endif
-}
-
 uint32_t draw()
 {
     S.rng = S.rng * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -195,6 +138,62 @@ thread *next_ready()
     return t;
 }
 
+/* From the running thread, which can be given up, or from the host, to another thread; NULL: to the
+ * host. */
+void switch_to(thread *t)
+{
+    thread *from = self();
+    if (from == t) return;
+    S.counts.switches += t != nullptr;
+    emu_cur = t;
+#if defined(__x86_64__)
+    emu_switch(from ? &from->sp : &S.host_sp, t ? t->sp : S.host_sp);
+#else
+    swapcontext(from ? &from->context : &S.host, t ? &t->context : &S.host);
+#endif
+}
+
+/* Lets others run, until this one is ready again. */
+void give_way()
+{
+    switch_to(S.leaving ? nullptr : next_ready());
+}
+
+void thread_main()
+{
+    S.body(S.args);
+    thread *t = self();
+    if (!t->copies.empty())
+        emu_fault(EMU_IN_FLIGHT, "thread %d ends with %zu cp.async not waited for", t->tid,
+                  t->copies.size());
+    emu_wgmma_end();
+    if (!t->waited)
+        emu_fault(EMU_EARLY, "thread %d ends, and has not waited for the launches before", t->tid);
+    t->wait = ENDED;
+    S.n_ended++;
+    give_way();
+    abort();
+}
+
+void thread_prepare(thread *t)
+{
+#if defined(__x86_64__)
+    /* not all at the same place of their pages, which caches keep few of */
+    uintptr_t above = 64 + static_cast<uintptr_t>(t->tid % 16) * 256;
+    void **top = reinterpret_cast<void **>(t->stack_lo + EMU_STACK - above);
+    *--top = nullptr; /* where thread_main would return to; keeps the stack aligned */
+    *--top = reinterpret_cast<void *>(&thread_main);
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    t->sp = top;
+#else
+    getcontext(&t->context);
+    t->context.uc_stack.ss_sp = reinterpret_cast<void *>(t->stack_lo);
+    t->context.uc_stack.ss_size = EMU_STACK;
+    t->context.uc_link = nullptr;
+    makecontext(&t->context, thread_main, 0);
+#endif
+}
+
 /* ---- barriers ----------------------------------------------------------------------- */
 
 void barrier(const char *file, int line, int pred)
@@ -205,7 +204,7 @@ void barrier(const char *file, int line, int pred)
     t->pred = pred;
     if (++S.n_at_barrier < emu_w.n_thread) {
         t->wait = AT_BARRIER;
-        to_host();
+        give_way();
         return;
     }
     S.n_at_barrier = 0;
@@ -213,7 +212,7 @@ void barrier(const char *file, int line, int pred)
     int count = 0;
     for (int i = 0; i < emu_w.n_thread; i++) {
         thread *o = &S.threads[static_cast<size_t>(i)];
-        if (o->line != line || strcmp(o->file, file) != 0)
+        if (o->line != line || (o->file != file && strcmp(o->file, file) != 0))
             emu_fault(EMU_DIVERGED,
                       "threads %d and %d meet at two different barriers, lines %d and %d of %s",
                       t->tid, o->tid, line, o->line, file);
@@ -226,7 +225,7 @@ void barrier(const char *file, int line, int pred)
     }
     if (S.seed) { /* the last to come must not always be the first to go on */
         make_ready(t);
-        to_host();
+        give_way();
     }
 }
 
@@ -270,11 +269,7 @@ thread *lane_of(const thread *t, int lane)
 
 float half_value(uint16_t h, bool bf16)
 {
-    float f;
-    uint32_t u = static_cast<uint32_t>(h) << 16;
-    if (!bf16) return static_cast<float>(__builtin_bit_cast(_Float16, h));
-    memcpy(&f, &u, 4);
-    return f;
+    return bf16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
 float half_of(const uint32_t *regs, int i, bool bf16)
@@ -282,10 +277,6 @@ float half_of(const uint32_t *regs, int i, bool bf16)
     return half_value(static_cast<uint16_t>(regs[i / 2] >> (i % 2 * 16)), bf16);
 }
 
-/* PTX ISA, "Matrix fragments for mma.m16n8k16" (and k8, whose registers are the first half): with
- * g = lane / 4 and q = lane % 4, A's register i holds row g + 8 (i % 2), columns 2q + 8 (i / 2)
- * and the next; B's register i holds rows 2q + 8i and the next of column g; C's element i row g +
- * 8 (i / 2), column 2q + i % 2. */
 /* c + x y over 8 products as tensor cores are seen to add (Fasi, Higham, Mikaitis, Pranesh 2021):
  * all terms are aligned to the largest one, cut off one bit behind its f32 fraction, added, and the
  * sum is cut off to f32. */
@@ -297,52 +288,75 @@ float add_truncated(float c, const double *x, const double *y)
     for (int k = 1; k < TERMS; k++) term[k] = x[k - 1] * y[k - 1];
     for (double v : term) {
         sum += v;
-        if (v != 0 && std::isfinite(v)) top = std::max(top, std::ilogb(v));
+        if (v != 0) top = std::max(top, emu_exponent(v));
     }
-    if (!std::isfinite(sum) || top == -4000) return static_cast<float>(sum);
-    sum = 0;
-    for (double v : term) sum += std::trunc(std::ldexp(v, BITS - top));
-    sum = std::ldexp(sum, top - BITS);
-    float f = static_cast<float>(sum);
-    return std::fabs(static_cast<double>(f)) > std::fabs(sum) ? std::nextafterf(f, 0) : f;
+    if (!__builtin_isfinite(sum) || top == -4000) return static_cast<float>(sum);
+    double scale = emu_power(BITS - top);
+    int64_t cut = 0;
+    for (double v : term) cut += static_cast<int64_t>(v * scale);
+    return emu_cut(static_cast<double>(cut) * emu_power(top - BITS));
+}
+
+enum { MMA_M = 16, MMA_N = 8, MMA_K = 16 };
+
+/* PTX ISA, "Matrix fragments for mma.m16n8k16" (and k8, whose registers are the first half): with
+ * g = lane / 4 and q = lane % 4, A's register i holds row g + 8 (i % 2), columns 2q + 8 (i / 2)
+ * and the next; B's register i holds rows 2q + 8i and the next of column g; C's element i row g +
+ * 8 (i / 2), column 2q + i % 2. */
+template <bool BF16>
+void mma_operands(const thread *any, int k_n, double a[][MMA_K], double b[][MMA_K])
+{
+    for (int l = 0; l < EMU_WARP; l++) {
+        const thread *t = lane_of(any, l);
+        int g = l / 4, q = l % 4;
+        for (int i = 0; i < k_n / 4; i++) {
+            for (int j = 0; j < 2; j++)
+                a[g + i % 2 * 8][q * 2 + i / 2 * 8 + j] =
+                    static_cast<double>(half_of(t->in, i * 2 + j, BF16));
+        }
+        for (int i = 0; i < k_n / 8; i++) {
+            for (int j = 0; j < 2; j++)
+                b[g][q * 2 + i * 8 + j] = static_cast<double>(half_of(t->in + 4, i * 2 + j, BF16));
+        }
+    }
+}
+
+/* The sums of a row of A with each column of B. */
+void mma_row(double out[MMA_N], const double *a, const double b[][MMA_N], int k_n)
+{
+    for (int first = 0; first < 4; first++) {
+        double sum[MMA_N] = {};
+        for (int k = first; k < k_n; k += 4) {
+            for (int n = 0; n < MMA_N; n++) sum[n] += a[k] * b[k][n];
+        }
+        for (int n = 0; n < MMA_N; n++) out[n] = first ? out[n] + sum[n] : sum[n];
+    }
 }
 
 void do_mma(thread *any)
 {
     int k_n = any->variant & 31;
     bool bf16 = any->variant & 32;
-    static double a[16][16], b[8][16];
-    for (int l = 0; l < EMU_WARP; l++) {
-        const thread *t = lane_of(any, l);
-        int g = l / 4, q = l % 4, n_a = k_n / 4, n_b = k_n / 8;
-        for (int i = 0; i < n_a; i++) {
-            for (int j = 0; j < 2; j++)
-                a[g + i % 2 * 8][q * 2 + i / 2 * 8 + j] =
-                    static_cast<double>(half_of(t->in, i * 2 + j, bf16));
+    static double a[MMA_M][MMA_K], b[MMA_N][MMA_K], turned[MMA_K][MMA_N], sum[MMA_M][MMA_N];
+    (bf16 ? mma_operands<true> : mma_operands<false>)(any, k_n, a, b);
+    if (!S.rounding) {
+        for (int k = 0; k < k_n; k++) {
+            for (int n = 0; n < MMA_N; n++) turned[k][n] = b[n][k];
         }
-        for (int i = 0; i < n_b; i++) {
-            for (int j = 0; j < 2; j++)
-                b[g][q * 2 + i * 8 + j] = static_cast<double>(half_of(t->in + 4, i * 2 + j, bf16));
-        }
+        for (int m = 0; m < MMA_M; m++) mma_row(sum[m], a[m], turned, k_n);
     }
     for (int l = 0; l < EMU_WARP; l++) {
         thread *t = lane_of(any, l);
         for (int i = 0; i < 4; i++) {
-            const double *x = a[l / 4 + i / 2 * 8], *y = b[l % 4 * 2 + i % 2];
-            double sum[4] = {0, 0, 0, 0};
+            int m = l / 4 + i / 2 * 8, n = l % 4 * 2 + i % 2;
             float c;
             memcpy(&c, &t->in[6 + i], 4);
-            if (S.rounding) {
-                if (S.rounding == 2) c = emu_add_aligned(c, x, y, k_n, bf16);
-                for (int k = 0; S.rounding == 1 && k < k_n; k += 8)
-                    c = add_truncated(c, x + k, y + k);
-                memcpy(&t->out[i], &c, 4);
-                continue;
-            }
-            for (int k = 0; k < k_n; k += 4) {
-                for (int j = 0; j < 4; j++) sum[j] += x[k + j] * y[k + j];
-            }
-            c = static_cast<float>(static_cast<double>(c) + (sum[0] + sum[1] + sum[2] + sum[3]));
+            if (!S.rounding)
+                c = static_cast<float>(static_cast<double>(c) + sum[m][n]);
+            else if (S.rounding == 2)
+                c = emu_add_aligned(c, a[m], b[n], k_n, bf16);
+            for (int k = 0; S.rounding == 1 && k < k_n; k += 8)
+                c = add_truncated(c, a[m] + k, b[n] + k);
             memcpy(&t->out[i], &c, 4);
         }
     }
@@ -430,7 +444,8 @@ void collective(warp_op op, unsigned mask, int variant)
     if (!(mask >> t->lane & 1))
         emu_fault(EMU_DIVERGED, "lane %d calls a %s with the mask %08x, which leaves it out",
                   t->lane, op_name[op], mask);
-    for (int l = 0; l < EMU_WARP; l++) {
+    for (int i = 1; i <= EMU_WARP; i++) { /* who comes next is most likely missing */
+        int l = (t->lane + i) % EMU_WARP;
         if (!(mask >> l & 1)) continue;
         bool exists = lane_exists(t, l);
         const thread *o = exists ? lane_of(t, l) : t;
@@ -438,7 +453,7 @@ void collective(warp_op op, unsigned mask, int variant)
             emu_fault(EMU_DIVERGED, "lane %d of warp %d is in the mask %08x of a %s, but %s", l,
                       t->warp, mask, op_name[op], exists ? "has ended" : "does not exist");
         if (o->wait != AT_WARP || o->op != op || o->mask != mask || o->variant != variant) {
-            to_host();
+            give_way();
             return;
         }
     }
@@ -455,7 +470,7 @@ void collective(warp_op op, unsigned mask, int variant)
     }
     if (S.seed) {
         make_ready(t);
-        to_host();
+        give_way();
     }
 }
 
@@ -479,7 +494,7 @@ void make_threads()
     }
 }
 
-void run_block(uint3 block, dim3 grid, dim3 dim)
+void run_block(uint3 block)
 {
     emu_shared_reset();
     S.statics.clear();
@@ -491,8 +506,7 @@ void run_block(uint3 block, dim3 grid, dim3 dim)
     S.n_ended = S.n_at_barrier = 0;
     for (int i = 0; i < emu_w.n_thread; i++) {
         thread *t = &S.threads[static_cast<size_t>(i)];
-        unsigned u = static_cast<unsigned>(i);
-        t->where = {{u % dim.x, u / dim.x % dim.y, u / dim.x / dim.y}, block, dim, grid};
+        t->where.block_idx = block;
         memset(t->clock, 0, sizeof(t->clock));
         t->clock[t->lane] = 1;
         t->fenced = false;
@@ -504,7 +518,7 @@ void run_block(uint3 block, dim3 grid, dim3 dim)
         make_ready(t);
     }
     emu_wgmma_reset();
-    for (thread *t; !S.leaving && (t = next_ready());) to_thread(t);
+    switch_to(next_ready()); /* comes back when nobody is */
     if (!S.leaving && S.n_ended < emu_w.n_thread) diverged();
     S.counts.blocks++;
     S.counts.threads += static_cast<uint64_t>(emu_w.n_thread);
@@ -537,7 +551,7 @@ void emu_fault(emu_fault_kind kind, const char *fmt, ...)
     }
     S.leaving = true;
     if (emu_cur) {
-        to_host(); /* never to be resumed */
+        switch_to(nullptr); /* never to be resumed */
         abort();
     }
 }
@@ -608,7 +622,7 @@ void emu_group_meet(uint64_t key, void (*work)(void))
         if (o->wait == ENDED)
             emu_fault(EMU_DIVERGED, "thread %d has ended, of a warpgroup with a wgmma", o->tid);
         if (o->wait != AT_GROUP || o->key != key) {
-            to_host();
+            give_way();
             return;
         }
     }
@@ -619,7 +633,7 @@ void emu_group_meet(uint64_t key, void (*work)(void))
     }
     if (S.seed) {
         make_ready(t);
-        to_host();
+        give_way();
     }
 }
 
@@ -664,6 +678,9 @@ void emu_launch_raw(const emu_job *job)
     if (!S.early) chain = emu_w.launch_epoch;
     emu_w.chain_epoch = chain;
     emu_w.fiber = &S.threads[0];
+    for (unsigned i = 0; i < n; i++)
+        S.threads[i].where = {
+            {i % block.x, i / block.x % block.y, i / block.x / block.y}, {}, block, grid};
     uint64_t row = grid.x, plane = row * grid.y, all = plane * grid.z, step = 1, at = 0;
     if (S.seed) { /* in another order, each once */
         at = draw() % all;
@@ -671,8 +688,7 @@ void emu_launch_raw(const emu_job *job)
     }
     for (uint64_t i = 0; i < all && !S.leaving; i++, at = (at + step) % all) {
         run_block({static_cast<unsigned>(at % row), static_cast<unsigned>(at % plane / row),
-                   static_cast<unsigned>(at / plane)},
-                  grid, block);
+                   static_cast<unsigned>(at / plane)});
     }
 }
 
@@ -698,10 +714,21 @@ dim3 emu_grid_dim(void)
     return emu_cur->where.grid_dim;
 }
 
+/* 4, 8 or 16 bytes. */
+static void move(void *to, const void *from, int bytes)
+{
+    if (bytes == 16)
+        memcpy(to, from, 16);
+    else if (bytes == 8)
+        memcpy(to, from, 8);
+    else
+        memcpy(to, from, 4);
+}
+
 void emu_load(void *to, const void *from, int bytes)
 {
     emu_access(from, static_cast<size_t>(bytes), EMU_READ, true);
-    memcpy(to, from, static_cast<size_t>(bytes));
+    move(to, from, bytes);
 }
 
 void emu_load_still(void *to, const void *from, int bytes)
@@ -726,7 +753,7 @@ void emu_grid_wait(void)
 void emu_store(void *to, const void *from, int bytes)
 {
     emu_access(to, static_cast<size_t>(bytes), EMU_WRITE, true);
-    memcpy(to, from, static_cast<size_t>(bytes));
+    move(to, from, bytes);
 }
 
 void emu_syncthreads(const char *file, int line)
@@ -771,8 +798,8 @@ unsigned emu_ballot(unsigned mask, int pred)
 void emu_mma(float *d, const uint32_t *a, const uint32_t *b, int k, int bf16)
 {
     thread *t = self();
-    memcpy(t->in, a, static_cast<size_t>(k));
-    memcpy(t->in + 4, b, static_cast<size_t>(k) / 2);
+    move(t->in, a, k);
+    move(t->in + 4, b, k / 2);
     memcpy(t->in + 6, d, 16);
     collective(OP_MMA, 0xFFFFFFFFU, k | (bf16 ? 32 : 0));
     memcpy(d, t->out, 16);

@@ -75,9 +75,6 @@ static inline bool emu_begins_early(void)
     return true;
 }
 
-/* Switches the watch over races in global memory off or on (default): for long end-to-end runs. */
-void emu_watch_races(int on);
-
 typedef struct emu_counts {
     uint64_t launches, blocks, threads, switches, accesses;
 } emu_counts;
@@ -88,6 +85,8 @@ emu_counts emu_count(void);
 /* 256-byte aligned, unwritten, of exactly `bytes`; kernels that leave it are found.  Host code may
  * read and write it directly, and says so with emu_wrote() after it wrote. */
 void *emu_alloc(size_t bytes);
+/* The same, for a host that reads only what emu_first_unwritten() has seen: may hold anything. */
+void *emu_alloc_bare(size_t bytes);
 void emu_free(void *p);
 void emu_wrote(const void *p, size_t bytes);
 /* Whose memory is allocated and whose kernels run from now on: the first device's, 0, at the

@@ -63,6 +63,22 @@ void emu_wgmma_end(void);   /* the running thread ends */
 /* How mma rounds: emu_mma_truncates(). */
 int emu_mma_rounding(void);
 double emu_half_value(uint16_t h, bool bf16);
+/* Of what is neither 0 nor less than a product of two numbers of 16 or 32 bits can be. */
+static inline int emu_exponent(double v)
+{
+    return static_cast<int>(__builtin_bit_cast(uint64_t, v) >> 52 & 0x7FF) - 1023;
+}
+static inline double emu_power(int exponent)
+{
+    return __builtin_bit_cast(double, static_cast<uint64_t>(exponent + 1023) << 52);
+}
+/* Rounded towards 0. */
+static inline float emu_cut(double v)
+{
+    float f = static_cast<float>(v);
+    if (__builtin_fabs(static_cast<double>(f)) <= __builtin_fabs(v)) return f;
+    return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, f) - 1);
+}
 /* c + x y over n products as sm_90's tensor cores are seen to add (arXiv 2511.10909): aligned to
  * the largest exponent, cut off 25 bits behind its point, added, and cut off to f32. */
 float emu_add_aligned(float c, const double *x, const double *y, int n, bool bf16);

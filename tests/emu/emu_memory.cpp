@@ -24,21 +24,22 @@ extern "C" char __executable_start, _end; // the linker's: the program from code
 namespace
 {
 
-enum { MANY = 0xFFFF, REDZONE = 256 };
+enum { MANY = 0xFFFF, REDZONE = 256, RECENT = 256 };
+enum { DEVICES = 8 }; /* as tests/emu/cuda_rt has them */
 enum { WRITTEN = 1, BY_ATOMIC = 2, IN_FLIGHT = 4 };
 
 struct cell {
-    uint32_t w_epoch, w_clock;
+    uint32_t w_epoch, w_clock, w_serial;
     uint32_t r_epoch, r_clock, r_mask; /* lanes of r_warp */
     uint32_t r_blocks;                 /* the launch in which several blocks read it */
     uint16_t w_tid, r_warp;            /* MANY: several warps read */
-    uint32_t flags, w_serial;
 };
 
 struct region {
     uintptr_t lo;
-    size_t bytes;
+    size_t bytes, room;
     cell *cells;
+    uint8_t *flags; /* of each cell; apart, as the host's writes leave the rest alone */
     void *base;
     bool shared;
     int device; /* whose memory it is */
@@ -49,11 +50,10 @@ struct region_list : std::vector<region> {
 } shared; /* the first n_shared are the block's */
 size_t n_shared;
 std::map<uintptr_t, region> global;
-region *last; /* a global one, the last that was hit */
-bool watch_races = true;
-int device;                          /* that allocates, and whose kernels run */
-std::set<std::pair<int, int>> peers; /* devices that may reach another's memory */
-uint32_t serial;                     /* of writes, from the block's begin */
+region *recent[RECENT];       /* global ones, by the page that was hit */
+int device;                   /* that allocates, and whose kernels run */
+bool peers[DEVICES][DEVICES]; /* [i][k]: device i may reach k's memory */
+uint32_t serial;              /* of writes, from the block's begin */
 
 std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
 std::set<uint32_t> acquired;        /* blocks that are ordered before this one */
@@ -65,12 +65,12 @@ region make(size_t bytes, bool is_shared)
     region r;
     r.base = aligned_alloc(256, (bytes + 255) / 256 * 256 + 2 * REDZONE);
     r.cells = static_cast<cell *>(calloc(bytes / 2 + 1, sizeof(cell)));
-    if (!r.base || !r.cells) abort();
+    r.flags = static_cast<uint8_t *>(calloc(bytes / 2 + 1, 1));
+    if (!r.base || !r.cells || !r.flags) abort();
     r.lo = reinterpret_cast<uintptr_t>(r.base) + REDZONE;
-    r.bytes = bytes;
+    r.bytes = r.room = bytes;
     r.shared = is_shared;
     r.device = device;
-    memset(reinterpret_cast<void *>(r.lo), 0xFF, bytes);
     return r;
 }
 
@@ -78,6 +78,7 @@ void drop(region *r)
 {
     free(r->base);
     free(r->cells);
+    free(r->flags);
 }
 
 region_list::~region_list()
@@ -87,12 +88,13 @@ region_list::~region_list()
 
 region *find_global(uintptr_t p)
 {
-    if (last && p - last->lo < last->bytes) return last;
+    region **near = &recent[(p >> 12) % RECENT];
+    if (*near && p - (*near)->lo < (*near)->bytes) return *near;
     auto it = global.upper_bound(p);
     if (it == global.begin()) return nullptr;
     region *r = &(--it)->second;
     if (p - r->lo >= r->bytes) return nullptr;
-    return last = r;
+    return *near = r;
 }
 
 region *find(uintptr_t p)
@@ -136,7 +138,8 @@ void check_writer(const emu_fiber *t, const region *r, const cell *c, uintptr_t 
 {
     if (c->w_epoch == emu_w.epoch) {
         if (c->w_tid != t->tid && !knows(t, c->w_tid, c->w_clock))
-            race(r, p, what, c->flags & BY_ATOMIC ? "changed atomically" : "wrote", c->w_tid);
+            race(r, p, what, r->flags[c - r->cells] & BY_ATOMIC ? "changed atomically" : "wrote",
+                 c->w_tid);
     } else if (!r->shared && other_block(c->w_epoch)) {
         race(r, p, what, "of another block wrote", c->w_tid);
     }
@@ -186,21 +189,20 @@ void note_reader(const emu_fiber *t, const region *r, cell *c)
     }
 }
 
-void note_writer(const emu_fiber *t, cell *c, uint32_t flags)
+void note_writer(const emu_fiber *t, cell *c)
 {
     c->w_epoch = emu_w.epoch;
     c->w_clock = t->clock[t->lane];
     c->w_tid = static_cast<uint16_t>(t->tid);
-    c->flags = flags;
     c->w_serial = serial;
 }
 
-void check_written(const region *r, const cell *c, uintptr_t p)
+void check_written(const region *r, const cell *c, uint32_t flags, uintptr_t p)
 {
     char at[100];
     bool now = !r->shared || c->w_epoch >= emu_w.block_epoch;
-    if (now && (c->flags & (WRITTEN | IN_FLIGHT)) == WRITTEN) return;
-    if (now && c->flags & IN_FLIGHT)
+    if (now && (flags & (WRITTEN | IN_FLIGHT)) == WRITTEN) return;
+    if (now && flags & IN_FLIGHT)
         emu_fault(EMU_UNINIT, "reads %s, where a cp.async of thread %d is in flight: no wait",
                   place(at, sizeof(at), r, p), c->w_tid);
     emu_fault(EMU_UNINIT, "reads %s, which nobody has written", place(at, sizeof(at), r, p));
@@ -236,10 +238,38 @@ void check_still(const region *r, uintptr_t p, size_t bytes, const char *what)
     }
 }
 
-void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
+/* Two bytes of an access. */
+void touch(const emu_fiber *t, const region *r, cell *c, uint8_t *flags, uintptr_t p,
+           emu_access_kind kind, bool races)
+{
+    if (kind == EMU_READ) {
+        if (r->shared || (*flags & (WRITTEN | IN_FLIGHT)) != WRITTEN)
+            check_written(r, c, *flags, p);
+        if (!races) return;
+        if (c->w_epoch >= emu_w.launch_epoch) check_writer(t, r, c, p, "reads");
+        note_reader(t, r, c);
+        return;
+    }
+    if (kind == EMU_ATOMIC) check_written(r, c, *flags, p);
+    bool both = kind == EMU_ATOMIC && *flags & BY_ATOMIC;
+    if (races && !both) check_writer(t, r, c, p, "writes");
+    if (races) check_readers(t, r, c, p, "writes");
+    note_writer(t, c);
+    *flags = kind == EMU_ISSUE ? IN_FLIGHT : kind == EMU_ATOMIC ? WRITTEN | BY_ATOMIC : WRITTEN;
+}
+
+bool same(const cell *a, const cell *b)
+{
+    uint64_t x[4], y[4];
+    static_assert(sizeof(x) == sizeof(*a), "without holes");
+    memcpy(x, a, sizeof(x));
+    memcpy(y, b, sizeof(y));
+    return ((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3])) == 0;
+}
+
+void access_array(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
 {
     const emu_fiber *t = emu_cur;
-    if (p - t->stack_lo < EMU_STACK) return;
     emu_w.accesses++;
     const region *r = find(p);
     if (!r) {
@@ -247,14 +277,14 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
         emu_fault(EMU_BOUNDS, "%s %zu bytes at %p, which is in no array of the device",
                   kind == EMU_READ ? "reads" : "writes", bytes, reinterpret_cast<void *>(p));
     }
-    if (!r->shared && r->device != device && !peers.count({device, r->device}))
+    if (!r->shared && r->device != device && !peers[device][r->device])
         emu_fault(EMU_BOUNDS, "device %d reaches into the memory of device %d, which it may not",
                   device, r->device);
     if (p + bytes > r->lo + r->bytes)
         emu_fault(EMU_BOUNDS, "%s %zu bytes at byte %zu of an array of %zu",
                   kind == EMU_READ ? "reads" : "writes", bytes, static_cast<size_t>(p) - r->lo,
                   r->bytes);
-    if (wide && p % bytes)
+    if (wide && p & (bytes - 1)) /* a power of two */
         emu_fault(EMU_MISALIGNED, "an access of %zu bytes at byte %zu of an array", bytes,
                   static_cast<size_t>(p) - r->lo);
     if (!t->waited && !r->shared) {
@@ -263,26 +293,28 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
         check_still(r, p, bytes, "reads too early");
     }
     if (kind == EMU_ATOMIC && !r->shared) atomic_order(t, p);
-    bool races = bytes > 1 && (watch_races || r->shared);
     if (kind != EMU_READ) serial++;
-    cell *c = r->cells + (p - r->lo) / 2, *end = r->cells + (p - r->lo + bytes + 1) / 2;
-    for (uintptr_t at = p; c < end; c++, at += 2) {
-        if (kind == EMU_READ) {
-            if ((c->flags & (WRITTEN | IN_FLIGHT)) != WRITTEN || r->shared) check_written(r, c, at);
-            if (races && c->w_epoch >= emu_w.launch_epoch) check_writer(t, r, c, at, "reads");
-            if (races) note_reader(t, r, c);
-            continue;
+    size_t at = (p - r->lo) / 2, n = (p - r->lo + bytes + 1) / 2 - at;
+    cell *c = r->cells + at;
+    uint8_t *flags = r->flags + at;
+    /* Most are as the first one was, and become what it becomes. */
+    const cell first = *c;
+    const uint8_t first_flags = *flags;
+    touch(t, r, c, flags, p, kind, bytes > 1);
+    for (size_t i = 1; i < n; i++) {
+        if (flags[i] == first_flags && same(&c[i], &first)) {
+            c[i] = *c;
+            flags[i] = *flags;
+        } else {
+            touch(t, r, &c[i], &flags[i], p + 2 * i, kind, true);
         }
-        if (kind == EMU_ATOMIC) check_written(r, c, at);
-        bool both = kind == EMU_ATOMIC && c->flags & BY_ATOMIC;
-        if (races && !both) check_writer(t, r, c, at, "writes");
-        if (races) check_readers(t, r, c, at, "writes");
-        note_writer(t, c,
-                    kind == EMU_ISSUE    ? IN_FLIGHT
-                    : kind == EMU_ATOMIC ? WRITTEN | BY_ATOMIC
-                                         : WRITTEN);
     }
     if (kind == EMU_ISSUE) memset(reinterpret_cast<void *>(p), 0xFF, bytes);
+}
+
+inline void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
+{
+    if (p - emu_cur->stack_lo >= EMU_STACK) access_array(p, bytes, kind, wide);
 }
 
 } // namespace
@@ -336,11 +368,6 @@ void emu_check_still(const void *p, size_t bytes, const char *what)
     if (r && !r->shared && at + bytes <= r->lo + r->bytes) check_still(r, at, bytes, what);
 }
 
-void emu_watch_races(int on)
-{
-    watch_races = on != 0;
-}
-
 void emu_memory_launch(void)
 {
     block_starts.clear();
@@ -353,12 +380,12 @@ void *emu_shared_array(size_t bytes)
 {
     if (n_shared == shared.size()) shared.push_back(make(bytes, true));
     region *r = &shared[n_shared++];
-    if (r->bytes != bytes) {
+    if (r->room < bytes) {
         drop(r);
         *r = make(bytes, true);
-    } else {
-        memset(reinterpret_cast<void *>(r->lo), 0xFF, bytes);
     }
+    r->bytes = bytes;
+    memset(reinterpret_cast<void *>(r->lo), 0xFF, bytes);
     return reinterpret_cast<void *>(r->lo);
 }
 
@@ -377,17 +404,21 @@ void emu_device(int now)
 void emu_allow_peer(int from, int to)
 {
     if (from < 0)
-        peers.clear();
+        memset(peers, 0, sizeof(peers));
     else
-        peers.insert({from, to});
+        peers[from][to] = true;
+}
+
+void *emu_alloc_bare(size_t bytes)
+{
+    region r = make(bytes ? bytes : 1, false);
+    global[r.lo] = r;
+    return reinterpret_cast<void *>(r.lo);
 }
 
 void *emu_alloc(size_t bytes)
 {
-    region r = make(bytes ? bytes : 1, false);
-    last = nullptr;
-    global[r.lo] = r;
-    return reinterpret_cast<void *>(r.lo);
+    return memset(emu_alloc_bare(bytes), 0xFF, bytes);
 }
 
 void emu_free(void *p)
@@ -396,7 +427,7 @@ void emu_free(void *p)
     auto it = global.find(reinterpret_cast<uintptr_t>(p));
     if (it == global.end()) abort();
     drop(&it->second);
-    last = nullptr;
+    memset(recent, 0, sizeof(recent));
     global.erase(it);
 }
 
@@ -406,8 +437,8 @@ void emu_wrote(const void *p, size_t bytes)
     if (bytes == 0) return;
     region *r = find_global(at);
     if (!r || at + bytes > r->lo + r->bytes) abort();
-    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes + 1) / 2; i++)
-        r->cells[i].flags = WRITTEN;
+    size_t i = (at - r->lo) / 2;
+    memset(r->flags + i, WRITTEN, (at - r->lo + bytes + 1) / 2 - i);
 }
 
 const void *emu_first_unwritten(const void *p, size_t bytes)
@@ -417,7 +448,7 @@ const void *emu_first_unwritten(const void *p, size_t bytes)
     const region *r = find_global(at);
     if (!r || at + bytes > r->lo + r->bytes) return p;
     for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes + 1) / 2; i++) {
-        if (!(r->cells[i].flags & WRITTEN)) return reinterpret_cast<const void *>(r->lo + i * 2);
+        if (!(r->flags[i] & WRITTEN)) return reinterpret_cast<const void *>(r->lo + i * 2);
     }
     return nullptr;
 }

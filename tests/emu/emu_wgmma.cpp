@@ -6,9 +6,7 @@
  * not be written before it is done: so one that was done earlier would give the same.
  */
 #include <algorithm>
-#include <cmath>
 #include <deque>
-#include <math.h>
 #include <memory>
 #include <string.h>
 #include <vector>
@@ -18,7 +16,15 @@
 namespace
 {
 
-enum { GROUP = 128, GROUPS = EMU_THREADS_MAX / GROUP, ROWS = 64, K = 16, PIECE = 16, PIECES = 2 };
+enum {
+    GROUP = 128,
+    GROUPS = EMU_THREADS_MAX / GROUP,
+    ROWS = 64,
+    COLS = 256,
+    K = 16,
+    PIECE = 16,
+    PIECES = 2
+};
 
 struct product {
     uint64_t a, b;
@@ -104,7 +110,7 @@ void begin()
 
 void finish(product *p)
 {
-    static double x[ROWS + 256][K];
+    static double x[ROWS + COLS][K], turned[K][COLS], sum[COLS];
     each_piece(p, [p](const char *at, int row, int piece) {
         emu_async_done(at, PIECE, p->serial);
         for (int i = 0; i < PIECE / 2; i++) {
@@ -113,18 +119,23 @@ void finish(product *p)
             x[row][piece * (PIECE / 2) + i] = emu_half_value(h, p->bf16);
         }
     });
-    int rounding = emu_mma_rounding();
-    for (int i = 0; i < ROWS * p->n; i++) {
-        const double *a = x[i / p->n], *b = x[ROWS + i % p->n];
-        float *c = &(*p->sums)[static_cast<size_t>(i)];
-        if (!p->add) *c = 0;
-        if (rounding) {
-            *c = emu_add_aligned(*c, a, b, K, p->bf16);
-            continue;
+    int n = p->n;
+    bool rounding = emu_mma_rounding() != 0;
+    for (int k = 0; k < K; k++) {
+        for (int i = 0; i < n; i++) turned[k][i] = x[ROWS + i][k];
+    }
+    for (int row = 0; row < ROWS; row++) {
+        const double *a = x[row];
+        float *c = &(*p->sums)[static_cast<size_t>(row * n)];
+        if (!p->add) memset(c, 0, static_cast<size_t>(n) * sizeof(*c));
+        for (int i = 0; rounding && i < n; i++)
+            c[i] = emu_add_aligned(c[i], a, x[ROWS + i], K, p->bf16);
+        if (rounding) continue;
+        memset(sum, 0, sizeof(sum));
+        for (int k = 0; k < K; k++) {
+            for (int i = 0; i < n; i++) sum[i] += a[k] * turned[k][i];
         }
-        double sum = 0;
-        for (int k = 0; k < K; k++) sum += a[k] * b[k];
-        *c = static_cast<float>(static_cast<double>(*c) + sum);
+        for (int i = 0; i < n; i++) c[i] = static_cast<float>(static_cast<double>(c[i]) + sum[i]);
     }
     p->done = true;
 }
@@ -133,9 +144,9 @@ void finish(product *p)
 
 float emu_add_aligned(float c, const double *x, const double *y, int n, bool bf16)
 {
-    enum { BITS = 25 };
+    enum { BITS = 25, NONE = -4000 };
     auto exponent = [](double v, int least) {
-        return v == 0 ? -4000 : std::max(std::ilogb(v), least);
+        return v == 0 ? static_cast<int>(NONE) : std::max(emu_exponent(v), least);
     };
     int least = bf16 ? -126 : -14, top = exponent(static_cast<double>(c), -126);
     double plain = static_cast<double>(c);
@@ -144,13 +155,11 @@ float emu_add_aligned(float c, const double *x, const double *y, int n, bool bf1
         if (x[k] != 0 && y[k] != 0)
             top = std::max(top, exponent(x[k], least) + exponent(y[k], least));
     }
-    if (!std::isfinite(plain) || top < -2000) return static_cast<float>(plain);
-    double scale = std::ldexp(1.0, BITS - top);
+    if (!__builtin_isfinite(plain) || top == NONE) return static_cast<float>(plain);
+    double scale = emu_power(BITS - top);
     int64_t sum = static_cast<int64_t>(static_cast<double>(c) * scale);
     for (int k = 0; k < n; k++) sum += static_cast<int64_t>(x[k] * y[k] * scale);
-    double exact = std::ldexp(static_cast<double>(sum), top - BITS);
-    float f = static_cast<float>(exact);
-    return std::fabs(static_cast<double>(f)) > std::fabs(exact) ? std::nextafterf(f, 0) : f;
+    return emu_cut(static_cast<double>(sum) * emu_power(top - BITS));
 }
 
 void emu_wgmma_reset(void)

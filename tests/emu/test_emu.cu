@@ -306,6 +306,31 @@ START_TEST(test_planted)
 }
 END_TEST
 
+/* Of an access that is wider than what was done there before, the second half has the fault. */
+static const int half_faults[] = {EMU_OK, EMU_UNINIT, EMU_RACE, EMU_RACE};
+
+static __global__ void half_kernel(uint16_t *halves, int plant)
+{
+    uint32_t *whole = (uint32_t *)halves;
+    if (threadIdx.x == 0 && plant == 2) halves[2] = halves[1];
+    if (threadIdx.x == 0 && plant == 3) halves[1] = 1;
+    if (threadIdx.x == 32) whole[0] = plant < 2 ? whole[0] + 1 : 7;
+}
+
+START_TEST(test_wide_over_narrow)
+{
+    int plant = _i / SEEDS;
+    uint16_t *halves = (uint16_t *)emu_alloc(8);
+    memset(halves, 0, 8);
+    emu_wrote(halves, plant == 1 ? 2 : 8);
+    emu_seed((uint64_t)(_i % SEEDS));
+    emu_catch_faults();
+    CU_LAUNCH(half_kernel, 1, 64, 0, NULL, halves, plant);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), half_faults[plant]);
+    emu_free(halves);
+}
+END_TEST
+
 /* ---- products of a warpgroup ------------------------------------------------------------ */
 
 enum {
@@ -499,6 +524,7 @@ int main(void)
     tcase_add_loop_test(tc, test_mma, 0, SEEDS);
     tcase_add_test(tc, test_last_block);
     tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
+    tcase_add_loop_test(tc, test_wide_over_narrow, 0, 4 * SEEDS);
     tcase_add_loop_test(tc, test_wgmma, 0, (int)N_WGMMA * (int)SEEDS);
     tcase_add_loop_test(tc, test_early, 0, (int)N_EARLY * (int)SEEDS);
     tcase_add_test(tc, test_refused_launches);

@@ -57,7 +57,7 @@ void emu_bridge_peer(int from, int to)
 
 void *emu_bridge_alloc(size_t bytes)
 {
-    return emu_alloc(bytes);
+    return emu_alloc_bare(bytes);
 }
 
 void emu_bridge_free(void *p)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/halves.h"
 #include "engine/cuda/blas.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 
@@ -119,31 +120,25 @@ static lt_status config_get(const lt_algo *algo, int attr, void *v, size_t n, si
     return 0;
 }
 
-static float half_to_f32(uint16_t h)
+/* Row `at` of [..][k], as f32. */
+static void values(float *to, const void *p, int type, int k, int at)
 {
-    _Float16 f;
-    memcpy(&f, &h, 2);
-    return (float)f;
+    size_t begin = (size_t)at * (size_t)k;
+    const float *f = (const float *)p + begin;
+    const uint16_t *h = (const uint16_t *)p + begin;
+    for (int i = 0; i < k; i++)
+        to[i] = type == LT_R_32F ? f[i] : type == LT_R_16F ? f16_to_f32(h[i]) : bf16_to_f32(h[i]);
 }
 
-static float value(const void *p, int type, size_t at)
+static float dot(int algo, const float *a, const float *b, int k)
 {
-    if (type == LT_R_32F) return ((const float *)p)[at];
-    uint16_t h = ((const uint16_t *)p)[at];
-    if (type == LT_R_16F) return half_to_f32(h);
-    uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
-static float dot(const job *j, int row, int col)
-{
-    size_t a = (size_t)row * (size_t)j->k, b = (size_t)col * (size_t)j->k;
     float sum[4] = {0};
-    for (int i = 0; i < j->k; i++) {
-        int lane = j->algo == HALVES ? i >= j->k / 2 : j->algo == STRANDS ? i % 4 : 0;
-        sum[lane] += value(j->a, j->type, a + (size_t)i) * value(j->b, j->type, b + (size_t)i);
+    if (algo == STRANDS) {
+        for (int i = 0; i < k; i++) sum[i % 4] += a[i] * b[i];
+    } else {
+        int half = algo == HALVES ? k / 2 : k;
+        for (int i = 0; i < half; i++) sum[0] += a[i] * b[i];
+        for (int i = half; i < k; i++) sum[1] += a[i] * b[i];
     }
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
@@ -151,17 +146,23 @@ static float dot(const job *j, int row, int col)
 static void run(void *arg)
 {
     const job *j = arg;
-    size_t size = j->type == LT_R_32F ? 4 : 2;
-    emu_bridge_read("cublasLtMatmul", j->a, (size_t)j->m * (size_t)j->k * size);
-    emu_bridge_read("cublasLtMatmul", j->b, (size_t)j->n * (size_t)j->k * size);
-    for (int col = 0; col < j->n; col++) {
-        for (int row = 0; row < j->m; row++) {
+    size_t size = j->type == LT_R_32F ? 4 : 2, k = (size_t)j->k, n = (size_t)j->n;
+    emu_bridge_read("cublasLtMatmul", j->a, (size_t)j->m * k * size);
+    emu_bridge_read("cublasLtMatmul", j->b, n * k * size);
+    float *a = malloc((n + 1) * k * sizeof(float)), *b = a + k;
+    if (!a) abort();
+    for (int col = 0; col < j->n; col++) values(b + (size_t)col * k, j->b, j->type, j->k, col);
+    for (int row = 0; row < j->m; row++) {
+        values(a, j->a, j->type, j->k, row);
+        for (int col = 0; col < j->n; col++) {
             size_t at = (size_t)col * (size_t)j->ldd + (size_t)row;
-            float v = j->alpha * dot(j, row, col);
+            float v = j->alpha * dot(j->algo, a, b + (size_t)col * k, j->k);
             j->d[at] = j->beta == 0 ? v : v + j->beta * j->c[at];
         }
-        emu_bridge_wrote(j->d + (size_t)col * (size_t)j->ldd, (size_t)j->m * sizeof(float));
     }
+    free(a);
+    for (int col = 0; col < j->n; col++)
+        emu_bridge_wrote(j->d + (size_t)col * (size_t)j->ldd, (size_t)j->m * sizeof(float));
 }
 
 static lt_status matmul(void *handle, void *d, const void *alpha, const void *a, void *la,

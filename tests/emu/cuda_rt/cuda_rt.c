@@ -472,7 +472,7 @@ static cudaError_t take(void **p, size_t bytes, bool pinned)
     if (!pinned) rt.taken[current] += bytes;
     b->next = rt.blocks;
     rt.blocks = b;
-    memset(b->p, 0xA5, bytes);
+    if (pinned) memset(b->p, 0xA5, bytes);
     *(pinned ? &rt.n.pinned_bytes : &rt.n.device_bytes) += bytes;
     rt.n.mallocs++;
     *p = b->p;
