@@ -258,14 +258,19 @@ void touch(const emu_fiber *t, const region *r, cell *c, uint8_t *flags, uintptr
     *flags = kind == EMU_ISSUE ? IN_FLIGHT : kind == EMU_ATOMIC ? WRITTEN | BY_ATOMIC : WRITTEN;
 }
 
-bool same(const cell *a, const cell *b)
-{
-    uint64_t x[4], y[4];
-    static_assert(sizeof(x) == sizeof(*a), "without holes");
-    memcpy(x, a, sizeof(x));
-    memcpy(y, b, sizeof(y));
-    return ((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3])) == 0;
-}
+/* A cell as four words, to compare and copy. */
+struct words {
+    uint64_t w[4];
+    explicit words(const cell *c)
+    {
+        static_assert(sizeof(w) == sizeof(*c), "without holes");
+        memcpy(w, c, sizeof(w));
+    }
+    bool operator==(const words &o) const
+    {
+        return ((w[0] ^ o.w[0]) | (w[1] ^ o.w[1]) | (w[2] ^ o.w[2]) | (w[3] ^ o.w[3])) == 0;
+    }
+};
 
 void access_array(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
 {
@@ -298,13 +303,15 @@ void access_array(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
     cell *c = r->cells + at;
     uint8_t *flags = r->flags + at;
     /* Most are as the first one was, and become what it becomes. */
-    const cell first = *c;
-    const uint8_t first_flags = *flags;
+    const words was(c);
+    const uint8_t was_flags = *flags;
     touch(t, r, c, flags, p, kind, bytes > 1);
+    const words is(c);
+    const uint8_t is_flags = *flags;
     for (size_t i = 1; i < n; i++) {
-        if (flags[i] == first_flags && same(&c[i], &first)) {
-            c[i] = *c;
-            flags[i] = *flags;
+        if (flags[i] == was_flags && words(&c[i]) == was) {
+            memcpy(&c[i], is.w, sizeof(is.w));
+            flags[i] = is_flags;
         } else {
             touch(t, r, &c[i], &flags[i], p + 2 * i, kind, true);
         }
