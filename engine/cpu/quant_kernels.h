@@ -12,6 +12,7 @@
  * they fit; of 8 bits it takes |w| times x with w's sign, whose sums of two stay below 2^15.
  * Elsewhere the plain loop does.
  */
+#include <limits.h>
 #include <stdalign.h>
 #ifdef __AVX2__
 #    include <immintrin.h>
@@ -24,13 +25,15 @@
 enum {
     QUANT_CODES = QUANT_K * PANEL,
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
-    QUANT_STRETCH = 8, /* blocks */
+    QUANT_STRETCH = 8,  /* blocks */
+    QUANT_AHEAD = 4096, /* bytes */
+    QUANT_FEW = 4,      /* rows */
 };
 /* Rows taken together; their sums, of 16 or 8 columns each; whether lines are asked for. */
 #ifdef __AVX512VNNI__
-enum { QUANT_ROWS = 8, QUANT_SUMS = 16, QUANT_ASKS = false };
+enum { QUANT_ROWS = 8, QUANT_DOTS = 16, QUANT_SUMS = 8, QUANT_ASKS = false };
 #else
-enum { QUANT_ROWS = 4, QUANT_SUMS = 4, QUANT_ASKS = true };
+enum { QUANT_ROWS = 4, QUANT_DOTS = 4, QUANT_SUMS = 4, QUANT_ASKS = true };
 #endif
 
 /* -------------------------------------------------------- codes that stand for floats -- */
@@ -437,6 +440,7 @@ typedef struct {
     float outer[PANEL], outer_min[PANEL]; /* nested: of the run */
     const char *head, *next;              /* of the run, of its next block */
     int in, in_group, group;              /* k of that within its run and group */
+    size_t ahead;                         /* bytes from a line to that which it asks for */
 } quant_stretch;
 
 /* What rows of x are for a stretch. */
@@ -513,7 +517,7 @@ static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, i
     for (int i = 0; i < n; last = i++) {
         if (s->in == 0) {
             s->next = s->head + f->codes_at;
-            if (asks) quant_fetch(s->head, f->codes_at);
+            if (asks || s->ahead) quant_fetch(s->head + s->ahead, f->codes_at);
         }
         if (asks) quant_fetch(s->next, f->block_bytes);
         s->at[i] = (const uint8_t *)s->next;
@@ -548,16 +552,18 @@ static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
     const size_t some = (size_t)side.some;
     t->code = x->code + side.code + (size_t)k0 * some;
     t->some = side.some;
+    const bool two = f->k == QUANT_K;
     for (int i = 0; i < s->n; i++) {
         size_t k = (size_t)(k0 + i * f->k);
         const float *scale = x->scale + side.scale + k / QUANT_K * some;
         const int32_t *sums = x->sums + side.sums + k / QUANT_HALF * some;
-        for (int r = 0; r < rows; r++) {
-            int32_t sum = sums[r] + (f->k == QUANT_K ? sums[some + (size_t)r] : 0);
-            t->start[i][r] = least * sum;
-            t->scale[i][r] = scale[r];
-            t->lean[i][r] = f->has_min ? scale[r] * (float)sum : (float)sum;
-        }
+        int32_t sum[QUANT_ROWS];
+        memcpy(sum, sums, (size_t)rows * sizeof(*sum));
+        for (int r = 0; two && r < rows; r++) sum[r] += sums[some + (size_t)r];
+        for (int r = 0; r < rows; r++) t->start[i][r] = least * sum[r];
+        memcpy(t->scale[i], scale, (size_t)rows * sizeof(*scale));
+        for (int r = 0; r < rows; r++) t->lean[i][r] = (float)sum[r];
+        for (int r = 0; f->has_min && r < rows; r++) t->lean[i][r] *= scale[r];
     }
 }
 
@@ -730,6 +736,12 @@ static inline __attribute__((always_inline)) int quant_each(const int bits)
 }
 #    endif
 
+#    ifdef __AVX512VNNI__
+/* In place: of the intrinsic GCC copies sums from register to register, and has too few of them. */
+#        define QUANT_ADD(sum, codes, x) \
+            __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x))
+#    endif
+
 /* A sum as it is now: GCC would add products as a tree, and has no registers for its leaves. */
 #    define QUANT_KEPT(v) __asm__("" : "+x"(v))
 
@@ -740,8 +752,7 @@ quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bi
 #    ifdef __AVX512VNNI__
     (void)two, (void)bits;
 #        pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        dot[r] = _mm512_dpbusd_epi32(dot[r], v, quant_four(x + r * QUANT_QUAD));
+    for (int r = 0; r < rows; r++) QUANT_ADD(dot[r], v, quant_four(x + r * QUANT_QUAD));
 #    else
     if (quant_each(bits) > 1) {
 #        pragma GCC unroll 4
@@ -797,59 +808,87 @@ quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, cons
 #    endif
 }
 
-/* A block's quads.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have. */
+/* A block's quads.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have.  With each
+ * quad lines of `s`, if there is one, are asked for: all at once they would hold up the products. */
 static inline __attribute__((always_inline)) void
 quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int some, qv table,
             const int quads, const int rows, const int lanes, const int stored, const bool mapped,
-            const int bits)
+            const int bits, const quant_stretch *s)
 {
+    const size_t lines = s ? QUANT_QUAD_BYTES * (size_t)stored / 8 : 0; /* asked for with a quad */
 #    pragma GCC unroll 8
     for (int k = 0; stored != 8 && k < quads; k++) {
         const int q = k % 2 * (quads / 2) + k / 2; /* both halves of a byte */
+        if (lines) quant_fetch((const char *)codes + s->ahead + (size_t)k * lines, lines);
         quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, stored, mapped,
                    bits);
         quant_flush(dot, two, k, quads, lanes * rows, bits);
     }
     QUANT_UNROLL
     for (int q = 0; stored == 8 && q < quads; q++) {
+        if (lines) quant_fetch((const char *)codes + s->ahead + (size_t)q * lines, lines);
         quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, 8, false, bits);
         quant_flush(dot, two, q, quads, lanes * rows, bits);
     }
 }
 
+/* A block's sums into those of its rows. */
+static inline __attribute__((always_inline)) void
+quant_few_add(qf *v, float *out, const quant_stretch *s, const quant_terms *t, const qv *dot, int c,
+              const int i, const int rows, const int lanes, const bool kept, const bool zeros,
+              const bool mins)
+{
+    const quant_form f = {.form = zeros ? SCALES_ZERO : SCALES_OWN, .has_min = mins};
+#    pragma GCC unroll 16
+    for (int r = 0; r < lanes * rows; r++) {
+        const int col = c + r / rows * QUANT_COLS;
+        float *at = out + r % rows * PANEL + col;
+        qf sum = quant_add(kept ? v[r] : quant_load(at), (qi)dot[r], &f, s->scale[i] + col,
+                           s->off[i] + col, t->scale[i][r % rows], t->lean[i][r % rows]);
+        if (kept)
+            v[r] = sum;
+        else
+            memcpy(at, &sum, sizeof(sum));
+    }
+}
+
 /* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and
- * the lines in ascending order. */
+ * the lines in ascending order.  Sums stay in registers while there are some for them beside a
+ * block's; else they go by way of `out`. */
 static inline __attribute__((always_inline)) void
 quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
-          const int lanes, const int stored, const bool mapped, const int bits)
+          const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
 {
-    const int some = t->some * QUANT_QUAD;
+    const int some = t->some * QUANT_QUAD, kept = lanes * rows <= QUANT_SUMS ? lanes * rows : 0;
     const qv table = quant_table(s->form->table);
+    const bool zeros = s->form->form == SCALES_ZERO, mins = s->form->has_min;
 #    pragma GCC unroll 4
     for (int c = 0; c < PANEL; c += lanes * QUANT_COLS) {
         const int8_t *x = t->code;
         qf v[QUANT_SUMS];
 #    pragma GCC unroll 16
-        for (int r = 0; r < lanes * rows; r++)
+        for (int r = 0; r < kept; r++)
             v[r] = quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
 #    pragma GCC unroll 1
         for (int i = 0; i < s->n; i++, x += quads * some) {
-            qv dot[QUANT_SUMS], two[QUANT_SUMS];
+            qv dot[QUANT_DOTS], two[QUANT_DOTS];
 #    pragma GCC unroll 16
             for (int r = 0; r < lanes * rows; r++) {
                 dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
                 two[r] = (qv){0};
             }
             quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped,
-                        bits);
-#    pragma GCC unroll 16
-            for (int r = 0; r < lanes * rows; r++)
-                v[r] = quant_add(v[r], (qi)dot[r], s->form, s->scale[i] + c + r / rows * QUANT_COLS,
-                                 s->off[i] + c + r / rows * QUANT_COLS, t->scale[i][r % rows],
-                                 t->lean[i][r % rows]);
+                        bits, asks ? s : NULL);
+            if (zeros)
+                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, true, false);
+            else if (mins)
+                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, true);
+            else
+                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, false);
+            if (!kept) __asm__("" ::: "memory"); /* GCC would keep a copy on the stack */
         }
 #    pragma GCC unroll 16
-        for (int r = 0; r < lanes * rows; r++)
+        for (int r = 0; r < kept; r++)
             memcpy(out + r % rows * PANEL + c + r / rows * QUANT_COLS, &v[r], sizeof(v[r]));
     }
 }
@@ -860,9 +899,9 @@ enum { QUANT_WIDE_OFF = 0 };
 
 static inline __attribute__((always_inline)) void
 quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
-          const int lanes, const int stored, const bool mapped, const int bits)
+          const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
 {
-    (void)lanes, (void)stored, (void)mapped, (void)bits; /* codes are in bytes */
+    (void)lanes, (void)stored, (void)mapped, (void)bits, (void)asks; /* codes are in bytes */
     for (int r = 0; r < rows; r++, out += PANEL) {
         const int8_t *x = t->code + r * QUANT_QUAD;
         for (int i = 0; i < s->n; i++) {
@@ -950,7 +989,7 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
                 two[l] = (qv){0};
             }
             quant_block(dot, two, at, 0, x.code, QUANT_QUAD, table, quads, 1, LANES, bits, mapped,
-                        code_bits);
+                        code_bits, NULL);
 #    pragma GCC unroll 4
             for (int l = 0; l < LANES; l++)
                 v[l] = quant_add(v[l], (qi)dot[l], &f, scale + l * QUANT_COLS, off + l * QUANT_COLS,
@@ -1052,26 +1091,26 @@ static void quant_to_bytes(uint8_t *codes, const uint8_t *at, const quant_form *
         }
 #endif
 
-/* Rows from `row` on times a stretch that begins at column k0.  `planes`: so its codes lie. */
-static inline __attribute__((always_inline)) void quant_product(float *out, const quant_stretch *s,
-                                                                const quant_rows *x, int row,
-                                                                int k0, const int rows,
-                                                                const int lanes, bool planes)
+/* Rows from `row` on times a stretch that begins at column k0.  `planes`: so its codes lie; `asks`:
+ * in bytes they are in memory, and lines ahead are wanted. */
+static inline __attribute__((always_inline)) void
+quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
+              const int rows, const int lanes, bool planes, const bool asks)
 {
     const quant_form *f = s->form;
     const bool wide = f->bits == 8 || f->mapped;
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
     if (planes && f->mapped) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8);
+        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8, rows > QUANT_FEW);
     } else if (planes) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4);
+        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4, rows > QUANT_FEW);
     } else if (f->k == QUANT_K) {
-#define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits)
+#define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits, asks)
         QUANT_BY_SIZE(f, BYTES)
 #undef BYTES
     } else {
-#define BYTES(bits) quant_few(out, s, &t, 4, rows, lanes, 8, false, bits)
+#define BYTES(bits) quant_few(out, s, &t, 4, rows, lanes, 8, false, bits, asks)
         QUANT_BY_SIZE(f, BYTES)
 #undef BYTES
     }
@@ -1087,20 +1126,20 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
     enum { LANES = 1 };
 #endif
     switch (n) {
-    case 1: quant_product(out, s, x, row, k0, 1, PANEL / QUANT_COLS, planes); break;
-    case 2: quant_product(out, s, x, row, k0, 2, LANES, planes); break;
-    case 3: quant_product(out, s, x, row, k0, 3, LANES, planes); break;
+    case 1: quant_product(out, s, x, row, k0, 1, PANEL / QUANT_COLS, planes, false); break;
+    case 2: quant_product(out, s, x, row, k0, 2, LANES, planes, false); break;
+    case 3: quant_product(out, s, x, row, k0, 3, LANES, planes, false); break;
 #ifdef __AVX512VNNI__
-    case 4: quant_product(out, s, x, row, k0, 4, LANES, planes); break;
-    case 5: quant_product(out, s, x, row, k0, 5, LANES, planes); break;
-    case 6: quant_product(out, s, x, row, k0, 6, LANES, planes); break;
-    case 7: quant_product(out, s, x, row, k0, 7, LANES, planes); break;
+    case 4: quant_product(out, s, x, row, k0, 4, LANES, planes, false); break;
+    case 5: quant_product(out, s, x, row, k0, 5, LANES, planes, false); break;
+    case 6: quant_product(out, s, x, row, k0, 6, LANES, planes, false); break;
+    case 7: quant_product(out, s, x, row, k0, 7, LANES, planes, false); break;
 #endif
     default:
-        if (planes)
-            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, true);
+        if (s->ahead)
+            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, planes, !QUANT_ASKS);
         else
-            quant_product(out, s, x, row, k0, QUANT_ROWS, 1, false);
+            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, planes, false);
     }
 }
 
@@ -1387,6 +1426,15 @@ static bool quant_in_planes(const quant_form *f, int n_rows)
 #endif
 }
 
+/* How many bytes before their use lines are asked for: whole runs, so that heads are too.  With so
+ * many rows a Zen 4 takes too long over a line for its own prefetchers; with less it is held up. */
+static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
+{
+    const int least = planes ? QUANT_FEW + 1 : f->bits == 8 ? QUANT_ROWS : INT_MAX;
+    if (QUANT_ASKS || n_rows < least) return 0;
+    return (QUANT_AHEAD + f->run_bytes - 1) / f->run_bytes * f->run_bytes;
+}
+
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                         const void *x, int row0, int n_rows)
 {
@@ -1394,8 +1442,10 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     const bool planes = quant_in_planes(f, n_rows);
     const int most = n_rows > 1 ? QUANT_STRETCH : f->bits == 8 ? 1 : QUANT_STRETCH / 2;
     alignas(64) uint8_t bytes[QUANT_STRETCH][QUANT_CODES];
+    const size_t ahead = quant_ahead_of_rows(f, n_rows, planes);
     quant_stretch s;
     s.form = f;
+    s.ahead = 0;
 #ifdef QUANT_MANY
     many_codes wide;
     const bool wide_too = n_rows >= QUANT_SOME && (f->bits == 8 || f->mapped);
@@ -1409,6 +1459,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
         quant_begin(&s, panel);
         for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {
             n = left < most ? left : most;
+            s.ahead = ahead;
             quant_read(&s, n);
             for (int i = 0; i < n && !planes && f->bits != 8; i++) {
                 quant_to_bytes(bytes[i], s.at[i], f);
@@ -1420,7 +1471,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
             for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME)
                 quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0);
 #endif
-            for (; i < n_rows; i += QUANT_ROWS) {
+            for (; i < n_rows; i += QUANT_ROWS, s.ahead = 0) {
                 int some = n_rows - i < QUANT_ROWS ? n_rows - i : QUANT_ROWS;
                 quant_some(out + (size_t)i * PANEL, &s, x, row0 + i, k0, some, planes);
             }
