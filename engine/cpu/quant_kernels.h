@@ -1,9 +1,9 @@
 /* quant_kernels.h -- products of quantised weights; included once by each file that is compiled for
  * an instruction set.
  *
- * Integers within a block, floats between blocks.  Rows of x are taken QUANT_ROWS at a time: their
- * sums over a stretch of blocks stay in registers, and each vector of codes that is read multiplies
- * all of them.  Few rows take codes of 4 bits from their planes; otherwise a stretch's codes are
+ * Integers within a block, floats between blocks.  Rows of x are taken QUANT_ROWS at a time: each
+ * vector of codes that is read multiplies all of them, and their sums over a stretch of blocks stay
+ * in registers, or in the first-level cache.  Few rows take codes of 4 bits from their planes; otherwise a stretch's codes are
  * put into bytes first, in the first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at
  * once.
  *

@@ -142,6 +142,9 @@ _rule("quant.columns-at-once", "engine/cpu/quant_kernels.h",
       "quant_dots(dot + l * rows, two + l * rows, w, x, rows, bits);",
       "quant_dots(dot + l, two + l, w, x, rows, bits);",
       "cpu.test_kernels", "rows that take all columns at once have sums of their own (where VPDPBUSD runs)")
+_rule("quant.rows-lean", "engine/cpu/quant_kernels.h",
+      "t->scale[i][r % rows], t->lean[i][r % rows]);", "t->scale[i][r % rows], t->lean[i][0]);",
+      "cpu.test_kernels", "rows that are taken together have each their own sum of codes")
 _rule("quant.pairs-of-columns", "engine/cpu/quant_kernels.h",
       "own = _mm256_sub_epi32(own, _mm256_madd_epi16(p.even, p.odd));", "",
       "cpu.test_kernels", "what a column's pairs add to Winograd's products is taken away (AVX2, avx512)")
