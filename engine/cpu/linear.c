@@ -213,7 +213,8 @@ static const char *b_of(const lora_mat *m, int p, const weight *w)
     return (const char *)sp->b[col / sp->b_each] + lora_bytes(w->type, m->rank, col % sp->b_each);
 }
 
-/* What the epilogue of an item will read, on its way while the item's products are computed. */
+/* What the epilogue of an item will read, on its way while the item's products are computed: to the
+ * second-level cache, since the weights' own lines take the places of what comes to the first. */
 static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
 {
     const step_seg *sg = seg_of_row(job, row0);
@@ -222,7 +223,7 @@ static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
         if (!m || m->rank == 0) continue;
         const char *b = b_of(m, p0, job->outs[o].w);
         size_t bytes = lora_bytes(job->outs[o].w->type, m->rank, PANEL);
-        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(b + i);
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(b + i, 0, 2);
     }
 }
 

@@ -129,8 +129,8 @@ static inline __attribute__((always_inline)) void dot_rest(vf (*sum)[DOT_A], con
     dot_add(sum, a_end[0], sizeof(a_end[0]), bf16, x_end[0], DOT_K, n_a, n_x);
 }
 
-/* Dot products of n_a rows of A with n_x rows of x; the rows of A after
- * them are fetched meanwhile. */
+/* Dot products of n_a rows of A with n_x rows of x; the rows of A after them are fetched meanwhile,
+ * to the second-level cache: more lines can be on their way there than to the first. */
 static inline __attribute__((always_inline)) void dots(float *v, int v_stride, const char *a,
                                                        const bool bf16, const float *x, int d,
                                                        const int n_a, const int n_x)
@@ -148,7 +148,7 @@ static inline __attribute__((always_inline)) void dots(float *v, int v_stride, c
         int end = k + SOME < whole ? k + SOME : whole;
         for (int r = 0; r < n_a; r++) {
             const char *next = a + ((size_t)r + n_a) * a_row + (size_t)k * size;
-            for (size_t i = 0; i < SOME * size; i += 64) __builtin_prefetch(next + i);
+            for (size_t i = 0; i < SOME * size; i += 64) __builtin_prefetch(next + i, 0, 2);
         }
 #pragma GCC unroll 1
         for (; k < end; k += DOT_K)

@@ -3,9 +3,9 @@
  *
  * Integers within a block, floats between blocks.  Rows of x are taken QUANT_ROWS at a time: each
  * vector of codes that is read multiplies all of them, and their sums over a stretch of blocks stay
- * in registers, or in the first-level cache.  Few rows take codes of 4 bits from their planes; otherwise a stretch's codes are
- * put into bytes first, in the first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at
- * once.
+ * in registers, or in the first-level cache.  Few rows take codes of 4 bits from their planes;
+ * otherwise a stretch's codes are put into bytes first, in the first-level cache.  Without VNNI,
+ * AVX2 takes QUANT_SOME rows at once.
  *
  * Codes are unsigned: what `least` takes away is added by the sum of x.  With VNNI a product is one
  * instruction (VPDPBUSD).  AVX2 has VPMADDUBSW: codes of few bits are summed in 16 bits as far as
@@ -809,7 +809,8 @@ quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, cons
 }
 
 /* A block's quads.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have.  With each
- * quad lines of `s`, if there is one, are asked for: all at once they would hold up the products. */
+ * quad lines of `s`, if there is one, are asked for: all at once they would hold up
+ * the products. */
 static inline __attribute__((always_inline)) void
 quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int some, qv table,
             const int quads, const int rows, const int lanes, const int stored, const bool mapped,
