@@ -1431,8 +1431,9 @@ static bool quant_in_planes(const quant_form *f, int n_rows)
  * many rows a Zen 4 takes too long over a line for its own prefetchers; with less it is held up. */
 static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
 {
+    if (QUANT_ASKS) return 0;
     const int least = planes ? QUANT_FEW + 1 : f->bits == 8 ? QUANT_ROWS : INT_MAX;
-    if (QUANT_ASKS || n_rows < least) return 0;
+    if (n_rows < least) return 0;
     return (QUANT_AHEAD + f->run_bytes - 1) / f->run_bytes * f->run_bytes;
 }
 
