@@ -84,16 +84,13 @@ void pace_turn_wait(pace *p, pace_turn *t, int64_t busy_us)
     lock_take(&p->mu);
     double had = t->step == p->n_steps ? (double)(busy_us - t->busy_us) : 0;
     bool in_time = true, over = p->bounded && had * 100 >= p->step_us * PACE_TURN;
+    bool saved = over && p->spare >= 1, waits = over && !saved;
     int64_t end_us = clock_now_us() + (int64_t)fmin(2 * p->step_us, (double)p->patience_us);
-    if (over && p->spare >= 1) {
-        p->spare -= 1;
-        *t = (pace_turn){p->n_steps, busy_us};
-        over = false;
-    }
-    p->n_waits += over;
-    while (over && in_time && p->bounded && p->n_steps == t->step)
+    if (saved) p->spare -= 1;
+    p->n_waits += waits;
+    while (waits && in_time && p->bounded && p->n_steps == t->step)
         in_time = cond_wait_until(&p->step, &p->mu, end_us);
-    if (t->step != p->n_steps || !in_time) *t = (pace_turn){p->n_steps, busy_us};
+    if (saved || t->step != p->n_steps || !in_time) *t = (pace_turn){p->n_steps, busy_us};
     lock_release(&p->mu);
 }
 

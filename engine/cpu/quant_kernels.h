@@ -809,8 +809,7 @@ quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, cons
 }
 
 /* A block's quads.  `stored`: how codes lie, 8: in bytes; `bits`: what they may have.  With each
- * quad lines of `s`, if there is one, are asked for: all at once they would hold up
- * the products. */
+ * quad lines of `s`, if there is one, are asked for: all at once they would hold products up. */
 static inline __attribute__((always_inline)) void
 quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int some, qv table,
             const int quads, const int rows, const int lanes, const int stored, const bool mapped,
@@ -1447,7 +1446,6 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     const size_t ahead = quant_ahead_of_rows(f, n_rows, planes);
     quant_stretch s;
     s.form = f;
-    s.ahead = 0;
 #ifdef QUANT_MANY
     many_codes wide;
     const bool wide_too = n_rows >= QUANT_SOME && (f->bits == 8 || f->mapped);

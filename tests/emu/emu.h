@@ -89,6 +89,7 @@ void *emu_alloc(size_t bytes);
 void *emu_alloc_bare(size_t bytes);
 void emu_free(void *p);
 void emu_wrote(const void *p, size_t bytes);
+enum { EMU_DEVICES = 8 }; /* at most */
 /* Whose memory is allocated and whose kernels run from now on: the first device's, 0, at the
  * beginning.  A kernel reaches its own device's memory, and that of devices that it is allowed to;
  * from < 0: nobody is allowed any more. */

@@ -25,7 +25,6 @@ namespace
 {
 
 enum { MANY = 0xFFFF, REDZONE = 256, RECENT = 256 };
-enum { DEVICES = 8 }; /* as tests/emu/cuda_rt has them */
 enum { WRITTEN = 1, BY_ATOMIC = 2, IN_FLIGHT = 4 };
 
 struct cell {
@@ -50,10 +49,10 @@ struct region_list : std::vector<region> {
 } shared; /* the first n_shared are the block's */
 size_t n_shared;
 std::map<uintptr_t, region> global;
-region *recent[RECENT];       /* global ones, by the page that was hit */
-int device;                   /* that allocates, and whose kernels run */
-bool peers[DEVICES][DEVICES]; /* [i][k]: device i may reach k's memory */
-uint32_t serial;              /* of writes, from the block's begin */
+region *recent[RECENT];               /* global ones, by the page that was hit */
+int device;                           /* that allocates, and whose kernels run */
+bool peers[EMU_DEVICES][EMU_DEVICES]; /* [i][k]: device i may reach k's memory */
+uint32_t serial;                      /* of writes, from the block's begin */
 
 std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
 std::set<uint32_t> acquired;        /* blocks that are ordered before this one */

@@ -121,7 +121,7 @@ void finish(product *p)
     });
     int n = p->n;
     bool rounding = emu_mma_rounding() != 0;
-    for (int k = 0; k < K; k++) {
+    for (int k = 0; !rounding && k < K; k++) {
         for (int i = 0; i < n; i++) turned[k][i] = x[ROWS + i][k];
     }
     for (int row = 0; row < ROWS; row++) {

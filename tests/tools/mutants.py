@@ -504,9 +504,6 @@ _rule("cost.unseen-is-kept", "engine/sched/cost.c",
 _rule("cost.chunk-fits", "engine/sched/cost.c",
       "if (cost_predict(c, &sum) <= budget_us)", "if (cost_predict(c, &sum) <= 2 * budget_us)",
       "engine.test_cost", "a chunk is the most that fits into the time")
-_rule("sampler.ties", "engine/sample/logits.c",
-      "if (any(in)) break;", "if (any(in)) return i;",
-      "engine.test_sampler", "a greedy pick is the best itself, not its neighbour")
 _rule("cost.pace", "engine/sched/cost.c",
       "c->pace + 0.06 * off", "c->pace + 0 * off",
       "engine.test_cost", "the model follows the pace of a shared machine")
@@ -1420,6 +1417,9 @@ _rule("sampler.top-k", "engine/sample/cut.c",
 _rule("sampler.min-p", "engine/sample/cut.c",
       "mass = likely < mass ? likely : mass;", "mass = likely > mass ? likely : mass;",
       "engine.test_cut", "min_p cuts")
+_rule("sampler.ties", "engine/sample/logits.c",
+      "if (any(in)) break;", "if (any(in)) return i;",
+      "engine.test_sampler", "a greedy pick is the best itself, not its neighbour")
 _rule("sampler.seed-and-number", "engine/sample/sampler.c",
       "double u = uniform(rules->seed, (uint64_t)n_output);", "double u = uniform(rules->seed, 0 * (uint64_t)n_output);",
       "engine.test_sampler", "each draw has a number of its own")

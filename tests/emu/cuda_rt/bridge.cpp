@@ -50,6 +50,8 @@ void emu_bridge_device(int device)
     emu_device(device);
 }
 
+static_assert(int(EMU_RT_DEVICES) <= int(EMU_DEVICES), "the emulator has a place for each");
+
 void emu_bridge_peer(int from, int to)
 {
     emu_allow_peer(from, to);

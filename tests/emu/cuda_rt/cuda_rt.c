@@ -51,7 +51,7 @@ typedef struct op {
     bool done;
 } op;
 
-enum { LANES_MAX = 16, DEVICES_MAX = 8 };
+enum { LANES_MAX = 16, DEVICES_MAX = EMU_RT_DEVICES };
 
 struct CUgraph_st {
     op *head, **tail;

@@ -35,6 +35,8 @@ void emu_bridge_rounding(int like); /* emu_mma_truncates() */
 
 /* ---- for tests ------------------------------------------------------------------------- */
 
+enum { EMU_RT_DEVICES = 8 }; /* at most */
+
 /* Devices that cudaGetDeviceCount() finds (-1: the driver is missing) and the memory of each. */
 void emu_rt_device(int n_devices, size_t memory_bytes);
 
