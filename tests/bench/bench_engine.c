@@ -1,14 +1,15 @@
 /* bench_engine.c -- the engine without the network: decode and prompt
  * processing on a model directory.
  *
- *   bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]
+ *   bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample|-]
  *
  * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight
  * random r=16 adapters on all seven layers (and on all experts), and for a prompt of 512 tokens;
  * medians.  Bytes of the weights (of experts: of all), and the multiply-adds of the prompt's linear
  * layers, stand beside.  With a second word only that is done, over and over, for a profiler to
  * look at; "sample" is eight rows with their tokens drawn, by top-k 40 and, step by step in turn,
- * by top-p alone.
+ * by top-p alone.  "-" reads such words, a line each, and answers each with a line: for turns
+ * with another program (tests/bench/peer).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,12 +21,13 @@
 #include "engine/model/model.h"
 #include "engine/sample/sampler.h"
 
-enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, RUNS = 15, SAMPLE_RUNS = 41 };
+enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, PAGES = 64 };
+enum { RUNS = 15, LONG_RUNS = 60, TURN_RUNS = 7, PROMPT_RUNS = 5, SAMPLE_RUNS = 41 };
 
 static backend *be;
 static model *m;
 static kv_pool *kv;
-static int32_t pages[STREAMS][64];
+static int32_t pages[STREAMS][PAGES];
 static lora_view views[STREAMS];
 static const float *logits; /* of the last step */
 
@@ -111,7 +113,7 @@ static double run_step(int n_seq, int rows, int pos0, bool lora)
     int32_t logit[STREAMS];
     int n = 0;
     for (int s = 0; s < n_seq; s++) {
-        seq[s] = (step_seq){n, rows, pos0, pages[s], 64};
+        seq[s] = (step_seq){n, rows, pos0, pages[s], PAGES};
         seg[s] = (step_seg){n, rows, lora ? &views[s] : NULL};
         for (int i = 0; i < rows; i++, n++) {
             token[n] = (int32_t)((s * 7919 + i * 31 + 11) % model_get_config(m)->n_vocab);
@@ -210,6 +212,74 @@ static double linear_flop(int rows)
     return 2 * sum * rows;
 }
 
+/* Some history to attend to: the first stream's, and copies of it. */
+static void make_history(void)
+{
+    for (int i = 0; i < STREAMS * PAGES; i++) pages[i / PAGES][i % PAGES] = i;
+    (void)run_step(1, CONTEXT, 0, false);
+    attn_shape shape = model_attn_shape(m);
+    void *page = malloc(be_kv_saved_bytes(be, &shape));
+    if (!page) abort();
+    for (int i = 0; i < CONTEXT / be_caps(be)->page_tokens; i++) {
+        be_kv_save(be, kv, pages[0][i], page);
+        be_kv_copied(be);
+        for (int s = 1; s < STREAMS; s++) be_kv_load(be, kv, pages[s][i], page);
+        be_kv_copied(be);
+    }
+    free(page);
+}
+
+static void measure_all(void)
+{
+    double one = median(1, 1, CONTEXT, false, RUNS), one_lora = median(1, 1, CONTEXT, true, RUNS);
+    double eight = median(STREAMS, 1, CONTEXT, false, RUNS);
+    double eight_lora = median(STREAMS, 1, CONTEXT, true, RUNS);
+    double prompt = median(1, PROMPT, 0, false, PROMPT_RUNS);
+    double prompt_lora = median(1, PROMPT, 0, true, 3);
+    printf("{\"backend\":\"%s\",\"one_s\":%.6f,\"one_lora_s\":%.6f,\"eight_s\":%.6f,"
+           "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
+           "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
+           be_caps(be)->detail, one, one_lora, eight, eight_lora, prompt, prompt_lora,
+           model_weight_bytes(m), PROMPT, linear_flop(PROMPT));
+}
+
+/* What a word asks for.  False: it asks for nothing. */
+static bool measure(const char *word, int runs, int prompt_runs)
+{
+    bool lora = strncmp(word, "lora-", 5) == 0, prompt = strncmp(word, "prompt", 6) == 0;
+    int n = lora || strncmp(word, "base-", 5) == 0 ? atoi(word + 5) : 0;
+    if (prompt) n = word[6] == '-' ? atoi(word + 7) : PROMPT;
+    if (strcmp(word, "sample") == 0) {
+        compare_draws();
+    } else if (n < 1 || n > (prompt ? PROMPT : STREAMS)) {
+        return false;
+    } else if (prompt) {
+        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n", median(1, n, 0, false, prompt_runs),
+               linear_flop(n));
+    } else {
+        printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", n,
+               median(n, 1, CONTEXT, lora, runs), model_weight_bytes(m));
+    }
+    (void)fflush(stdout);
+    return true;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample|-]\n");
+    return 2;
+}
+
+static int measure_in_turns(void)
+{
+    char line[32];
+    while (fgets(line, sizeof(line), stdin)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!measure(line, TURN_RUNS, 1)) return usage();
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     err e;
@@ -217,18 +287,7 @@ int main(int argc, char **argv)
     const char *threads = getenv("LORAD_BENCH_THREADS"); /* default: one per core */
     backend_config bc = {.isa = isa ? isa : "auto", .n_threads = threads ? atoi(threads) : 0};
     alone = bc.n_threads == 1;
-    int prompt_rows = 0;
-    if (argc == 3 && strcmp(argv[2], "prompt") == 0) prompt_rows = PROMPT;
-    if (argc == 3 && strncmp(argv[2], "prompt-", 7) == 0) prompt_rows = atoi(argv[2] + 7);
-    int streams = 0; /* of decoding alone */
-    bool draws = argc == 3 && strcmp(argv[2], "sample") == 0;
-    bool lora = argc == 3 && strncmp(argv[2], "lora-", 5) == 0;
-    if (argc == 3 && (lora || strncmp(argv[2], "base-", 5) == 0)) streams = atoi(argv[2] + 5);
-    if (argc > 3 || streams > STREAMS || argc == 1 || prompt_rows > PROMPT ||
-        (argc == 3 && prompt_rows < 1 && streams < 1 && !draws)) {
-        fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]\n");
-        return 2;
-    }
+    if (argc < 2 || argc > 3) return usage();
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
     /* Mapped from this directory where an earlier run has kept them; else kept there first. */
     const char *weights = getenv("LORAD_BENCH_WEIGHTS"); /* as model.weights */
@@ -237,34 +296,14 @@ int main(int argc, char **argv)
     if (model_load_with(&m, argv[1], be, PROMPT, STREAMS, &options, &e)) die(&e);
     while (!model_packed_settled(m)) (void)usleep(10000);
     attn_shape shape = model_attn_shape(m);
-    if (be_kv_create(be, &kv, &shape, STREAMS * 64, &e)) die(&e);
-    for (int s = 0; s < STREAMS; s++) {
-        for (int i = 0; i < 64; i++) pages[s][i] = s * 64 + i;
-        (void)run_step(1, CONTEXT, 0, false); /* some history to attend to */
-    }
-    if (draws) {
-        compare_draws();
-        return 0;
-    }
+    if (be_kv_create(be, &kv, &shape, STREAMS * PAGES, &e)) die(&e);
+    make_history();
     make_adapters();
-    if (streams > 0) {
-        printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", streams,
-               median(streams, 1, CONTEXT, lora, 60), model_weight_bytes(m));
-        return 0;
-    }
-    if (prompt_rows > 0) {
-        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n", median(1, prompt_rows, 0, false, 5),
-               linear_flop(prompt_rows));
-        return 0;
-    }
-    double one = median(1, 1, CONTEXT, false, RUNS), one_lora = median(1, 1, CONTEXT, true, RUNS);
-    double eight = median(STREAMS, 1, CONTEXT, false, RUNS);
-    double eight_lora = median(STREAMS, 1, CONTEXT, true, RUNS);
-    double prompt = median(1, PROMPT, 0, false, 5), prompt_lora = median(1, PROMPT, 0, true, 3);
-    printf("{\"backend\":\"%s\",\"one_s\":%.6f,\"one_lora_s\":%.6f,\"eight_s\":%.6f,"
-           "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
-           "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
-           be_caps(be)->detail, one, one_lora, eight, eight_lora, prompt, prompt_lora,
-           model_weight_bytes(m), PROMPT, linear_flop(PROMPT));
+    if (argc == 2)
+        measure_all();
+    else if (strcmp(argv[2], "-") == 0)
+        return measure_in_turns();
+    else if (!measure(argv[2], LONG_RUNS, PROMPT_RUNS))
+        return usage();
     return 0;
 }

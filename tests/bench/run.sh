@@ -15,7 +15,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-nodes sim-nodes-picker sim-nodes-hash sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-moe kl-q8_0 kl-q4_0 kl-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-bf16 peer-moe kl-q8_0 kl-q4_0 kl-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack push streams-2000 slowloris loratop stats-cost schemas tools-auto schema-cost schemathesis
     disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe fleet-limits fleet-usage fleet-revoke fleet-away fleet-adapter fleet-move"
 json=
@@ -484,7 +484,7 @@ PY
 startup-1.1B | embeddings | peer-* | kl-*)
     [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
     case $name in
-    peer-q* | peer-moe) out=$(python3 tests/bench/peer/peer_ik.py "${name#peer-}") ;;
+    peer-q* | peer-bf16 | peer-moe) out=$(python3 tests/bench/peer/peer_engines.py "${name#peer-}") ;;
     kl-*) out=$(python3 tests/bench/peer/peer_kl.py "${name#kl-}") ;;
     embeddings) out=$(python3 tests/bench/peer/peer.py embeddings 135M) ;;
     startup-*) out=$(python3 tests/bench/peer/peer.py startup "${name#startup-}") ;;

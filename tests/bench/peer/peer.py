@@ -54,20 +54,34 @@ def prepared(size):
     return where
 
 
-def llama_bench():
-    path = os.environ.get("LORAD_PEER_LLAMA_BENCH")
-    if not path:
-        print("LORAD_PEER_LLAMA_BENCH is not set: the path of ik_llama.cpp's llama-bench", file=sys.stderr)
+def compiled(name, source, build):
+    """peer_engine.c with a peer's own header and library."""
+    to = ROOT / "build/bench" / f"peer_engine_{name}"
+    argv = ["cc", "-std=gnu11", "-O2", f"-I{source}/include", f"-I{source}/ggml/include", ROOT / "tests/bench/peer/peer_engine.c",
+            "-o", to] + (["-DPEER_IK"] if name == "ik" else [])
+    for folder in sorted({p.parent for p in pathlib.Path(build).resolve().rglob("lib*.so") if p.name in ("libllama.so", "libggml.so")}):
+        argv += [f"-L{folder}", f"-Wl,-rpath,{folder}"]
+    subprocess.run(argv + ["-lllama", "-lggml"], check=True)
+    return to
+
+
+def peers():
+    """Of LORAD_PEERS, "ik=SOURCE:BUILD llama=SOURCE:BUILD" or one of them: their programs by name."""
+    named = [item.partition("=") for item in os.environ.get("LORAD_PEERS", "").split()]
+    if not named or any(name not in ("ik", "llama") or ":" not in where for name, _, where in named):
+        print('LORAD_PEERS is not set: "ik=SOURCE:BUILD llama=SOURCE:BUILD", checkouts and where they are built', file=sys.stderr)
         sys.exit(2)
-    return pathlib.Path(path)
+    return {name: compiled(name, *where.split(":", 1)) for name, _, where in named}
 
 
 def quantised(folder, form):
-    """base.gguf as `form`, made once by llama-quantize beside llama-bench."""
+    """base.gguf as `form`, made once by the first peer."""
+    if form == "bf16":
+        return folder / "base.gguf"
     path = folder / f"{form}.gguf"
     if not path.exists():
-        new = path.with_suffix(".new")
-        subprocess.run([llama_bench().with_name("llama-quantize"), folder / "base.gguf", new, form.upper()], check=True,
+        new, program = path.with_suffix(".new"), next(iter(peers().values()))
+        subprocess.run([program, "--quantize", folder / "base.gguf", new, form.upper()], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         new.rename(path)
     return path

@@ -1,7 +1,7 @@
 """peer_kl.py -- what quantising costs in the answers, beside llama.cpp: peer_kl.py FORMAT
 
-conf/demo's base, a small trained model, as BF16 and as FORMAT (q8_0, q4_0, q4_k_s: llama-quantize beside
-LORAD_PEER_LLAMA_BENCH makes it).  llama.cpp's server draws sequences from the BF16 file.  After each of their tokens
+conf/demo's base, a small trained model, as BF16 and as FORMAT (q8_0, q4_0, q4_k_s: the first of LORAD_PEERS
+makes it, see peer_engines.py).  llama.cpp's server draws sequences from the BF16 file.  After each of their tokens
 the next one's distribution is taken of the quantised file, by both; the reference is ours of the BF16 file with F32
 arithmetic.  One line of JSON: the mean KL divergences from it, of each turn; "plain": llama.cpp's of the BF16 file."""
 import http.client

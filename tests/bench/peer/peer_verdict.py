@@ -10,20 +10,46 @@ def mid(rows, key):
     return statistics.median(r[key] for r in rows)
 
 
-def quantised(name, ours, theirs):
-    """Processor time of one thread beside ik_llama.cpp's, of the same file."""
-    one, prompt = ([b / a for a, b in zip(ours[key], theirs[key])] for key in ("token_ms", "prompt_token_ms"))
-    figure, long = statistics.median(one), statistics.median(prompt)
-    asked = 1.0 if name == "peer-moe" else 1.1
-    ok = figure >= asked and long >= 1
-    print(f"{name} {figure:.2f} times ik_llama.cpp's tokens in the same processor time, one stream, {min(one):.2f} to {max(one):.2f} "
-          f"({statistics.median(ours['token_ms']):.1f} ms to {statistics.median(theirs['token_ms']):.1f}); prompts {long:.2f}, "
-          f"{min(prompt):.2f} to {max(prompt):.2f} (asked {asked}, 1): {'ok' if ok else 'short'}")
+# of peer_engines.py: (word, the peer that it is asked of, how many times its tokens in the same processor time)
+ENGINES = [("base-1", "ik", 1.1), ("base-8", "ik", 1.1), ("prompt-512", "ik", 1.0), ("lora-8", "llama", 4.0)]
+WORDS = {"base-1": "one stream", "base-8": "eight bare", "lora-8": "eight adapters", "prompt-512": "prompts"}
+BARE_OF_ADAPTERS = 0.85
+
+
+def against(over, under):
+    """(the median of their ratios turn by turn, and it with its spread in words)"""
+    ratios = [a / b for a, b in zip(over, under)]
+    figure = statistics.median(ratios)
+    return figure, f"{figure:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def engines(name, r):
+    """Processor time of one thread beside the peers', of the same file."""
+    ours, ok = r["lorad"], True
+    for word, of, asked in ENGINES:
+        for who in ("ik", "llama"):
+            if word not in ours or word not in r.get(who, {}):
+                continue
+            figure, words = against(r[who][word], ours[word])
+            bound = 1.0 if name == "peer-moe" else asked
+            judged = f" (asked {bound:g}): {'ok' if figure >= bound else 'short'}" if who == of else ""
+            ok = ok and (who != of or figure >= bound)
+            print(f"{WORDS[word]:15} {who:6} {statistics.median(r[who][word]):8.1f} ms  lorad {statistics.median(ours[word]):8.1f} ms  "
+                  f"{words}{judged}")
+    text = ""
+    if "lora-8" in ours:
+        figure, words = against(ours["base-8"], ours["lora-8"])
+        ok = ok and figure >= BARE_OF_ADAPTERS
+        text = f"eight bare over eight adapters {words} (asked {BARE_OF_ADAPTERS}), "
+    lacks = [who for who in ("ik", "llama") if who not in r]
+    print(f"{name} {text}load {r['load']:.1f}{', without ' + ' and '.join(lacks) if lacks else ''}: {'ok' if ok else 'short'}")
     return ok
 
 
 def main():
     name, r = sys.argv[1], json.loads(sys.argv[2])
+    if "base-1" in r["lorad"]:
+        return engines(name, r)
     ours, theirs = r["lorad"], r["peer"]
     if name.startswith("kl-"):
         ratios = [a / b for a, b in zip(ours, theirs)]
@@ -50,8 +76,6 @@ def main():
               f"{mid(ours, 'cpu_ms'):.0f} ms to {mid(theirs, 'cpu_ms'):.0f}, at a load of {r['load']:.1f}; the least cosine of a "
               f"pair {r['cosine']:.6f} (asked 1.3, 0.9999): {'ok' if ok else 'short'}")
         return ok
-    if name.startswith("peer-q") or name == "peer-moe":
-        return quantised(name, ours, theirs)
     for who, rows in r.items():
         print(f"{who:6} {mid(rows, 'tokens_per_s'):7.1f} tokens/s  TTFT p50 {mid(rows, 'ttft_p50_ms'):7.0f} ms  "
               f"ITL p50 {mid(rows, 'itl_p50_ms'):6.1f} ms")
