@@ -441,6 +441,7 @@ typedef struct {
     const char *head, *next;              /* of the run, of its next block */
     int in, in_group, group;              /* k of that within its run and group */
     size_t ahead;                         /* bytes from a line to that which it asks for */
+    bool asked;                           /* for its lines, beside products before */
 } quant_stretch;
 
 /* What rows of x are for a stretch. */
@@ -507,11 +508,17 @@ static inline __attribute__((always_inline)) void quant_begin(quant_stretch *s, 
     s->in = s->in_group = s->group = 0;
 }
 
+/* Where the next block lies, or its run, where it is the first one's. */
+static inline const char *quant_place(const quant_stretch *s)
+{
+    return s->in == 0 ? s->head : s->next;
+}
+
 /* The next n blocks. */
 static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, int n)
 {
     const quant_form *f = s->form;
-    const bool asks = QUANT_ASKS || (f->bits != 8 && f->bits != 4);
+    const bool asks = !s->asked && (QUANT_ASKS || (f->bits != 8 && f->bits != 4));
     int last = s->n - 1;
     s->n = n;
     for (int i = 0; i < n; last = i++) {
@@ -1242,6 +1249,21 @@ static inline __attribute__((always_inline)) qv many_each(const void *from, int 
     return quant_four((const int8_t *)from + i * QUANT_QUAD);
 }
 
+/* Lines that are asked for, some with each block of a part: all at once they would hold products
+ * up, and if they came only when they are read, products would wait. */
+typedef struct {
+    const char *at;
+    size_t each; /* bytes */
+} many_asks;
+
+/* Of as many bytes as the stretch that began at `from` has: the next one's. */
+static inline many_asks many_asks_of(const quant_stretch *s, const char *from)
+{
+    const char *at = quant_place(s);
+    enum { PARTS = QUANT_SOME / MANY_ROWS * (PANEL / MANY_COLS) };
+    return (many_asks){at, (size_t)(at - from) / (size_t)(PARTS * s->n) + 1};
+}
+
 typedef qv many_sums[MANY_ROWS][MANY_LANES];
 
 /* Each sum of a loop is a variable of its own: of an array GCC would keep them in memory. */
@@ -1337,13 +1359,13 @@ static inline __attribute__((always_inline)) void many_add(float *out, const qua
 }
 
 /* Rows r .. r + MANY_ROWS of the group times columns c .. c + MANY_COLS of a stretch. */
-static inline __attribute__((always_inline)) void many_part(float *out, const quant_stretch *s,
-                                                            const many_codes *wide,
-                                                            const many_rows *t, int k0, int r,
-                                                            int c, const int quads, const int bits)
+static inline __attribute__((always_inline)) void
+many_part(float *out, const quant_stretch *s, const many_codes *wide, const many_rows *t, int k0,
+          int r, int c, const int quads, const int bits, many_asks *asks)
 {
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
-    for (int i = 0; i < s->n; i++) {
+    for (int i = 0; i < s->n; i++, asks->at += asks->each) {
+        quant_fetch(asks->at, asks->each);
         const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
         many_sums sum;
 #    pragma GCC unroll 4
@@ -1374,28 +1396,28 @@ static inline __attribute__((always_inline)) void many_part(float *out, const qu
 /* QUANT_SOME rows times a stretch. */
 static inline __attribute__((always_inline)) void
 many_product(float *out, const quant_stretch *s, const many_codes *wide, const quant_rows *x,
-             int row, int k0, int least, const int quads, const int bits)
+             int row, int k0, int least, const int quads, const int bits, many_asks asks)
 {
     many_rows t;
     many_rows_of(&t, s, x, row, k0, least, quads, bits == 8);
     for (int c = 0; c < PANEL; c += MANY_COLS) {
         for (int r = 0; r < QUANT_SOME; r += MANY_ROWS)
-            many_part(out, s, wide, &t, k0, r, c, quads, bits);
+            many_part(out, s, wide, &t, k0, r, c, quads, bits, &asks);
     }
 }
 
 /* Rows from `row` on, QUANT_SOME of them. */
 static void quant_many(float *out, const quant_stretch *s, const many_codes *wide,
-                       const quant_rows *x, int row, int k0)
+                       const quant_rows *x, int row, int k0, many_asks asks)
 {
     const quant_form *f = s->form;
 #    define MANY(bits)                                                                             \
         if (f->k == QUANT_K)                                                                       \
             many_product(out, s, wide, x, row, k0, f->least + (bits == 8 ? QUANT_WIDE_OFF : 0), 8, \
-                         bits);                                                                    \
+                         bits, asks);                                                              \
         else                                                                                       \
             many_product(out, s, wide, x, row, k0, f->least + (bits == 8 ? QUANT_WIDE_OFF : 0), 4, \
-                         bits);
+                         bits, asks);
     QUANT_BY_SIZE(f, MANY)
 #    undef MANY
 }
@@ -1446,6 +1468,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     const size_t ahead = quant_ahead_of_rows(f, n_rows, planes);
     quant_stretch s;
     s.form = f;
+    s.asked = false;
 #ifdef QUANT_MANY
     many_codes wide;
     const bool wide_too = n_rows >= QUANT_SOME && (f->bits == 8 || f->mapped);
@@ -1460,6 +1483,9 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
         for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {
             n = left < most ? left : most;
             s.ahead = ahead;
+#ifdef QUANT_MANY
+            const char *from = quant_place(&s);
+#endif
             quant_read(&s, n);
             for (int i = 0; i < n && !planes && f->bits != 8; i++) {
                 quant_to_bytes(bytes[i], s.at[i], f);
@@ -1468,8 +1494,11 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
             int i = 0;
 #ifdef QUANT_MANY
             if (wide_too) many_codes_of(&wide, &s);
-            for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME)
-                quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0);
+            many_asks asks = many_asks_of(&s, from);
+            for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, asks.each = 0) {
+                quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0, asks);
+                s.asked = true;
+            }
 #endif
             for (; i < n_rows; i += QUANT_ROWS, s.ahead = 0) {
                 int some = n_rows - i < QUANT_ROWS ? n_rows - i : QUANT_ROWS;
