@@ -430,6 +430,13 @@ static void quant_row(const quant_rows *to, int row, const float *x, int d)
 
 /* -------------------------------------------------------------------------- a stretch -- */
 
+/* Lines of the next stretch, asked for some at a time beside products: all at once they would hold
+ * these up, and if they came only when they are read, products would wait. */
+typedef struct {
+    const char *at;
+    size_t each; /* bytes */
+} quant_asks;
+
 /* Some blocks of a panel, ready for the rows. */
 typedef struct {
     const quant_form *form;
@@ -441,7 +448,8 @@ typedef struct {
     const char *head, *next;              /* of the run, of its next block */
     int in, in_group, group;              /* k of that within its run and group */
     size_t ahead;                         /* bytes from a line to that which it asks for */
-    bool asked;                           /* for its lines, beside products before */
+    bool asked;                           /* for its lines, beside products before it */
+    quant_asks *soon;                     /* or NULL: none are asked for so */
 } quant_stretch;
 
 /* What rows of x are for a stretch. */
@@ -512,6 +520,20 @@ static inline __attribute__((always_inline)) void quant_begin(quant_stretch *s, 
 static inline const char *quant_place(const quant_stretch *s)
 {
     return s->in == 0 ? s->head : s->next;
+}
+
+/* Of as many bytes as the stretch that began at `from` has: the next one's, in so many parts. */
+static inline quant_asks quant_asks_of(const quant_stretch *s, const char *from, int parts)
+{
+    const char *at = quant_place(s);
+    return (quant_asks){at, (size_t)(at - from) / (size_t)(parts * s->n) + 1};
+}
+
+static inline __attribute__((always_inline)) void quant_ask(const quant_stretch *s)
+{
+    if (!QUANT_ASKS || !s->soon) return;
+    quant_fetch(s->soon->at, s->soon->each);
+    s->soon->at += s->soon->each;
 }
 
 /* The next n blocks. */
@@ -879,6 +901,7 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
 #    pragma GCC unroll 1
         for (int i = 0; i < s->n; i++, x += quads * some) {
             qv dot[QUANT_DOTS], two[QUANT_DOTS];
+            quant_ask(s);
 #    pragma GCC unroll 16
             for (int r = 0; r < lanes * rows; r++) {
                 dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
@@ -1249,21 +1272,6 @@ static inline __attribute__((always_inline)) qv many_each(const void *from, int 
     return quant_four((const int8_t *)from + i * QUANT_QUAD);
 }
 
-/* Lines that are asked for, some with each block of a part: all at once they would hold products
- * up, and if they came only when they are read, products would wait. */
-typedef struct {
-    const char *at;
-    size_t each; /* bytes */
-} many_asks;
-
-/* Of as many bytes as the stretch that began at `from` has: the next one's. */
-static inline many_asks many_asks_of(const quant_stretch *s, const char *from)
-{
-    const char *at = quant_place(s);
-    enum { PARTS = QUANT_SOME / MANY_ROWS * (PANEL / MANY_COLS) };
-    return (many_asks){at, (size_t)(at - from) / (size_t)(PARTS * s->n) + 1};
-}
-
 typedef qv many_sums[MANY_ROWS][MANY_LANES];
 
 /* Each sum of a loop is a variable of its own: of an array GCC would keep them in memory. */
@@ -1359,13 +1367,14 @@ static inline __attribute__((always_inline)) void many_add(float *out, const qua
 }
 
 /* Rows r .. r + MANY_ROWS of the group times columns c .. c + MANY_COLS of a stretch. */
-static inline __attribute__((always_inline)) void
-many_part(float *out, const quant_stretch *s, const many_codes *wide, const many_rows *t, int k0,
-          int r, int c, const int quads, const int bits, many_asks *asks)
+static inline __attribute__((always_inline)) void many_part(float *out, const quant_stretch *s,
+                                                            const many_codes *wide,
+                                                            const many_rows *t, int k0, int r,
+                                                            int c, const int quads, const int bits)
 {
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
-    for (int i = 0; i < s->n; i++, asks->at += asks->each) {
-        quant_fetch(asks->at, asks->each);
+    for (int i = 0; i < s->n; i++) {
+        quant_ask(s);
         const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
         many_sums sum;
 #    pragma GCC unroll 4
@@ -1396,28 +1405,28 @@ many_part(float *out, const quant_stretch *s, const many_codes *wide, const many
 /* QUANT_SOME rows times a stretch. */
 static inline __attribute__((always_inline)) void
 many_product(float *out, const quant_stretch *s, const many_codes *wide, const quant_rows *x,
-             int row, int k0, int least, const int quads, const int bits, many_asks asks)
+             int row, int k0, int least, const int quads, const int bits)
 {
     many_rows t;
     many_rows_of(&t, s, x, row, k0, least, quads, bits == 8);
     for (int c = 0; c < PANEL; c += MANY_COLS) {
         for (int r = 0; r < QUANT_SOME; r += MANY_ROWS)
-            many_part(out, s, wide, &t, k0, r, c, quads, bits, &asks);
+            many_part(out, s, wide, &t, k0, r, c, quads, bits);
     }
 }
 
 /* Rows from `row` on, QUANT_SOME of them. */
 static void quant_many(float *out, const quant_stretch *s, const many_codes *wide,
-                       const quant_rows *x, int row, int k0, many_asks asks)
+                       const quant_rows *x, int row, int k0)
 {
     const quant_form *f = s->form;
 #    define MANY(bits)                                                                             \
         if (f->k == QUANT_K)                                                                       \
             many_product(out, s, wide, x, row, k0, f->least + (bits == 8 ? QUANT_WIDE_OFF : 0), 8, \
-                         bits, asks);                                                              \
+                         bits);                                                                    \
         else                                                                                       \
             many_product(out, s, wide, x, row, k0, f->least + (bits == 8 ? QUANT_WIDE_OFF : 0), 4, \
-                         bits, asks);
+                         bits);
     QUANT_BY_SIZE(f, MANY)
 #    undef MANY
 }
@@ -1469,6 +1478,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     quant_stretch s;
     s.form = f;
     s.asked = false;
+    s.soon = NULL;
 #ifdef QUANT_MANY
     many_codes wide;
     const bool wide_too = n_rows >= QUANT_SOME && (f->bits == 8 || f->mapped);
@@ -1494,13 +1504,13 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
             int i = 0;
 #ifdef QUANT_MANY
             if (wide_too) many_codes_of(&wide, &s);
-            many_asks asks = many_asks_of(&s, from);
-            for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, asks.each = 0) {
-                quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0, asks);
-                s.asked = true;
-            }
+            quant_asks soon = quant_asks_of(&s, from, PANEL / QUANT_COLS);
+            if (n_rows > 1) s.soon = &soon;
+            s.asked = n_rows > 1;
+            for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, s.soon = NULL)
+                quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0);
 #endif
-            for (; i < n_rows; i += QUANT_ROWS, s.ahead = 0) {
+            for (; i < n_rows; i += QUANT_ROWS, s.ahead = 0, s.soon = NULL) {
                 int some = n_rows - i < QUANT_ROWS ? n_rows - i : QUANT_ROWS;
                 quant_some(out + (size_t)i * PANEL, &s, x, row0 + i, k0, some, planes);
             }

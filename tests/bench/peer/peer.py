@@ -1,8 +1,9 @@
-"""peer.py -- lorad beside llama.cpp's server, in turns: peer.py startup SIZE | embeddings SIZE | ROW SIZE
+"""peer.py -- lorad beside llama.cpp's server, in turns: peer.py startup SIZE | embeddings SIZE | ROW SIZE [FORM]
 
 The same random BF16 weights on both sides, as safetensors and as GGUF (peer_gguf.py), two threads each; lorad over
 TLS with keys, llama.cpp over plain HTTP; both run, one is asked.  llama.cpp comes as the wheel xllamacpp, which goes into a
-virtual environment under build/bench, never into the tests.  One line of JSON.
+virtual environment under build/bench, never into the tests.  LORAD_PEER_SERVER is another llama-server, ik_llama.cpp's, for rows
+without adapters.  FORM (q8_0, q4_0, q4_k_s): the same quantised file on both sides.  One line of JSON.
 
 startup  Process start to the first 200 of /readyz, or /health, and the processor time until then, which load beside
          does not move.  Files in the page cache.  llama.cpp's begins where its libraries are loaded: Python has no
@@ -119,15 +120,19 @@ class Lorad(Server):
 
 
 class Peer:
-    """Of a model's folder, or of one file."""
-    def __init__(self, where, adapters=False, embeds=False):
+    """Of one file."""
+    def __init__(self, path, adapters=(), embeds=False):
         self.port = free_port()
-        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py",
-                     where if where.suffix == ".gguf" else where / "gguf/base.gguf", str(self.port), str(STREAMS), str(CONTEXT)]
+        server = os.environ.get("LORAD_PEER_SERVER")
+        if server:
+            assert not adapters and not embeds, "LORAD_PEER_SERVER: rows without adapters alone"
+            self.argv = ["sh", "-c", 'echo begins; exec "$@" 2>&1', "sh", server, "-m", path, "--host", "127.0.0.1", "--port", str(self.port),
+                         "-np", str(STREAMS), "-c", str(STREAMS * CONTEXT), "-t", "2", "-fa", "on"]
+        else:
+            self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", path, str(self.port), str(STREAMS), str(CONTEXT)]
         if embeds:
             self.argv.append("--mean")
-        if adapters:
-            self.argv += sorted((where / "gguf").glob("r*.gguf"))[:STREAMS]
+        self.argv += adapters
         self.log = tempfile.TemporaryFile("w+")
 
     def __enter__(self):
@@ -156,7 +161,7 @@ def startup(where):
             while not list(pathlib.Path(data).glob("packed/*.weights")):
                 time.sleep(0.1)
         for _ in range(TURNS):
-            with Peer(where) as p:
+            with Peer(where / "gguf/base.gguf") as p:
                 now = time.monotonic()
                 took["peer"].append({"s": now - p.began, "cpu_s": cpu_s(p.process.pid) - p.began_cpu_s,
                                      "with_python_s": now - p.started})
@@ -232,7 +237,8 @@ def measure(connect, headers, bodies):
             "itl_p50_ms": round(statistics.median(gaps), 1)}
 
 
-def load(where, row):
+def load(where, row, form):
+    model = quantised(where / "gguf", form) if form else where
     streams, adapters, each = ROWS[row]
     vocabulary = json.loads((where / "config.json").read_text())["vocab_size"] - 3  # without the special ones
     rng = random.Random(1)
@@ -247,7 +253,8 @@ def load(where, row):
         return {"lora": [{"id": i, "scale": 1.0}]} if adapters else {}
 
     took, plain = {"lorad": [], "peer": []}, {"Content-Type": "application/json"}
-    with tempfile.TemporaryDirectory() as data, Lorad(where, data) as server, Peer(where, adapters) as peer:
+    beside = Peer(model if form else where / "gguf/base.gguf", sorted((where / "gguf").glob("r*.gguf"))[:STREAMS] if adapters else ())
+    with tempfile.TemporaryDirectory() as data, Lorad(model, data) as server, beside as peer:
         headers = {"Authorization": f"Bearer {server.adapters(where)}", **plain}
 
         def connect_peer():
@@ -287,7 +294,7 @@ def embeddings(where):
         return {"model": "base", "input": [[rng.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(EMBED_EACH)]}
 
     with tempfile.TemporaryDirectory() as data, Lorad(where, data, {"model.pooling": "mean"}) as server, \
-            Peer(where, embeds=True) as peer:
+            Peer(where / "gguf/base.gguf", embeds=True) as peer:
         headers = {"Authorization": f"Bearer {server.tenant('t')}", **plain}
         sides = {"lorad": (server.connect(timeout=600), headers),
                  "peer": (http.client.HTTPConnection("127.0.0.1", peer.port, timeout=600), plain)}
@@ -308,9 +315,10 @@ def embeddings(where):
 
 
 def main():
-    what, size = sys.argv[1:]
+    what, size, *form = sys.argv[1:]
     where = prepared(size)
-    print(json.dumps(startup(where) if what == "startup" else embeddings(where) if what == "embeddings" else load(where, what)))
+    print(json.dumps(startup(where) if what == "startup" else embeddings(where) if what == "embeddings" else
+                     load(where, what, form[0] if form else None)))
 
 
 if __name__ == "__main__":
