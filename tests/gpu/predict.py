@@ -309,9 +309,10 @@ class Step:
             bytes_ -= self.rows * n * 3
             first = self.work(label, f"{least} k, gated")
         summed = -(-chunks // 2 ** split) * 2048 if split else k  # by a warp
-        # of each of its 128 threads: 4 steps of two rows, or a block of codes; with 64 rows, codes are not asked for ahead
-        ahead = 128 * (128 if not self.form else 0 if nt == 8 else 64 if self.form[1] == 8 else 32)
-        return self.launch(label, -(-n // (64 >> split)), 128, first + (summed - least) * each, bytes_, ahead=ahead)
+        cols, threads = (16, 32 << split) if split else (64, 128)
+        # of each thread: 4 steps of two rows, or a block of codes; with 64 rows, codes are not asked for ahead
+        ahead = threads * (128 if not self.form else 0 if nt == 8 else 64 if self.form[1] == 8 else 32)
+        return self.launch(label, -(-n // cols), threads, first + (summed - least) * each, bytes_, ahead=ahead)
 
     def product(self):
         self.at += 1

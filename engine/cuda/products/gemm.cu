@@ -170,7 +170,7 @@ static void launch_small(cudaStream_t stream, const gemm_args *a)
 {
     int split = few_split(a);
     CU_LAUNCH_EARLY((gemm_small_kernel<NT, BF16>), dim3(few_blocks(a, split)),
-                    dim3(SMALL_WARPS * CU_WARP), 0, stream, a->early, *a, split);
+                    dim3(few_threads(split)), 0, stream, a->early, *a, split);
 }
 
 template <bool BF16>

@@ -8,8 +8,8 @@
  *
  *     up to GEMM_SMALL_ROWS rows  the weights are read once, straight into fragments, as the
  *                                 operand of 16 rows.  Where a matrix has too few columns to fill
- *                                 the device, a block's warps have two or four chunks of half or a
- *                                 quarter as many columns, and add them through shared memory.
+ *                                 the device, a block has 16 of them, of which two or four warps
+ *                                 have chunks side by side and add them through shared memory.
  *     more                        tiles of 128 x 128 through shared memory; or, on sm_90, of 128 x
  *                                 208 by wgmma (gemm_wide.cu).
  *

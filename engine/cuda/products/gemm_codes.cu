@@ -329,7 +329,7 @@ static void launch_few(cudaStream_t stream, const gemm_args *a)
 {
     int split = few_split(a);
     CU_LAUNCH_EARLY((gemm_codes_few_kernel<NT, FORM>), dim3(few_blocks(a, split)),
-                    dim3(SMALL_WARPS * CU_WARP), 0, stream, a->early, *a, split);
+                    dim3(few_threads(split)), 0, stream, a->early, *a, split);
 }
 
 template <int FORM>

@@ -14,7 +14,6 @@
 
 enum {
     SMALL_COLS = SMALL_WARPS * 16, /* of a block */
-    SMALL_SPLIT = 2,               /* 2^SMALL_SPLIT warps: at most as many chunks side by side */
     LARGE_THREADS = 256,
     TILE = 128,  /* rows and columns of a block of the large kernel */
     TILE_K = 64, /* k of a stage */
@@ -84,21 +83,20 @@ CU_INLINE void put_sums(const gemm_args *a, float (*sum)[4], int row0, int col, 
 }
 
 /* ---- few rows ----------------------------------------------------------------------------------
- * A warp: 16 columns of y (rows of w), 8 NT rows.  A block's warps are 2^split chunks of as many
- * fewer columns. */
+ * A warp: 16 columns of y (rows of w), 8 NT rows.  A block is SMALL_COLS columns; or 16, of which
+ * its warps sum 2^split chunks side by side. */
 
 /* What a warp of a block sums. */
 typedef struct {
     int split, first; /* column of the block */
-    int wide, shift;  /* times 16 columns of the block, 2^shift */
     int cols, chunk;  /* of the warp: which 16 columns, which chunk of a turn */
 } few_warp;
 
 CU_INLINE few_warp few_of(int split)
 {
-    int warp = (int)threadIdx.x / CU_WARP, shift = SMALL_SPLIT - split, wide = 1 << shift;
-    few_warp w = {split, (int)blockIdx.x * 16 * wide, wide,
-                  shift, warp & (wide - 1),           warp >> shift};
+    int warp = (int)threadIdx.x / CU_WARP;
+    few_warp w = {split, (int)blockIdx.x * (split ? 16 : SMALL_COLS), split ? 0 : warp,
+                  split ? warp : 0};
     return w;
 }
 
@@ -122,7 +120,7 @@ CU_INLINE void put_few(const gemm_args *a, float (*sum)[4], int row0, int col, i
 template <int NT, class F>
 CU_INLINE void multiply_few(const gemm_args *a, const few_warp *w, float *kept, F sum)
 {
-    const int UNITS = (NT + 1) / 2; /* of eight rows and 16 columns, in each thread's part */
+    const int UNITS = (NT + 1) / 2; /* of eight rows, at most, of a warp */
     int t = (int)threadIdx.x, lane = t % CU_WARP, n_chunk = chunks_of(a->k);
     float acc[NT][4], total[NT][4];
     CU_UNROLL
@@ -146,7 +144,7 @@ CU_INLINE void multiply_few(const gemm_args *a, const few_warp *w, float *kept, 
             sum(acc, c + w->chunk);
             CU_UNROLL
             for (int nt = 0; nt < NT; nt++)
-                cu_store_f32x4(kept + ((t / CU_WARP * NT + nt) * CU_WARP + lane) * 4, acc[nt]);
+                cu_store_f32x4(kept + ((w->chunk * NT + nt) * CU_WARP + lane) * 4, acc[nt]);
         } else {
             cu_grid_wait();
         }
@@ -154,20 +152,18 @@ CU_INLINE void multiply_few(const gemm_args *a, const few_warp *w, float *kept, 
         for (int chunk = 0; chunk < at_once && c + chunk < n_chunk; chunk++) {
             CU_UNROLL
             for (int u = 0; u < UNITS; u++) {
-                int i = t / CU_WARP + SMALL_WARPS * u; /* which 16 columns, then which rows */
+                int i = w->chunk + (u << w->split); /* which rows */
                 float more[4];
-                if (i >= w->wide * NT) continue;
-                int from = (chunk * w->wide + (i & (w->wide - 1))) * NT + (i >> w->shift);
-                cu_load_f32x4(more, kept + (from * CU_WARP + lane) * 4);
+                if (i >= NT) continue;
+                cu_load_f32x4(more, kept + ((chunk * NT + i) * CU_WARP + lane) * 4);
                 for (int j = 0; j < 4; j++) total[u][j] = cu_add(total[u][j], more[j]);
             }
         }
     }
     CU_UNROLL
     for (int u = 0; u < UNITS; u++) {
-        int i = t / CU_WARP + SMALL_WARPS * u;
-        int col = few_column(a, w, i & (w->wide - 1), lane / 4);
-        if (i < w->wide * NT) put_few<1>(a, total + u, (i >> w->shift) * 8, col, lane % 4);
+        int i = w->chunk + (u << w->split);
+        if (i < NT) put_few<1>(a, total + u, i * 8, few_column(a, w, 0, lane / 4), lane % 4);
     }
 }
 
@@ -320,8 +316,13 @@ static inline int few_split(const gemm_args *a)
 
 static inline unsigned few_blocks(const gemm_args *a, int split)
 {
-    int cols = SMALL_COLS >> split;
+    int cols = split ? 16 : SMALL_COLS;
     return (unsigned)((a->n + cols - 1) / cols);
+}
+
+static inline unsigned few_threads(int split)
+{
+    return CU_WARP * (split ? 1U << split : (unsigned)SMALL_WARPS);
 }
 
 enum { LARGE_SHARED = STAGES * 2 * STAGE_HALF * (int)sizeof(uint16_t) };
