@@ -85,11 +85,18 @@ void blas_close(blas *b)
     memset(b, 0, sizeof(*b));
 }
 
-const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k)
+static bool lies_like(const gemm_codes *have, const gemm_codes *codes)
+{
+    static const gemm_codes none;
+    const gemm_codes *c = codes ? codes : &none;
+    return have->form == c->form && (c->form == GEMM_PLAIN || have->shift == c->shift);
+}
+
+const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k, const gemm_codes *codes)
 {
     for (int i = 0; i < b->n_plan; i++) {
         const blas_plan *p = &b->plan[i];
-        if (p->type == type && p->n == n && p->k == k) return p;
+        if (p->type == type && p->n == n && p->k == k && lies_like(&p->codes, codes)) return p;
     }
     return NULL;
 }
@@ -124,6 +131,25 @@ static bool is_own(const lt_algo *algo)
     return is_wide(algo) || is_stream(algo) || memcmp(algo, &own, sizeof(own)) == 0;
 }
 
+static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo, int rows)
+{
+    return (gemm_args){.type = p->type,
+                       .codes = p->codes,
+                       .n = p->n,
+                       .k = p->k,
+                       .rows = rows,
+                       .n_sm = b->n_sm,
+                       .gated_stride = p->n / 2,
+                       .wide = is_wide(algo),
+                       .stream = is_stream(algo)};
+}
+
+/* Slices become plain in cuBLAS's workspace: all products run on one stream. */
+static bool slices(const blas *b, const gemm_args *a)
+{
+    return a->wide && gemm_slices_take(a, b->workspace_bytes);
+}
+
 /* Column-major, y^T [n][rows] = (w^T)^T x^T: a row of ours is a column of cuBLAS's. */
 static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, const void *w,
                           const void *x, float *y, int rows, blas_sum more, cudaStream_t stream)
@@ -131,23 +157,20 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
     const float one = 1, zero = 0;
     int stride = more.stride ? more.stride : p->n;
     if (is_own(algo)) {
-        gemm_args a = {.type = p->type,
-                       .w = w,
-                       .x = x,
-                       .y = y,
-                       .bias = more.bias,
-                       .res = more.res,
-                       .n = p->n,
-                       .k = p->k,
-                       .rows = rows,
-                       .stride = stride,
-                       .n_sm = b->n_sm,
-                       .gated = more.gated,
-                       .gelu = more.gelu,
-                       .wide = is_wide(algo),
-                       .stream = is_stream(algo),
-                       .early = more.early};
-        return cu_gemm(stream, &a) == cudaSuccess ? LT_SUCCESS : LT_FAILED;
+        gemm_args a = own_args(b, p, algo, rows);
+        a.w = w;
+        a.x = x;
+        a.y = y;
+        a.bias = more.bias;
+        a.res = more.res;
+        a.stride = stride;
+        a.gated = more.gated;
+        a.gelu = more.gelu;
+        a.early = more.early;
+        cudaError_t ce = slices(b, &a)
+                             ? cu_gemm_slices(stream, &a, b->workspace, b->workspace_bytes)
+                             : cu_gemm(stream, &a);
+        return ce == cudaSuccess ? LT_SUCCESS : LT_FAILED;
     }
     lt_status s = set_rows(b, p, rows, stride);
     if (s) return s;
@@ -390,14 +413,15 @@ static err_code choose(trial *t, int n_buckets, err *e)
 static err_code try_all(trial *t, int n_buckets, err *e)
 {
     err_code rc = ERR_NONE;
-    for (int i = 0; !t->b->ours && i < n_buckets; i++) gather(t, i);
+    bool codes = t->p->codes.form != GEMM_PLAIN;
+    for (int i = 0; !t->b->ours && !codes && i < n_buckets; i++) gather(t, i);
     bool halves = t->p->type != DT_F32 && t->p->k % 8 == 0;
     /* Both, for nobody promises that wgmma has the bits of mma.sync: where it has not, the law of
      * few rows leaves it out. */
     if (halves && t->b->wide) t->c[t->n++] = (candidate){.algo = own_wide};
     if (halves) t->c[t->n++] = (candidate){.algo = own};
     /* Last: no law of few rows alone, whatever the most is. */
-    if (halves && t->b->streams) t->c[t->n++] = (candidate){.algo = own_stream};
+    if (halves && t->b->streams && !codes) t->c[t->n++] = (candidate){.algo = own_stream};
     for (int c = 0; !rc && c < t->n; c++) {
         for (int i = 0; !rc && i < n_buckets; i++) rc = try_one(t, &t->c[c], i, e);
     }
@@ -431,7 +455,7 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
                .y = (float *)((char *)trial_memory + (x_bytes + 255) / 256 * 256),
                .cols = p->n < 2 * LOOK_COLS ? p->n : 2 * LOOK_COLS,
                .stream = stream};
-    err_code rc = describe(b, p, rows, e);
+    err_code rc = p->codes.form ? ERR_NONE : describe(b, p, rows, e);
     if (rc) return rc;
     char *x = malloc(x_bytes);
     float *sums = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
@@ -457,15 +481,17 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     return rc;
 }
 
-err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, int max_rows,
-                       const void *w, void *trial_memory, cudaStream_t stream, err *e)
+err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
+                       const gemm_codes *codes, int max_rows, const void *w, void *trial_memory,
+                       cudaStream_t stream, err *e)
 {
-    *out = blas_plan_find(b, type, n, k);
+    *out = blas_plan_find(b, type, n, k, codes);
     if (*out) return ERR_NONE;
     if (b->n_plan == BLAS_SHAPES)
         return err_set(e, ERR_LIMIT, "more than %d shapes of matrices", BLAS_SHAPES);
     blas_plan *p = &b->plan[b->n_plan];
     *p = (blas_plan){.type = type, .n = n, .k = k};
+    if (codes) p->codes = *codes;
     err_code rc = plan_make(b, p, max_rows, w, trial_memory, stream, e);
     if (rc) {
         plan_clear(b, p);
@@ -481,12 +507,14 @@ bool blas_adds(const blas_plan *p, int rows)
     return is_own(&p->algo[bucket_of(p, rows)]);
 }
 
-bool blas_gates(const blas_plan *p, int rows)
+bool blas_gates(const blas *b, const blas_plan *p, int rows)
 {
     static uint16_t somewhere;
-    const gemm_args a = {.type = p->type, .n = p->n, .k = p->k, .rows = rows, .gated = &somewhere};
+    gemm_args a = own_args(b, p, &p->algo[bucket_of(p, rows)], rows);
+    a.gated = &somewhere;
+    if (p->codes.form && p->n / 2 % GEMM_PANEL != 0) return false;
     if (rows <= GEMM_SMALL_ROWS) return blas_adds(p, rows);
-    return is_wide(&p->algo[bucket_of(p, rows)]) && gemm_wide_takes(&a);
+    return p->codes.form ? slices(b, &a) : a.wide && gemm_wide_takes(&a);
 }
 
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,

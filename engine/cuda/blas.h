@@ -12,7 +12,8 @@
  * candidate that was named first, for few rows.  So every start has the same law: times differ from
  * start to start, and only say which candidate of equal bits a bucket takes.  What is compared is
  * what will run, on this device, with this library: nothing is assumed about its kernels.  Our own
- * kernels (gemm.h), which have one law by their construction, are the last candidate.
+ * kernels (gemm.h), which have one law by their construction, are the last candidate.  Of matrices
+ * by their codes there are no others: slices by wgmma, and without.
  *
  * Threads: engine thread (and start-up).
  */
@@ -91,7 +92,8 @@ enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64 };
 /* All that multiply by matrices of one shape. */
 typedef struct blas_plan {
     dtype type;
-    int n, k; /* d_out, d_in */
+    gemm_codes codes; /* how the matrices lie */
+    int n, k;         /* d_out, d_in */
     void *desc, *lw, *lx, *ly;
     lt_algo algo[BLAS_BUCKETS]; /* up to 16, 32, 64 ... rows */
     float us[BLAS_BUCKETS];     /* what each takes with all of its rows */
@@ -117,12 +119,13 @@ void blas_close(blas *b);
 /* The largest scratch that blas_plan_get() needs: rows of x and of y. */
 size_t blas_trial_bytes(int max_rows, dtype type, int n, int k);
 
-/* The plan for products of up to max_rows rows with matrices [n][k] of this type; the first time it
- * is made with `w` and `trial` (device memory of blas_trial_bytes()) on `stream`, and the host
- * waits. */
-err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, int max_rows,
-                       const void *w, void *trial, cudaStream_t stream, err *e);
-const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k);
+/* The plan for products of up to max_rows rows with matrices [n][k] of this type that lie like
+ * `codes` (NULL: as values); the first time it is made with `w` and `trial` (device memory of
+ * blas_trial_bytes()) on `stream`, and the host waits. */
+err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
+                       const gemm_codes *codes, int max_rows, const void *w, void *trial,
+                       cudaStream_t stream, err *e);
+const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k, const gemm_codes *codes);
 
 /* What is added to a product: y = (product + bias) + res, [n] and [rows][n]; NULL: nothing.  And
  * how many floats apart rows of y and res begin; 0: n. */
@@ -136,15 +139,15 @@ typedef struct blas_sum {
 
 /* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
-bool blas_gates(const blas_plan *p, int rows);
+bool blas_gates(const blas *b, const blas_plan *p, int rows);
 /* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
  * blas_adds() or, to gate, blas_gates(). */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
                       blas_sum more, cudaStream_t stream, err *e);
 
-/* The same without a plan, by our own kernels: for matrices that come and go, and those by their
- * codes (`codes`; NULL: w has values).  Column i becomes y's place[i] (device memory), or i where
- * that is NULL.  k a multiple of 8. */
+/* The same without a plan, by our own kernels: for matrices that come and go, and, where none is
+ * made, those by their codes (`codes`; NULL: w has values).  Column i becomes y's place[i] (device
+ * memory), or i where that is NULL.  k a multiple of 8. */
 err_code blas_unplanned(const blas *b, dtype type, int n, int k, const void *w,
                         const gemm_codes *codes, const void *x, float *y, int rows, blas_sum more,
                         const int32_t *place, cudaStream_t stream, err *e);

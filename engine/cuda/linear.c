@@ -285,20 +285,22 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     const blas_plan *plan;
     dtype type = w->head.type;
     int cols = cuda_k(type, w->head.cols);
-    if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
-    if (by_codes(&w->head)) return ERR_NONE; /* those have one kernel and one law */
+    bool codes = by_codes(&w->head);
+    if (blas_plan_find(&cu->blas, type, rows, cols, &w->codes)) return ERR_NONE;
+    if (codes && !cu->blas.wide) return ERR_NONE; /* they have one law, and one kernel for it */
     if (cu->part.n > 1 && (type == DT_F32 || cols % 8 != 0)) return ERR_NONE; /* so have these */
     /* The head is multiplied by as many rows as there are logits. */
     bool head = rows == head_rows(cu) && cu->logits.bytes > 0;
     size_t most =
         head ? cu->logits.bytes / sizeof(float) / (size_t)cu->n_vocab : (size_t)cu->max_rows;
+    if (codes && most <= GEMM_SMALL_ROWS) return ERR_NONE;
     size_t bytes = blas_trial_bytes((int)most, type, rows, cols);
     void *trial = cuda_take(cu, bytes, false);
     if (!trial) {
         return err_set(e, ERR_NOMEM, "the device has no room to try products (%zu bytes)", bytes);
     }
-    err_code rc =
-        blas_plan_get(&cu->blas, &plan, type, rows, cols, (int)most, w->p, trial, cu->stream, e);
+    err_code rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, &w->codes, (int)most, w->p,
+                                trial, cu->stream, e);
     cuda_give(cu, trial);
     return rc;
 }
@@ -374,7 +376,7 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
     err e;
     int k = cuda_k(w->type, w->cols);
     const cuda_weight *c = (const cuda_weight *)w;
-    const blas_plan *p = by_codes(w) ? NULL : blas_plan_find(&cu->blas, w->type, rows_of_w, k);
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, k, &c->codes);
     more.early = cuda_early(cu);
     err_code rc = p ? blas_product(&cu->blas, p, c->p, x, y, n_rows, more, cu->stream, &e)
                     : blas_unplanned(&cu->blas, w->type, rows_of_w, k, c->p, &c->codes, x, y,
@@ -517,16 +519,18 @@ static bool gates(const cuda_state *cu, const weight *w, int rows_of_w)
 {
     int n_rows = cu->step.shape.n_rows;
     if (n_rows <= GEMM_SMALL_ROWS && cu->step.shape.kind == CUDA_EXACT) return false;
-    if (by_codes(w)) return n_rows <= GEMM_SMALL_ROWS && w->rows % GEMM_PANEL == 0;
-    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
-    return p && blas_gates(p, n_rows);
+    const gemm_codes *codes = &((const cuda_weight *)w)->codes;
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols, codes);
+    if (p) return blas_gates(&cu->blas, p, n_rows);
+    return codes->form && n_rows <= GEMM_SMALL_ROWS && w->rows % GEMM_PANEL == 0;
 }
 
 /* Whether the product itself can add bias and residual. */
 static bool adds(const cuda_state *cu, const weight *w, int rows_of_w)
 {
     if (by_codes(w)) return true;
-    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, cuda_k(w->type, w->cols));
+    const blas_plan *p =
+        blas_plan_find(&cu->blas, w->type, rows_of_w, cuda_k(w->type, w->cols), NULL);
     return p && blas_adds(p, cu->step.shape.n_rows);
 }
 
@@ -606,7 +610,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     linear_rest rest = rest_of(cu, outs, n_out, layer);
     int fused = n_out > 1 && !rest.residual ? side_by_side(w, n_out) : 0;
     int k = cuda_k(w[0]->type, w[0]->cols);
-    bool planned = fused && blas_plan_find(&cu->blas, w[0]->type, fused, k);
+    bool planned = fused && blas_plan_find(&cu->blas, w[0]->type, fused, k, NULL);
     if (fused && !planned && !by_codes(w[0])) fused = 0; /* routers */
     if (fused)
         linear_fused(be, &a, outs, n_out, layer, fused, rest);

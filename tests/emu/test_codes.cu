@@ -226,6 +226,148 @@ START_TEST(halves_are_gated)
 }
 END_TEST
 
+/* A product of many rows by wgmma, with room for `slice` columns at most. */
+static void run_slices(const gemm_args *a, int slice)
+{
+    size_t bytes = (size_t)slice * (size_t)a->k * sizeof(uint16_t);
+    void *room = emu_alloc(bytes);
+    ck_assert_int_eq(cu_gemm_slices(NULL, a, room, bytes), cudaSuccess);
+    emu_free(room);
+}
+
+/* Of each form, with scales for a row, for a block and for less: one slice and several, of which
+ * the last one is no whole one; half a block of k at the end. */
+static const shape sliced[] = {
+    {GEMM_E4M3, 624, 192, 192, false, false},  {GEMM_E4M3_F32, 434, 192, 32, false, false},
+    {GEMM_I8, 640, 128, 128, false, false},    {GEMM_I8_F32, 210, 192, 192, false, false},
+    {GEMM_I4, 640, 128, 128, true, false},     {GEMM_I4_F16, 450, 320, 64, true, false},
+    {GEMM_E4M3, 32, 2112, 2112, false, false}, {GEMM_E4M3_F32, 224, 128, 128, false, false},
+    {GEMM_I4_F16, 896, 64, 32, false, false},
+};
+enum { N_SLICED = sizeof(sliced) / sizeof(sliced[0]), SLICED_ROWS = 131 };
+
+/* Sums exact, or as sm_90 makes them by either instruction. */
+START_TEST(slices_by_wgmma_have_the_bits_of_few_rows)
+{
+    if (cu_gemm_wide_setup() != cudaSuccess) return; /* not sm_90 */
+    const shape *sh = &sliced[_i % N_SLICED];
+    bed b;
+    rng_state = 83 + (uint64_t)_i;
+    emu_seed((uint64_t)_i);
+    emu_mma_truncates(_i / N_SLICED * 2);
+    bed_open(&b, sh);
+    size_t n = (size_t)sh->n, stride = n + 6, values = SLICED_ROWS * stride;
+    float *bias = device_random(n, 1), *res = device_random(values, 1);
+    gemm_args a = {};
+    a.type = DT_BF16;
+    a.w = b.packed;
+    a.codes = b.codes;
+    a.x = b.x;
+    a.n = sh->n;
+    a.k = sh->k;
+    a.stride = (int)stride;
+    a.n_sm = N_SM;
+    for (int slice = 1; slice <= 4; slice += 3) { /* once SLICE_COLS, once more than there may be */
+        float *got = device_empty(values), *want = device_empty(values);
+        a.bias = slice > 1 ? bias : NULL;
+        a.res = slice > 1 ? res : NULL;
+        a.y = got;
+        a.rows = SLICED_ROWS;
+        run_slices(&a, slice * 208);
+        a.y = want;
+        for (int row = 0; row < SLICED_ROWS; row += a.rows) {
+            a.rows = SLICED_ROWS - row < 29 ? SLICED_ROWS - row : 29;
+            a.x = b.x + (size_t)row * (size_t)sh->k;
+            a.y = want + (size_t)row * stride;
+            if (a.res) a.res = res + (size_t)row * stride;
+            ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+        }
+        a.x = b.x;
+        for (size_t row = 0; row < SLICED_ROWS; row++) {
+            ck_assert(!emu_first_unwritten(got + row * stride, n * sizeof(float)));
+            ck_assert_msg(!memcmp(got + row * stride, want + row * stride, n * sizeof(float)),
+                          "form %d, %d x %d, slice %d: row %zu differs", sh->form, sh->n, sh->k,
+                          slice, row);
+        }
+        emu_free(got);
+        emu_free(want);
+    }
+    emu_free(bias);
+    emu_free(res);
+    bed_close(&b);
+    emu_mma_truncates(0);
+    emu_seed(0);
+}
+END_TEST
+
+/* Gate and up in slices: the same as few rows of them. */
+START_TEST(slices_are_gated)
+{
+    const shape *sh = &sliced[_i];
+    if (cu_gemm_wide_setup() != cudaSuccess) return; /* not sm_90 */
+    bed b;
+    bed_open(&b, sh);
+    size_t half = (size_t)sh->n / 2, n = SLICED_ROWS * half;
+    uint16_t *got = (uint16_t *)emu_alloc(n * 2), *want = (uint16_t *)emu_alloc(n * 2);
+    gemm_args a = {};
+    a.type = DT_BF16;
+    a.w = b.packed;
+    a.codes = b.codes;
+    a.x = b.x;
+    a.n = a.stride = sh->n;
+    a.k = sh->k;
+    a.n_sm = N_SM;
+    a.gelu = _i % 2;
+    a.gated_stride = (int)half;
+    a.gated = got;
+    a.rows = SLICED_ROWS;
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue); /* not by mma.sync */
+    run_slices(&a, 2 * 208);
+    ck_assert(!emu_first_unwritten(got, n * 2));
+    for (int row = 0; row < SLICED_ROWS; row += a.rows) {
+        a.rows = SLICED_ROWS - row < 29 ? SLICED_ROWS - row : 29;
+        a.x = b.x + (size_t)row * (size_t)sh->k;
+        a.gated = want + (size_t)row * half;
+        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    }
+    ck_assert_mem_eq(got, want, n * 2);
+    emu_free(got);
+    emu_free(want);
+    bed_close(&b);
+}
+END_TEST
+
+/* Others go another way. */
+START_TEST(slices_take_what_they_can)
+{
+    static float some[4];
+    gemm_args a = {}, c;
+    a.type = DT_BF16;
+    a.codes.form = GEMM_I8;
+    a.n = a.stride = 64;
+    a.k = 64;
+    a.rows = 65;
+    a.y = some;
+    size_t one = (size_t)208 * 64 * 2;
+    ck_assert(gemm_slices_take(&a, one));
+    ck_assert(!gemm_slices_take(&a, one - 1));
+    ck_assert_int_eq(cu_gemm_slices(NULL, &a, some, one - 1), cudaErrorInvalidValue);
+    c = a, c.codes.form = GEMM_PLAIN;
+    ck_assert(!gemm_slices_take(&c, one));
+    c = a, c.rows = 64;
+    ck_assert(!gemm_slices_take(&c, one));
+    c = a, c.k = 72;
+    ck_assert(!gemm_slices_take(&c, 2 * one));
+    c = a, c.n = 63;
+    ck_assert(!gemm_slices_take(&c, one));
+    c = a, c.gated = (uint16_t *)some;
+    ck_assert(gemm_slices_take(&c, 2 * one));
+    ck_assert(!gemm_slices_take(&c, 2 * one - 1));
+    c.n = 48; /* halves that are no whole panels */
+    ck_assert(!gemm_slices_take(&c, 2 * one));
+}
+END_TEST
+
 START_TEST(bias_and_residual_are_added)
 {
     static const int counts[] = {3, 50, 70};
@@ -318,6 +460,10 @@ int main(void)
     for (int i = 0; i < N_SHAPES; i++)
         if (shapes[i].n % 2 == 0) tcase_add_loop_test(t, halves_are_gated, i, i + 1);
     tcase_add_test(t, bias_and_residual_are_added);
+    tcase_add_loop_test(t, slices_by_wgmma_have_the_bits_of_few_rows, 0, 2 * N_SLICED);
+    for (int i = 0; i < N_SLICED; i++)
+        if (sliced[i].n / 2 % GEMM_PANEL == 0) tcase_add_loop_test(t, slices_are_gated, i, i + 1);
+    tcase_add_test(t, slices_take_what_they_can);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -236,14 +236,14 @@ START_TEST(columns_go_to_their_places)
         bed b;
         bed_open(&b, &shapes[_i]);
         float *want = run(&b, 0, counts[i], true);
-        gemm_args a = {b.sh->type, b.w,     b.x,  NULL, NULL, NULL,  NULL,  b.sh->n, b.sh->k,
-                       counts[i],  b.sh->n, N_SM, {},   NULL, false, false, false,   false};
+        gemm_args a = {b.sh->type, b.w,  b.x, NULL, NULL, NULL,  NULL,  b.sh->n, b.sh->k, counts[i],
+                       b.sh->n,    N_SM, 0,   {},   NULL, false, false, false,   false};
         check_places(&a, want);
         free(want);
         bed_close(&b);
         float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
-        a = {f32.type,   w,     w,    y,  NULL, NULL,  NULL,  f32.n, f32.k,
-             1 + 10 * i, f32.n, N_SM, {}, NULL, false, false, false, false};
+        a = {f32.type, w,    w, y,  NULL, NULL,  NULL,  f32.n, f32.k, 1 + 10 * i,
+             f32.n,    N_SM, 0, {}, NULL, false, false, false, false};
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         for (int at = 0; at < a.rows * a.n; at++) {
             double sum = 0;
@@ -402,6 +402,7 @@ START_TEST(gates_by_wgmma_are_those_of_its_sums)
     a.k = sh.k;
     a.rows = ROWS;
     a.n_sm = N_SM;
+    a.gated_stride = sh.n / 2;
     a.gated = (uint16_t *)emu_alloc(n * 2);
     a.gelu = g.gelu;
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaErrorInvalidValue); /* not by mma.sync */

@@ -76,6 +76,7 @@ SEEN = {
 }
 
 CACHED = 96 << 10  # gemm_stream.cu's
+SLICE = 32 << 20  # cuda.c's WORKSPACE_BYTES, in which codes become plain
 
 MODEL = {"layers": 32, "dim": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head": 128, "vocab": 128256, "rank": 16}
 # weights by their codes (gemm_codes.cu): the number of the form, bits of a code, k that share a scale; the output layer is BF16
@@ -135,6 +136,7 @@ for nt in (1, 2, 4, 8):
             WORK[f"gemm_codes_few_kernel<{nt},{form}>", f"{k} k, split"] = {"HMMA": k // 16 * nt, "BAR": 1}
         WORK[f"gemm_codes_few_kernel<{nt},{form}>", "256 k, gated"] = {"HMMA": 16 * nt, "MUFU": 4 * nt}
 for form in range(1, 7):
+    WORK[f"gemm_codes_plain_kernel<{form}>", "16 columns, 128 k"] = {"STG": 8}
     for k in (64, 192):
         WORK[f"gemm_codes_many_kernel<{form}>", f"{k} k"] = {"HMMA": k, "STS": k // 16}
 for k in (64, 192):
@@ -262,10 +264,10 @@ class Step:
         self.last = (fixed, sum(p[1] for p in parts), sum(p[2] for p in parts))
         return self.ended(max(alone, fixed + max(self.last[1:])) + ASSUMED["join_us"])
 
-    def wide_product(self, n, k, bytes_):
-        """By wgmma: a block for each multiprocessor walks tiles of 128 rows by 208 columns.  A stage of 64 k takes as long as
-        its products, its operands' way into shared memory and out of it, or its instructions; nothing runs beside the end of a
-        chunk and of a tile."""
+    def wide_product(self, n, k, bytes_, part=1.0):
+        """By wgmma, that part of the columns: a block for each multiprocessor walks tiles of 128 rows by 208 columns.  A stage of
+        64 k takes as long as its products, its operands' way into shared memory and out of it, or its instructions; nothing runs
+        beside the end of a chunk and of a tile."""
         rows, cols, warps, cycle = 128, 208, 8, 1 / self.cycles
         copied = (rows + cols) * 64 * 2
         read = 2 * (rows // 2 + cols) * 64 * 2  # each of two warpgroups: its rows, and all columns
@@ -278,17 +280,34 @@ class Step:
         chunk = (more["chunks"] - more["stages"]) * turn + ASSUMED["trip_us"]
         written = rows * cols * 4 * (2 if n == MODEL["dim"] else 1)  # the residual stream is read, too
         if n == 2 * MODEL["ffn"] and not self.adapters:  # what is written is the gate, bf16 of half of it
-            bytes_ -= self.rows * n * 3
+            bytes_ -= self.rows * n * part * 3
             written, what = written // 4, "tiles, gated"
         end = max((more[what] - more["stages"]) * turn, 1e6 * written * self.n_sm / ASSUMED["cache"])
-        waves = -(-(-(-n // cols) * -(-self.rows // rows)) // self.n_sm)
+        waves = -(-(-(-round(n * part) // cols) * -(-self.rows // rows)) // self.n_sm)
         took = 2 * ASSUMED["trip_us"] + waves * (k / 64 * stage + (-(-k // 2048) - 1) * chunk + ASSUMED["trip_us"] + end)
         return self.took(ASSUMED["gap_us"] + ASSUMED["chain_us"], took, bytes_ / (self.copy * ASSUMED["memory"]) * 1e6)
 
+    def sliced_product(self, n, k):
+        """By codes: slices of columns become plain and then go by wgmma.  They fit the second-level cache, but what is written
+        of them counts as memory's: the cache holds rows as well."""
+        form, bits, group = self.form
+        halves = 2 if n == 2 * MODEL["ffn"] and not self.adapters else 1
+        each = 208 * halves  # slice_columns() in gemm_codes.cu
+        units, tiles = -(-n // each), -(-self.rows // 128) * halves
+        most = min(range(min(units, SLICE // (2 * each * k)), 0, -1),
+                   key=lambda u: units // u * -(-u * tiles // self.n_sm) + -(-(units % u) * tiles // self.n_sm))
+        label, us = f"gemm_codes_plain_kernel<{form}>", 0
+        for at in range(0, n, most * each):
+            cols = min(most * each, n - at)
+            us += self.launch(label, -(-k // 1024) * -(-cols // 16), 256, self.work(label, "16 columns, 128 k"),
+                              cols * (k * bits // 8 + 4 * -(-k // group) + 2 * k))
+            us += self.wide_product(n, k, self.rows * (2 * k + 4 * cols), cols / n)
+        return us
+
     def our_product(self, n, k, bytes_):
         chunks = -(-k // 2048)  # GEMM_CHUNK
-        if self.rows > 64 and self.arch == 90 and not self.form:
-            return self.wide_product(n, k, bytes_)
+        if self.rows > 64 and self.arch == 90:
+            return self.sliced_product(n, k) if self.form else self.wide_product(n, k, bytes_)
         if self.rows > 64:
             label = f"gemm_codes_many_kernel<{self.form[0]}>" if self.form else "gemm_large_kernel<1>"
             one, three = (self.work(label, f"{i} k") for i in (64, 192))
@@ -416,7 +435,7 @@ class Step:
         return ASSUMED["gap_us"] + ASSUMED["chain_us"] + issue
 
     def silu_kernel(self):
-        if self.ours and not self.adapters and not self.form and (self.rows <= 64 or self.arch == 90):
+        if self.ours and not self.adapters and (self.rows <= 64 or self.arch == 90):
             return 0  # the product itself gates
         n = self.rows * MODEL["ffn"]
         return self.launch("silu_kernel", n // 1024, 256, self.work("silu_kernel", "4 values a thread"), n * 10)

@@ -22,7 +22,7 @@ HOT = {
     "gemm": {"gemm_small_kernel": True, "gemm_large_kernel": True},
     "gemm_wide": {"gemm_wide_kernel": True},
     "gemm_stream": {"gemm_stream_kernel": True},
-    "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True},
+    "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True, "gemm_codes_plain_kernel": False},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False,
              "spread_kernel": False},
     "exchange": {"push_kernel": False},

@@ -1193,6 +1193,15 @@ _rule("cuda.wide-sums", "engine/cuda/products/gemm_wide.cu",
 _rule("cuda.wide-chunks", "engine/cuda/products/gemm_wide.cu",
       "s > first || i > 0", "s > 0 || i > 0",
       "emu.test_gemm", "wgmma begins a chunk at 0")
+_rule("cuda.slices-columns", "engine/cuda/products/gemm_codes.cu",
+      "        if (!a->gated) part.y += at;\n", "",
+      "emu.test_codes", "a slice's columns go to their places")
+_rule("cuda.slices-up", "engine/cuda/products/gemm_codes.cu",
+      "if (i_panel >= s.each) panel += s.up - s.each;", "if (i_panel >= s.each) panel += s.up;",
+      "emu.test_codes", "behind a slice's gate comes its up")
+_rule("cuda.slices-runs", "engine/cuda/products/gemm_codes.cu",
+      "int at = a.codes.shift < 7 ? i : 0;", "int at = 0;",
+      "emu.test_codes", "values that become plain have the scale of their run")
 _rule("cuda.wide-law", "engine/cuda/blas.c",
       "(bits && c->bits[bucket] != bits)", "(bits && !c->bits[bucket])",
       "emu.test_wide", "wgmma is taken only where it has the bits of few rows")

@@ -11,7 +11,8 @@
  *                                 the device, a block has 16 of them, of which two or four warps
  *                                 have chunks side by side and add them through shared memory.
  *     more                        tiles of 128 x 128 through shared memory; or, on sm_90, of 128 x
- *                                 208 by wgmma (gemm_wide.cu).
+ *                                 208 by wgmma (gemm_wide.cu); codes then become plain before,
+ *                                 slice by slice of their columns.
  *
  * It is taken, as for LoRA (sgmv.h), that an mma's result for one column of its operand does not
  * depend on its other columns.  Held to an f64 oracle by tests/emu/test_gemm.cu.
@@ -44,8 +45,9 @@ typedef struct gemm_args {
     const int32_t *place;    /* [n], device: column i is y's place[i]; NULL: its i */
     int n, k, rows, stride;  /* k a multiple of 8, but for F32 */
     int n_sm;                /* multiprocessors of the device; 0: few rows are not to fill it */
+    int gated_stride;        /* values from a row of `gated` to the next, by gemm_wide.cu */
     gemm_codes codes;        /* form GEMM_PLAIN: w has values */
-    /* Of up to GEMM_SMALL_ROWS rows, and of those that gemm_wide.cu takes: w is gate [n / 2][k],
+    /* Of up to GEMM_SMALL_ROWS rows, and of those that go by gemm_wide.cu: w is gate [n / 2][k],
      * then up, and what is written is bf16 [rows][n / 2], silu(gate) * up of the same sums, or
      * gelu's by tanh.  NULL: y is.  Not together with bias, res or place; of codes only where n / 2
      * is a multiple of GEMM_PANEL. */
@@ -74,6 +76,11 @@ void cu_gemm_wide(cudaStream_t stream, const gemm_args *args);
 cudaError_t cu_gemm_stream_setup(void);
 bool gemm_stream_takes(const gemm_args *args);
 void cu_gemm_stream(cudaStream_t stream, const gemm_args *args);
+
+/* A product of codes by gemm_wide.cu: slices of w become plain in device memory of so many bytes,
+ * one after another, two launches each.  Whether it can: what that kernel takes, and room. */
+bool gemm_slices_take(const gemm_args *args, size_t bytes);
+cudaError_t cu_gemm_slices(cudaStream_t stream, const gemm_args *args, void *slice, size_t bytes);
 
 /* Of gemm_codes.cu, for the first two of all. */
 cudaError_t cu_gemm_codes_setup(void);

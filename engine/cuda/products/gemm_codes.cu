@@ -13,6 +13,8 @@
  *
  * Held to its oracle by tests/emu/test_codes.cu.
  */
+#include <limits.h>
+
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/gemm_inside.h"
 
@@ -322,6 +324,94 @@ static __global__ void __launch_bounds__(LARGE_THREADS, 1) gemm_codes_many_kerne
     multiply_tiles<true, code_tile<FORM>>(&a);
 }
 
+/* ---- slices ------------------------------------------------------------------------------------
+ * For gemm_wide.cu: rows of w as plain BF16, whole steps of k.  A warp has a block of a panel. */
+
+enum {
+    PLAIN_WARPS = 8,
+    SLICE_COLS = 208, /* of y, or of gate and of up: whole panels, and tiles of gemm_wide.cu */
+};
+
+/* Panels of w: `each` from the first on and, of gated ones, as many of up. */
+typedef struct {
+    int first, each, up;
+} code_slice;
+
+/* Grid (blocks of k, panels). */
+template <int FORM>
+static __global__ void __launch_bounds__(PLAIN_WARPS *CU_WARP)
+    gemm_codes_plain_kernel(gemm_args a, code_slice s, uint16_t *out)
+{
+    int warp = (int)threadIdx.x / CU_WARP, lane = (int)threadIdx.x % CU_WARP;
+    int block = (int)blockIdx.x * PLAIN_WARPS + warp, left = a.k - block * GEMM_CODES_K;
+    int i_panel = (int)blockIdx.y, panel = s.first + i_panel;
+    if (left <= 0) return; /* the whole warp */
+    if (i_panel >= s.each) panel += s.up - s.each;
+    code_rows rows = {(const char *)a.w + (size_t)panel * a.codes.panel_bytes, 0, 512, 32};
+    code_block<FORM> b;
+    b.load(&a, &rows, block, lane, true);
+    uint16_t *lo = out + (size_t)(i_panel * GEMM_PANEL + lane / 4) * (size_t)a.k +
+                   block * GEMM_CODES_K + lane % 4 * 8;
+    uint16_t *hi = lo + (size_t)8 * (size_t)a.k;
+    CU_UNROLL
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (STEP * i >= left) break;
+        int at = a.codes.shift < 7 ? i : 0;
+        code_scale s_lo = scale_of<FORM>(b.record[0][at]), s_hi = scale_of<FORM>(b.record[1][at]);
+        cu_st16(lo + STEP * i, b.values(0, i, &s_lo));
+        cu_st16(hi + STEP * i, b.values(1, i, &s_hi));
+    }
+}
+
+/* Columns of a slice: of what has room, the most of those that keep the device busy for the fewest
+ * turns of all multiprocessors.  0: none has room. */
+static int slice_columns(const gemm_args *a, size_t bytes)
+{
+    int halves = a->gated ? 2 : 1, n = a->n / halves, n_sm = a->n_sm > 0 ? a->n_sm : 1;
+    size_t one = (size_t)(SLICE_COLS * halves) * (size_t)a->k * sizeof(uint16_t);
+    int all = (n + SLICE_COLS - 1) / SLICE_COLS, best = 0, least = INT_MAX;
+    int tiles = (a->rows + 127) / 128 * halves; /* of gemm_wide.cu, for SLICE_COLS of them */
+    for (int most = bytes / one < (size_t)all ? (int)(bytes / one) : all; most > 0; most--) {
+        int turns = all / most * ((most * tiles + n_sm - 1) / n_sm) +
+                    (all % most * tiles + n_sm - 1) / n_sm;
+        if (turns >= least) continue;
+        least = turns;
+        best = most * SLICE_COLS;
+    }
+    return best;
+}
+
+extern "C" bool gemm_slices_take(const gemm_args *a, size_t bytes)
+{
+    gemm_args plain = *a;
+    plain.codes.form = GEMM_PLAIN;
+    return a->codes.form && gemm_wide_takes(&plain) && (!a->gated || a->n / 2 % GEMM_PANEL == 0) &&
+           slice_columns(a, bytes) > 0;
+}
+
+template <int FORM>
+static void launch_slices(cudaStream_t stream, const gemm_args *a, void *slice, int most)
+{
+    int halves = a->gated ? 2 : 1, n = a->n / halves;
+    int per_warp = PLAIN_WARPS * GEMM_CODES_K;
+    for (int at = 0; at < n; at += most) {
+        int cols = n - at < most ? n - at : most, each = (cols + GEMM_PANEL - 1) / GEMM_PANEL;
+        code_slice s = {at / GEMM_PANEL, each, n / GEMM_PANEL};
+        dim3 grid((unsigned)((a->k + per_warp - 1) / per_warp), (unsigned)(each * halves));
+        CU_LAUNCH(gemm_codes_plain_kernel<FORM>, grid, dim3(PLAIN_WARPS * CU_WARP), 0, stream, *a,
+                  s, (uint16_t *)slice);
+        gemm_args part = *a;
+        part.codes.form = GEMM_PLAIN;
+        part.w = slice;
+        part.n = cols * halves;
+        if (a->gated) part.gated += at;
+        if (!a->gated) part.y += at;
+        if (a->bias) part.bias += at;
+        if (a->res) part.res += at;
+        cu_gemm_wide(stream, &part);
+    }
+}
+
 /* ---- launches -------------------------------------------------------------------------------- */
 
 template <int NT, int FORM>
@@ -364,4 +454,15 @@ extern "C" void cu_gemm_codes(cudaStream_t stream, const gemm_args *args)
 #define LAUNCH(f) \
     if (args->codes.form == f) launch_form<f>(stream, args);
     FORMS(LAUNCH)
+}
+
+extern "C" cudaError_t cu_gemm_slices(cudaStream_t stream, const gemm_args *args, void *slice,
+                                      size_t bytes)
+{
+    if (!gemm_slices_take(args, bytes)) return cudaErrorInvalidValue;
+    int most = slice_columns(args, bytes);
+#define SLICE(f) \
+    if (args->codes.form == f) launch_slices<f>(stream, args, slice, most);
+    FORMS(SLICE)
+    return cudaGetLastError();
 }

@@ -137,7 +137,7 @@ CU_INLINE void put_gate(const gemm_args *a, int row, int col, const float *gate,
 {
     uint32_t pair =
         cu_bf16x2_of(cu_gate_mul(gate[0], up[0], a->gelu), cu_gate_mul(gate[1], up[1], a->gelu));
-    uint32_t *to = (uint32_t *)(a->gated + (size_t)row * (size_t)(a->n / 2) + (size_t)col);
+    uint32_t *to = (uint32_t *)(a->gated + (size_t)row * (size_t)a->gated_stride + (size_t)col);
     if (row < a->rows && col < a->n / 2) *to = pair;
 }
 
@@ -227,7 +227,7 @@ extern "C" cudaError_t cu_gemm_wide_setup(void)
 static bool in_pairs(const gemm_args *a)
 {
     enum { PAIR = 2 * sizeof(float) };
-    if (a->gated) return a->n % 4 == 0;
+    if (a->gated) return a->n % 4 == 0 && a->gated_stride % 2 == 0;
     return a->n % 2 == 0 && a->stride % 2 == 0 && (uintptr_t)a->y % PAIR == 0 &&
            (uintptr_t)a->res % PAIR == 0;
 }

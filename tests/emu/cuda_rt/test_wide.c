@@ -1,7 +1,9 @@
 /* test_wide.c -- whether products of many rows go by wgmma is decided on the device: where it has
  * the bits of the kernels for few rows, and only there; a model's prompts, which gate in their
- * product then.
+ * product then, also of quantised ones.
  */
+#include <stdio.h>
+
 #include "engine/cuda/cuda.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 #include "tests/engine/golden_rig.h"
@@ -53,7 +55,8 @@ START_TEST(it_is_taken_where_bits_are_equal)
     ck_assert_int_eq(cuda_upload(be, dx, x, sizeof(x)), ERR_NONE);
     cuda_await_uploads(be);
     const blas_plan *plan;
-    err_code rc = blas_plan_get(&cu->blas, &plan, DT_BF16, N, K, ROWS, dw, trial, cu->stream, &e);
+    err_code rc =
+        blas_plan_get(&cu->blas, &plan, DT_BF16, N, K, NULL, ROWS, dw, trial, cu->stream, &e);
     ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
 
     uint64_t before = emu_rt_launched("gemm_wide");
@@ -103,7 +106,7 @@ START_TEST(the_law_hangs_on_no_clock)
         ck_assert_int_eq(cuda_upload(be, dx, x, sizeof(x)), ERR_NONE);
         cuda_await_uploads(be);
         err_code rc =
-            blas_plan_get(&cu->blas, &plan, DT_BF16, N, K, ROWS, dw, trial, cu->stream, &e);
+            blas_plan_get(&cu->blas, &plan, DT_BF16, N, K, NULL, ROWS, dw, trial, cu->stream, &e);
         ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
         for (int rows = ROWS; rows > 0; rows -= rows > FEW ? ROWS - FEW : rows) {
             size_t bytes = (size_t)rows * N * sizeof(float);
@@ -146,6 +149,37 @@ START_TEST(a_prompt_has_the_bits_of_its_pieces)
 }
 END_TEST
 
+/* Codes: slices of them become plain, where wgmma has the bits of few rows. */
+START_TEST(prompts_by_codes_have_the_bits_of_their_pieces)
+{
+    static const char *const names[] = {"ct-fp8", "fp8-blocks", "ct-w8", "awq"};
+    bool equal = _i % 2 == 0;
+    char dir[64];
+    golden_case c = {.adapter = -1, .n_prompt = PROMPT, .n_new = 1};
+    for (int i = 0; i < PROMPT; i++) c.token[i] = (i * 97 + 11) % 300;
+    emu_bridge_rounding(equal ? 2 : 1);
+    snprintf(dir, sizeof(dir), "fixtures/quant/%s", names[_i / 2]);
+    rig r;
+    rig_open(&r, dir, open_backend(9), 0);
+    size_t bytes = (size_t)TOKENS_MAX * (size_t)r.n_vocab * sizeof(float);
+    float *whole = malloc(bytes), *pieces = malloc(bytes);
+    uint64_t plain = emu_rt_launched("gemm_codes_plain"), wide = emu_rt_launched("gemm_wide");
+    uint64_t silu = emu_rt_launched("silu_kernel");
+    run_alone(&r, &c, MAX_ROWS, false, whole);
+    ck_assert_int_eq(emu_rt_launched("gemm_codes_plain") > plain, equal);
+    ck_assert_int_eq(emu_rt_launched("gemm_wide") > wide, equal);
+    ck_assert_int_eq(emu_rt_launched("silu_kernel") == silu, equal);
+    plain = emu_rt_launched("gemm_codes_plain");
+    run_alone(&r, &c, 40, false, pieces);
+    ck_assert_uint_eq(emu_rt_launched("gemm_codes_plain"), plain);
+    assert_same_bits(whole, pieces, PROMPT, r.n_vocab, "in pieces");
+    free(whole);
+    free(pieces);
+    rig_close(&r);
+    emu_bridge_rounding(0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("wide");
@@ -155,6 +189,7 @@ int main(void)
     tcase_add_loop_test(t, it_is_taken_where_bits_are_equal, 0, 2);
     tcase_add_test(t, the_law_hangs_on_no_clock);
     tcase_add_test(t, a_prompt_has_the_bits_of_its_pieces);
+    tcase_add_loop_test(t, prompts_by_codes_have_the_bits_of_their_pieces, 0, 8);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
