@@ -15,9 +15,7 @@
  * K and V are copied with cp.async.  A large item has room for two tiles of each: while tile t is
  * computed, t + 1 arrives.  A small item's warp has a ring of rooms for one page of a head, K or V:
  * while one is computed, the others arrive.  So little room lets a multiprocessor hold eight warps,
- * as many as registers do; they hide what a lone warp waits for.  Items of a warp run on into each
- * other: the first pages of the next one are sent with the last of this one, so that the memory has
- * work while one ends and the next begins.  Blocks begin alike, so all would wait together.
+ * as many as registers do; they hide what a lone warp waits for.
  * Rows in shared memory stand an odd number of 16-byte units apart: ldmatrix hits all banks. 
  * Positions that no row of the item may see are filled with zeros, whatever a recycled page holds
  * there.
@@ -251,15 +249,16 @@ struct small_rooms : page_form<HD, TYPE> {
     using F = page_form<HD, TYPE>;
     static constexpr int ROOM = PAGE * F::APART;
     static constexpr int SCALES_AT = ROOMS * ROOM;
-    /* Q as it is turned: in the room that no page is on its way to, where it is large enough. */
+    static constexpr int ALL = SCALES_AT + (F::CODES ? 2 * TILE * 4 : 0);
+    /* Q as it is turned takes the last rooms, whose pages are sent when it has been read. */
     static constexpr int TURNED = CU_SMALL_ROWS * HD * (int)sizeof(float);
-    static constexpr bool APART_TURNED = TURNED > ROOM;
-    static constexpr int TURNED_AT = SCALES_AT + (F::CODES ? 2 * TILE * 4 : 0);
-    static constexpr int ALL = TURNED_AT + (APART_TURNED ? TURNED : 0);
+    static constexpr int FIRST =
+        ROOMS - (TURNED + ROOM - 1) / ROOM; /* pages that are sent before */
+    static_assert(FIRST >= 1, "q is turned beside the first page");
 
-    CU_INLINE_METHOD static uint32_t *scales(char *smem, int buf)
+    CU_INLINE_METHOD static uint32_t *scales(char *smem, int tile)
     {
-        return (uint32_t *)(smem + SCALES_AT) + buf * TILE;
+        return (uint32_t *)(smem + SCALES_AT) + tile % 2 * TILE;
     }
 };
 
@@ -393,69 +392,21 @@ __device__ static __forceinline__ void load_part(char *smem, int which, const cu
                                 tile * TILE, w->lo, w->len);
 }
 
-/* The tile whose pages a small item's warp sends. */
-typedef struct {
-    const char *head; /* K of page 0 */
-    int kv_head, lo, len;
-    int tile; /* -1: there is none */
-    int id[PAGES];
-} page_source;
-
-/* Page `nth` of the source's tile, in the order of a small item's steps, comes to `room`; with the
- * first one the scales of all, to those of `buf`. */
+/* Page `nth` of a tile, in the order of a small item's steps, comes to `room`; with the first one
+ * the scales of all.  head: K of page 0; id: the tile's pages. */
 template <class R>
 __device__ static __forceinline__ void send_page(char *smem, char *room, int nth, const cu_kv *kv,
-                                                 const page_source *from, int buf)
+                                                 const char *head, const work *w, int tile,
+                                                 const int *id)
 {
-    int pos = from->tile * TILE;
+    int pos = tile * TILE;
     /* Of codes it is found again each time: registers hold no more. */
-    const char *head = R::CODES ? head_base(kv, cu_anew(from->kv_head), R::HEAD) : from->head;
-    const char *src = head + (size_t)from->id[nth % PAGES] * kv->stride + nth / PAGES * R::PART;
-    load_page<R::ROW, R::APART>(room, src, pos + nth % PAGES * PAGE, from->lo, from->len);
+    if (R::CODES) head = head_base(kv, cu_anew(w->kv_head), R::HEAD);
+    const char *src = head + (size_t)id[nth % PAGES] * kv->stride + nth / PAGES * R::PART;
+    load_page<R::ROW, R::APART>(room, src, pos + nth % PAGES * PAGE, w->lo, w->len);
     if (R::CODES && nth == 0)
-        load_scales<WARP>(
-            R::scales(smem, buf), head + (size_t)from->id[0] * kv->stride + 2 * R::PART,
-            head + (size_t)from->id[1] * kv->stride + 2 * R::PART, pos, from->lo, from->len);
-}
-
-/* A small item's first tile becomes the source. */
-template <class R>
-__device__ static __forceinline__ void send_from(page_source *from, const cu_attend_args *a,
-                                                 const work *w)
-{
-    from->head = head_base(&a->kv, w->kv_head, R::HEAD);
-    from->kv_head = w->kv_head;
-    from->lo = w->lo;
-    from->len = w->len;
-    from->tile = w->tile0;
-    pages_of(from->id, a, w, w->tile0);
-}
-
-/* The same of item i, before it is its turn: where there is such an item, and nobody will write its
- * first tile.  `still`: launches before may write what is of this step. */
-template <class R>
-__device__ static __forceinline__ void send_from_next(page_source *from, const cu_attend_args *a,
-                                                      const cu_attend_item *items, int i, int n,
-                                                      bool still)
-{
-    from->tile = -1;
-    if (i >= n) return;
-    const work w = take_work(a, items, i, CU_SMALL_ROWS);
-    bool older = (w.tile0 + 1) * TILE <= w.seq.pos0;
-    if (w.tile0 < w.tile1 && (older || (!still && !a->turn.k))) send_from<R>(from, a, &w);
-}
-
-/* The first pages of an item come to the first rooms. */
-template <class R>
-__device__ static __forceinline__ void send_first(char *smem, const cu_kv *kv,
-                                                  const page_source *from, int buf)
-{
-    static_assert(AHEAD < STEPS, "numbers of pages are those of one tile");
-    CU_UNROLL
-    for (int n = 0; n < AHEAD; n++) {
-        send_page<R>(smem, smem + n * R::ROOM, n, kv, from, buf);
-        cu_cp_async_commit();
-    }
+        load_scales<WARP>(R::scales(smem, tile), head + (size_t)id[0] * kv->stride + 2 * R::PART,
+                          head + (size_t)id[1] * kv->stride + 2 * R::PART, pos, w->lo, w->len);
 }
 
 /* A tile of values from the codes that each thread has copied itself. */
@@ -908,19 +859,11 @@ __device__ static __forceinline__ void weigh_tile(const cu_attend_args *a, const
     if (CODES) tile_scale<true>(s, scales);
 }
 
-/* What goes on from one small item of a warp to its next one. */
-typedef struct {
-    page_source from; /* of the next item, whose first pages are on their way; or tile is -1 */
-    int at;           /* the room of the last step */
-    int buf;          /* of the next tile's scales */
-} small_ring;
-
-/* Up to 16 packed rows of one kv head, by a warp: item i of n.  A step multiplies one page, while
- * those behind it come to the other rooms, in the end the next item's. */
+/* Up to 16 packed rows of one kv head, by a warp.  A step multiplies one page, while those behind
+ * it come to the other rooms. */
 template <int HD, int TYPE>
 __device__ static __forceinline__ void run_small(const cu_attend_args &a,
-                                                 const cu_attend_item *items, int i, int n_item,
-                                                 char *smem, small_ring *ring)
+                                                 const cu_attend_item *items, int i, char *smem)
 {
     using R = small_rooms<HD, TYPE>;
     constexpr bool BF16 = TYPE != DT_F16;
@@ -933,47 +876,45 @@ __device__ static __forceinline__ void run_small(const cu_attend_args &a,
         return;
     }
     cu_syncwarp(); /* nobody reads the pages of the item before any more */
-    page_source from = ring->from;
-    bool sent = from.tile >= 0;
-    int at = sent ? ring->at : AHEAD * R::ROOM, buf = ring->buf;
-    float *turned = (float *)(smem + (R::APART_TURNED ? R::TURNED_AT : at));
-    if (!a.turn.k) turned = nullptr;
+    float *turned = a.turn.k ? (float *)(smem + R::FIRST * R::ROOM) : nullptr;
     if (turned) append_own<HD, TYPE>(&a, &w, turned);
-    if (!sent) {
-        send_from<R>(&from, &a, &w);
-        send_first<R>(smem, &a.kv, &from, buf);
-    }
+    const char *head = head_base(&a.kv, w.kv_head, R::HEAD);
+    int id[PAGES];
+    pages_of(id, &a, &w, w.tile0);
     uint32_t q[HD / 16][4];
-    load_q<HD, BF16>(q, &a, &w, &lr, turned);
+    static_assert(AHEAD < STEPS, "numbers of pages are those of one tile");
+    CU_UNROLL
+    for (int n = 0; n < AHEAD; n++) {
+        if (n == R::FIRST) load_q<HD, BF16>(q, &a, &w, &lr, turned);
+        send_page<R>(smem, smem + n * R::ROOM, n, &a.kv, head, &w, w.tile0, id);
+        cu_cp_async_commit();
+    }
+    if (R::FIRST >= AHEAD) load_q<HD, BF16>(q, &a, &w, &lr, turned);
 
     float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
     bool first = true;
+    int at = AHEAD * R::ROOM; /* the room of the step before */
     for (int t = w.tile0; t < w.tile1;) {
         const int end = split_end(&w, t);
         begin_split<HD>(o, m, l);
-        for (; t < end; t++, buf ^= 1) {
+        for (; t < end; t++) {
             bool busy = !cu_all(sees_none(&lr, t * TILE));
             float s[N_KEY_BLOCKS][4];
             CU_UNROLL
             for (int n = 0; n < STEPS; n++) {
-                const int next = (n + AHEAD) % STEPS;
+                const int next = (n + AHEAD) % STEPS, later = (n + AHEAD) / STEPS;
                 cu_syncwarp(); /* all have left the room of the step before */
-                if (next >= AHEAD || from.tile >= 0)
-                    send_page<R>(smem, smem + at, next, &a.kv, &from, buf ^ 1);
+                if (t + later < w.tile1)
+                    send_page<R>(smem, smem + at, next, &a.kv, head, &w, t + later, id);
                 cu_cp_async_commit();
-                if (next == STEPS - 1 && t + 1 < w.tile1) {
-                    from.tile = t + 1;
-                    pages_of(from.id, &a, &w, t + 1);
-                } else if (next == STEPS - 1) {
-                    send_from_next<R>(&from, &a, items, i + (int)gridDim.x, n_item, false);
-                }
+                if (next == STEPS - 1 && t + later + 1 < w.tile1)
+                    pages_of(id, &a, &w, t + later + 1);
                 CU_CP_ASYNC_WAIT((int)AHEAD);
                 cu_syncwarp(); /* this step's page is there, for all lanes */
                 at = at == AHEAD * R::ROOM ? 0 : at + R::ROOM;
                 if (!busy) continue;
                 if (n == PAGES)
-                    weigh_tile<HD, R::CODES>(&a, &lr, t * TILE, s, o, m, l, c,
-                                             R::scales(smem, buf));
+                    weigh_tile<HD, R::CODES>(&a, &lr, t * TILE, s, o, m, l, c, R::scales(smem, t));
                 const char *page = smem + at;
                 float(*of)[4] = s + n % PAGES * PAGE_BLOCKS;
                 if constexpr (R::CODES) {
@@ -996,7 +937,6 @@ __device__ static __forceinline__ void run_small(const cu_attend_args &a,
         end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, t == w.tile1, c);
         first = false;
     }
-    *ring = {from, at, buf};
 }
 
 /* Up to CU_LARGE_ROWS packed rows of one kv head, 16 of a warp. */
@@ -1093,17 +1033,14 @@ __device__ static __forceinline__ void fetch_ahead(const cu_attend_args *a,
 template <int HD, int TYPE>
 __global__ __launch_bounds__(WARP, 8) void small_kernel(cu_attend_args a)
 {
-    using R = small_rooms<HD, TYPE>;
     CU_SHARED(char, pages);
     cu_grid_go();
-    int n = a.counts->n_small * a.kv.n_kv_head, i = (int)blockIdx.x;
-    small_ring ring = {{}, AHEAD * R::ROOM, 0};
-    if (i < n) fetch_ahead<page_form<HD, TYPE>>(&a, a.small, i);
-    send_from_next<R>(&ring.from, &a, a.small, i, n, true);
-    if (ring.from.tile >= 0) send_first<R>(pages, &a.kv, &ring.from, 0);
+    int n = a.counts->n_small;
+    if ((int)blockIdx.x < n * a.kv.n_kv_head)
+        fetch_ahead<page_form<HD, TYPE>>(&a, a.small, (int)blockIdx.x);
     cu_grid_wait(); /* for q, k and v */
-    for (; i < n; i += (int)gridDim.x) {
-        run_small<HD, TYPE>(a, a.small, i, n, pages, &ring);
+    for (int i = (int)blockIdx.x; i < n * a.kv.n_kv_head; i += (int)gridDim.x) {
+        run_small<HD, TYPE>(a, a.small, i, pages);
         merge_item<HD>(&a, a.small, i);
     }
 }

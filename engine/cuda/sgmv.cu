@@ -57,10 +57,7 @@ CU_INLINE uint4 zero16()
 /* ---- shrink: chains over warps, planes over blocks
  * ----------------------------------------- v[plane][row][out][r] = A[r] . x[row] over the
  * plane's k, for one chunk, one projection and up to 64 ranks.  Grid (chunk, projection *
- * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8.  With
- * distinct adapters there are more blocks than room beside a product, and a block waits for lists
- * and addresses longer than for its bytes; so those of few rows have the registers that let two of
- * them in beside two units of gemm_stream.cu. */
+ * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8. */
 /* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the
  * slice's 128 k from k0 on. */
 template <int NT, bool BF16>
@@ -92,7 +89,7 @@ CU_INLINE void add_slice(float (*acc)[4], const uint16_t *lo, const uint16_t *hi
 }
 
 template <int NT, bool BF16>
-static __global__ void __launch_bounds__(THREADS, NT == 1 ? CU_UP_TO_SM90(3, 2) : 2)
+static __global__ void __launch_bounds__(THREADS, 2)
     shrink_kernel(sgmv_args p, int n_plane, int plane_k, int n_pass)
 {
     CU_STATIC_SHARED(float, red, WARPS *NT * 8 * 16);
@@ -476,12 +473,6 @@ CU_INLINE void ranks_of(uint4 *b, const char *room, int lane)
     for (int i = 0; i < 4; i++) b[i] = cu_ld16(room + (i * 32 + lane) * 16);
 }
 
-/* A warp's block of B for an item, all its ranks, on its way to the second-level cache. */
-CU_INLINE void cache_ranks(const uint16_t *block, int rank8)
-{
-    if (block && rank8 > 0) cu_fetch_ahead(block, (uint32_t)(rank8 * SGMV_COLS * 2));
-}
-
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(THREADS, 2)
     expand_kernel(sgmv_args p, int n_plane, int rank16, int n_group)
@@ -501,11 +492,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
         cu_cp_async_commit();
     } else if (e.block && e.rank8 >= 16) {
         b_fragments(b, e.block, 0, lane);
-    }
-    if (NT == 1 && p.early && item + 1 + lane < mine.end) { /* a lane an item */
-        const sgmv_chunk next = p.chunk[(item + 1 + lane) / n_group];
-        const expand_part of = part_of(&p, &next, (item + 1 + lane) % n_group, warp);
-        cache_ranks(of.block, of.rank8);
     }
     cu_grid_wait(); /* for v, and what is added to */
 #pragma unroll 1
@@ -627,14 +613,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
     char *rooms = (char *)(vs + 2 * 16 * row_words) + GATED_SUMS + warp * 4 * ROOM;
     sgmv_chunk c;
     sgmv_mat m[2];
-    const sgmv_out *out = p.out;
-    /* The chunk and its matrices; the warp's first column.  Gate and up of an adapter have the
-     * base's columns. */
+    sgmv_out out[2] = {p.out[0], p.out[1]};
+    /* The chunk and its matrices; the warp's first column. */
     auto find = [&](int item) {
         c = p.chunk[item / n_group];
 #pragma unroll
         for (int o = 0; o < 2; o++) {
-            m[o] = c.mats ? c.mats[out[o].mat] : sgmv_mat{}; /* all rows are needed */
+            (void)sgmv_needed(&m[o], &c, &out[o]); /* all rows are */
             rank8[o] = (m[o].rank + 7) / 8 * 8;
         }
         return (item % n_group * ROW_BLOCKS + warp) * SGMV_COLS;
@@ -652,15 +637,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
         cu_cp_async_commit();
     };
     fetch(mine.first, 0);
-    if (p.early && mine.first + 1 + lane < mine.end) { /* a lane an item */
-        int item = mine.first + 1 + lane, col0 = (item % n_group * ROW_BLOCKS + warp) * SGMV_COLS;
-        const sgmv_mat *next = p.chunk[item / n_group].mats;
-        for (int o = 0; next && col0 < d_out && o < 2; o++) {
-            const sgmv_mat *of = &next[out[o].mat];
-            if (of->rank > 0)
-                cache_ranks((const uint16_t *)sgmv_b_block(of, col0, 2), (of->rank + 7) / 8 * 8);
-        }
-    }
     cu_grid_wait(); /* for v, gate and up */
 #pragma unroll 1
     for (int item = mine.first; item < mine.end; item++, room ^= 1) {

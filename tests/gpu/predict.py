@@ -4,9 +4,7 @@
 
 Reads engine/cuda's kernels out of the objects (cubin.py).  For each: registers, shared memory, the threads that a
 multiprocessor holds, and the instructions that a warp issues for one piece of work (WORK).  From these, the bytes of a shape
-and the launches of a layer come step times for the DEVICES below, twice.  "As asked" is the model of bandwidth and instructions
-by which bounds were set: ASSUMED, and products of few rows by gemm.cu.  "As seen" (SEEN) is decode of BF16 on an H200, with
-what one showed: products by gemm_stream.cu, gaps, begins of items.  Both are estimates: what they are
+and the launches of a layer come step times for the DEVICES below.  They are estimates by the ASSUMED figures: what they are
 for is to show what a change does before a device is at hand.  PROGRAM (emu.bench_device) runs steps on the emulated device
 and names their launches; they must be the budget's.
 
@@ -58,24 +56,6 @@ ASSUMED = {
     "head_and_rest_us": 60,  # sampling, embedding, the last norm
 }
 
-# What an H200 showed on 26 November 2026 (tests/bench/RESULTS.md, "CUDA on an H200"), where the above says other things.
-SEEN = {
-    # from the last bytes of a launch to the first of the next one, though it may begin early and sends its first stages ahead: what
-    # two steps of 6.71 and 6.81 ms had above products and attention alone, by 7 launches a layer.  By kernel times, 2.5 of it
-    "gap_us": 3.7,
-    # of the copy's bandwidth, weights of gemm_stream.cu, and bytes a second from the second-level cache to all multiprocessors:
-    # rows of x go to each block.  Fitted to ten times of products (to 16, to 32 rows; 5 us of each are the two events'): within 9 %
-    "stream_memory": 0.98,
-    "to_blocks": 6.5e12,
-    "norm_us": 1.5,
-    # attention: once for a launch (first lists, q as it is turned, the merge); for each round of items; of the copy, its pages.
-    # By bench_attend, 32 and 128 rows over 512 to 8,192, less 5 us of events: within 6 %
-    "attend_us": 7.5,
-    "item_us": 4.5,
-    "attend_memory": 0.87,
-}
-
-CACHED = 96 << 10  # gemm_stream.cu's
 SLICE = 32 << 20  # cuda.c's WORKSPACE_BYTES, in which codes become plain
 
 MODEL = {"layers": 32, "dim": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head": 128, "vocab": 128256, "rank": 16}
@@ -89,9 +69,6 @@ STEPS = {  # name: rows, positions before and with them, rows of a sequence, ada
     "32 rows over 512, 32 adapters": (32, 512, 1, 32, "adapters"),
     "32 rows over 512, one adapter": (32, 512, 1, 1, "adapters"),
     "32 rows over 8192": (32, 8192, 1, 0, "bare"),
-    "32 rows over 1024": (32, 1024, 1, 0, "bare"),  # what bench_device measures, with the next two
-    "32 rows over 1024, 32 adapters": (32, 1024, 1, 32, "adapters"),
-    "32 rows over 1024, one adapter": (32, 1024, 1, 1, "adapters"),
     "prompts of 4 x 2048": (8192, 2048, 2048, 0, "prompts"),
 }
 for form in FORMS:
@@ -148,9 +125,6 @@ for n in (1, 2):  # of 64 k, whose copies are left out
     WORK["gemm_wide_kernel<1>", f"{n} tiles"] = {"HGMMA": 4 * n, "STG": 52 * n}
     WORK["gemm_wide_kernel<1>", f"{n} tiles, gated"] = {"HGMMA": 4 * n, "MUFU": 104 * n}
     WORK["gemm_wide_kernel<1>", f"{n} chunks"] = {"HGMMA": 4 * n, "FADD>=16": 104 * n}
-for nt, stages in ((2, 6), (2, 4), (4, 4)):
-    for k in (128, 256):
-        WORK[f"gemm_stream_kernel<{nt},{stages},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
 WORK["shrink_tile_kernel<1>", "64 k, 64 ranks"] = {"HMMA": 32}
 WORK["rms_norm_kernel<1>", "8 values a thread"] = {"LDG": 4, "STG": 2}
 WORK["rope_kernel", "a head of 128"] = {"STG": 4}
@@ -403,8 +377,7 @@ class Step:
         if self.kind == "prompts":
             return 0  # left out
         label = f"small_kernel<{MODEL['head']},{self.kv}>"
-        shared = 3 * 32 * (KV[self.kv] * MODEL["head"] + 16)
-        shared += 2 * 64 * 4 + 16 * MODEL["head"] * 4 if self.kv == 3 else 0  # scales, and q as it is turned
+        shared = 3 * 32 * (KV[self.kv] * MODEL["head"] + 16) + (2 * 64 * 4 if self.kv == 3 else 0)
         one, three = (self.work(label, f"{n} tiles") for n in (1, 3))
         chain = 0
         if self.turned:  # its row's heads of q, k and v, as rope_kernel has them; their read, and a write before the tile's
@@ -461,90 +434,6 @@ class Step:
         return us / 1e3, 1e3 * max(self.bytes / self.copy, self.flop / self.matrix)
 
 
-class Seen(Step):
-    """Decode of BF16 models on an H200, as one showed it to be: SEEN.  What a product asks for ahead comes while the memory is
-    idle: in the gap and, where a norm lies between, while that runs; less the begin of a block that finds no room before."""
-
-    def __init__(self, device, weights, step):
-        super().__init__(device, weights, step, True)
-        self.say = []  # of each product: kernel, matrix, whether its blocks begin beside what ran before
-        self.rest = 0  # us in which the memory had nothing to do, at the end of the launches before
-        self.on = []  # blocks of the launches that run when the next one begins: what each multiprocessor holds of them
-
-    def held(self, label, blocks, threads, shared):
-        """Of a multiprocessor, by a launch: registers, bytes of shared memory, threads of its blocks."""
-        k = self.weights[label][f"sm_{self.arch}"]["object"]
-        n = min(resident(self.arch, k, threads, shared), -(-blocks // self.n_sm))
-        return [n * v for v in (-(-k.registers * 32 // 256) * 256 * threads // 32, k.shared + shared, threads)]
-
-    def fits(self, label, threads, shared, beside):
-        """Whether a block begins beside those."""
-        one = self.held(label, 1, threads, shared)
-        most = SM[self.arch][:3]
-        return all(a + sum(b[i] for b in beside) <= m for i, (a, m) in enumerate(zip(one, most)))
-
-    def after(self, held, us, idle):
-        """A launch of so many us has run, `idle` of them with the memory at rest: all, of a norm, beside which the next one
-        begins as it does beside what ran before."""
-        self.on, self.rest = (self.on[-1:] + [held], self.rest + idle) if idle else ([held], 0)
-        return us
-
-    def multiply(self, n, k):
-        if self.form or self.rows > 64:
-            return super().multiply(n, k)
-        w, units = 2 * n * k, -(-n // 16)
-        waves = -(-units // (14 * self.n_sm))
-        each = -(-units // (waves * self.n_sm))
-        blocks = -(-units // each)
-        rows = 16 if self.rows <= 16 else 32 if self.rows <= 32 else 64
-        halves = 2 if rows > 16 and each <= 6 else 1
-        stages, deep = (6, 128) if 6 * (each * 16 + rows) * 256 <= 227 << 10 else (4, 64)
-        nt = rows // 8 // halves
-        label = f"gemm_stream_kernel<{nt},{stages},1>"
-        threads = (each * halves + 4 + (4 if each <= 6 else 2)) * 32
-        shared = stages * (each * 16 + rows) * deep * 2
-        room = self.fits(label, threads, shared, self.on)
-        self.say.append(f"{label}, {n} x {k}, {shared} bytes: {'begins beside' if room else 'waits for the room of'} what ran before")
-        one, two = (self.work(label, f"{i} k") for i in (128, 256))
-        issue = waves * (one + (k / 128 - 1) * (two - one)) / ASSUMED["warp_ipc"] / self.cycles  # of a warp that multiplies
-        memory, cache = self.copy * SEEN["stream_memory"] / 1e6, SEEN["to_blocks"] / 1e6
-        # what blocks of the first wave ask for as far as the cache comes while the memory is idle
-        cached = min(blocks, self.n_sm) * each * 16 * min(CACHED // (each * 16) // 128 * 128, max(0, 2 * (k - (stages - 1) * deep)))
-        idle = max(0, SEEN["gap_us"] + self.rest - (0 if room else ASSUMED["chain_us"]))
-        us = SEEN["gap_us"] + max((w - min(cached, idle * memory)) / memory, (w + 2 * self.rows * k * blocks) / cache, issue)
-        self.bytes += w + self.rows * (2 * k + 4 * n)
-        self.flop += 2 * n * k * self.rows
-        return self.after(self.held(label, blocks, threads, shared), us, 0)
-
-    def rms_norm_kernel(self):
-        super().rms_norm_kernel()
-        held = self.held("rms_norm_kernel<1>", self.rows, MODEL["dim"] // 8, 0)
-        us = SEEN["gap_us"] + SEEN["norm_us"]
-        return self.after([v * (self.rows // self.n_sm) for v in held], us, us)  # most multiprocessors have no block
-
-    def small_kernel(self):
-        super().small_kernel()
-        label, shared = f"small_kernel<{MODEL['head']},{self.kv}>", 3 * 32 * (KV[self.kv] * MODEL["head"] + 16)
-        items = self.rows * MODEL["kv"] * -(-self.len // 512)
-        k = self.weights[label][f"sm_{self.arch}"]["object"]
-        fit = min(8, resident(self.arch, k, 32, shared))
-        rounds = items / min(items, fit * self.n_sm)
-        moved = self.rows * self.len * self.kv_bytes / (self.copy * SEEN["attend_memory"]) * 1e6
-        # two pages of each warp are on their way when an item ends
-        ahead = fit * self.n_sm * 2 * 32 * MODEL["head"] * 2 / (self.copy * SEEN["attend_memory"]) * 1e6
-        us = SEEN["gap_us"] + SEEN["attend_us"] + moved + (rounds - 1) * max(0, SEEN["item_us"] - ahead)
-        return self.after(self.held(label, items, 32, shared), us, 0)
-
-    def launch(self, label, *args, **more):
-        us = super().launch(label, *args, **more)
-        return us + SEEN["gap_us"] - ASSUMED["gap_us"] + (ASSUMED["early_us"] if self.early else 0)
-
-
-def seen(step):
-    """Whether an H200 has shown what steps of the kind take."""
-    return len(step) == 5 and step[0] <= 64
-
-
 def steps(weights, launches):
     out = {}
     for device in DEVICES:
@@ -552,9 +441,6 @@ def steps(weights, launches):
             sm = f"sm_{DEVICES[device][0]}"
             ours, least = Step(device, weights, name, True).total(launches[f"{sm} own"][step[4]])
             out[f"{device}: {name}"] = {"ours_ms": round(ours, 3), "least_ms": round(least, 3)}
-            if device == "H200" and seen(step):
-                ms, _ = Seen(device, weights, name).total(launches[f"{sm} own"][step[4]])
-                out[f"{device}: {name}"]["seen_ms"] = round(ms, 3)
             if len(step) == 5:  # cuBLAS has none with codes
                 ms, least = Step(device, weights, name, False).total(launches[f"{sm} cublas"][step[4]])
                 out[f"{device}: {name}"].update(cublas_ms=round(ms, 3), least_ms=round(least, 3))
@@ -656,14 +542,9 @@ def main():
     for where, kinds in launches.items():
         for kind, names in kinds.items():
             print(f"{where}, {kind}: {len(names)} launches a layer: {', '.join(names)}")
-    one = Seen("H200", weights, "32 rows over 1024")
-    one.total(launches["sm_90 own"]["bare"])
-    print("\n".join(one.say[:len(one.products)]))
     for name, t in times.items():
         cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
         print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")
-        if "seen_ms" in t:
-            print(f"{'':56} {'':>9}       as seen:           {t['seen_ms']:8.2f}")
         device, step = name.split(": ", 1)
         bare = next(f"{device}: {s}" for s, v in STEPS.items() if v == STEPS[step][:5])
         if bare != name:

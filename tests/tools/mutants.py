@@ -1155,14 +1155,8 @@ _rule("cuda.room-too-early", "engine/cuda/attend.cu",
       "cu_syncwarp(); /* all have left the room of the step before */", "",
       "emu.test_attend", "a page comes to a room that all lanes have left")
 _rule("cuda.page-twice", "engine/cuda/attend.cu",
-      "(size_t)from->id[nth % PAGES] * kv->stride", "(size_t)from->id[0] * kv->stride",
+      "(size_t)id[nth % PAGES] * kv->stride", "(size_t)id[0] * kv->stride",
       "emu.test_attend", "both pages of a tile are multiplied")
-_rule("cuda.item-own-tile", "engine/cuda/attend.cu",
-      "(older || (!still && !a->turn.k))", "(older || !still)",
-      "emu.test_attend", "a tile to which its own row is yet to come is not sent with the item before")
-_rule("cuda.item-ring", "engine/cuda/attend.cu",
-      "int at = sent ? ring->at : AHEAD * R::ROOM,", "int at = AHEAD * R::ROOM,",
-      "emu.test_attend", "an item multiplies its pages where the item before had them sent")
 _rule("cuda.kv-codes-plain", "engine/cuda/attend.cu",
       "    p = cu_mul(p, cu_bf16_hi(scales));\n", "",
       "emu.test_attend emu.test_quantised", "codes of heads without tensor cores have their scales")
@@ -1340,14 +1334,8 @@ _rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
       "n_lora) * n_group);\n    if (mine.first >= mine.end) return;",
       "emu.test_graphs_early", "a block without work stands for the launches before it as well")
 _rule("cuda.stream-stage-early", "engine/cuda/products/gemm_stream.cu",
-      "CU_CP_ASYNC_WAIT(AHEAD - 1);", "CU_CP_ASYNC_WAIT(AHEAD);",
+      "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
       "emu.test_gemm", "a stage of a stream is multiplied when it has come")
-_rule("cuda.stream-halves", "engine/cuda/products/gemm_stream.cu",
-      "r % UNIT / 8 * c->half + r % 8", "r % UNIT / 8 * 8 + r % 8",
-      "emu.test_gemm", "a stream's warp that gates has eight columns of gate and eight of up")
-_rule("cuda.stream-cached", "engine/cuda/products/gemm_stream.cu",
-      "    if (bytes > rest) bytes = rest;\n", "",
-      "emu.test_gemm", "what a stream asks for ahead ends with its rows")
 _rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
       "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",
       "emu.test_sgmv", "the blocks of expand share all items")

@@ -7,43 +7,26 @@
  *
  * A chain cannot be cut, so what fills the device is columns: each block has as many units of 16 as
  * make one wave (two for 4,096 columns on 132 multiprocessors, fourteen for 28,672).  Warps that
- * copy keep stages of k on their way; the others multiply.
- *
- * Weights need no launch before.  So where this one begins early, their first stages come before it
- * waits, and what follows them is asked for as far as the second-level cache: the memory has work
- * while the launches before end, and the norm between two products has its turn.  A block begins
- * early only where there is room beside those that run, so a block of many units has short stages:
- * it and one of few units fit a multiprocessor together (tests/gpu/predict.py says which do).
+ * copy keep all of a multiprocessor's shared memory on its way, by stages of STREAM_K k; the others
+ * multiply.  Weights need no launch before, so where this one begins early their first stages come
+ * before it waits.
  *
  * Held to its oracle by tests/emu/test_gemm.cu.
  */
 #include "engine/cuda/products/gemm_inside.h"
 
 enum {
+    STREAM_K = 128,                         /* k of a stage */
+    ROW_BYTES = STREAM_K * 2,               /* of a row of a stage */
+    PIECES = ROW_BYTES / 16,                /* that a row is copied by */
     W_WARPS = 4,                            /* copy weights; others rows of x */
+    SERIES = W_WARPS * CU_WARP / PIECES,    /* rows of w that are copied together */
     UNIT = 16,                              /* columns of a warp */
     UNITS_MAX = 14,                         /* of a block */
     HALVED = 6,                             /* up to so many units have two warps each */
     STREAM_WARPS = UNITS_MAX + W_WARPS + 2, /* as many as 2 HALVED and eight that copy */
     STREAM_THREADS = STREAM_WARPS * CU_WARP,
     STREAM_SHARED = 227 << 10, /* what a block of sm_90 can have */
-    CACHED = 96 << 10, /* bytes behind its first stages that a block asks for before it waits */
-};
-
-/* A ring of stages: six long ones, or four short ones, of blocks with many units. */
-template <int N>
-struct stream_ring {
-    static constexpr int STAGES_ = N;
-    static constexpr int K = N == 6 ? 128 : 64;               /* of a stage */
-    static constexpr int ROW = K * 2;                         /* bytes of a row of it */
-    static constexpr int PIECES = ROW / 16;                   /* that a row is copied by */
-    static constexpr int SERIES = W_WARPS * CU_WARP / PIECES; /* rows of w copied together */
-
-    /* Where a piece of a row lies: the eight rows of a ldmatrix meet all banks. */
-    CU_INLINE_METHOD static int at(int row, int piece)
-    {
-        return row * ROW + (piece ^ (row & 7)) * 16;
-    }
 };
 
 /* How a product is cut, the same for all of its blocks. */
@@ -52,12 +35,6 @@ typedef struct {
     int rows, x_warps; /* of x in a stage, 16, 32 or 64; that copy them */
     int stages, blocks;
 } stream_cut;
-
-template <int N>
-static int shared_of(const stream_cut *c)
-{
-    return N * (c->units * UNIT + c->rows) * stream_ring<N>::ROW;
-}
 
 static stream_cut stream_cut_of(const gemm_args *a)
 {
@@ -69,82 +46,73 @@ static stream_cut stream_cut_of(const gemm_args *a)
     c.halves = c.rows > 16 && c.units <= HALVED ? 2 : 1;
     c.x_warps = c.units <= HALVED ? 4 : 2; /* a stage takes as long as its weights */
     c.blocks = (units + c.units - 1) / c.units;
-    c.stages = shared_of<6>(&c) <= STREAM_SHARED ? 6 : 4;
+    int bytes = (c.units * UNIT + c.rows) * ROW_BYTES;
+    c.stages = 6 * bytes <= STREAM_SHARED ? 6 : 3 * bytes <= STREAM_SHARED ? 3 : 0;
     return c;
 }
 
-/* What a thread copies of w: the same piece of every SERIES-th of the block's rows.  Those behind
+/* Where a piece of a row lies: the eight rows of a ldmatrix meet all banks. */
+CU_INLINE int piece_at(int row, int piece)
+{
+    return row * ROW_BYTES + (piece ^ (row & 7)) * 16;
+}
+
+/* What a thread copies of w: piece t % PIECES of every SERIES-th of the block's rows.  Those behind
  * the last column are it once more, and their sums go nowhere. */
 typedef struct {
-    const uint16_t *w; /* its piece of the first column of all */
-    int unit0, n_row;  /* of the block: its first unit, rows that it has */
-    int row, piece;    /* of the thread, the first one */
-    int half, cols, n; /* from a unit's eighth row to its ninth, from unit to unit; columns of w */
+    const uint16_t *w;
+    int col, apart, n; /* of its first row; to the second one; columns that there are */
+    int n_row, piece, to;
     size_t k;
 } w_copies;
 
-template <class R>
 CU_INLINE w_copies find_w(const gemm_args *a, int unit0, int units, int t)
 {
-    int piece = t % R::PIECES;
+    int row = t / PIECES, piece = t % PIECES;
     w_copies c = {(const uint16_t *)a->w + piece * 8,
-                  unit0,
+                  a->gated ? unit0 * 8 + row : unit0 * UNIT + row,
+                  a->gated ? a->n / 2 : 8,
+                  a->gated ? a->n / 2 : a->n,
                   units * UNIT,
-                  t / R::PIECES,
                   piece,
-                  a->gated ? a->n / 2 : 8, /* gate and up are made by the same lane */
-                  a->gated ? 8 : UNIT,
-                  a->n,
+                  piece_at(row, piece),
                   (size_t)a->k};
     return c;
 }
 
-/* The column of w that is the block's row r. */
-CU_INLINE int w_column(const w_copies *c, int r)
-{
-    int col = (c->unit0 + r / UNIT) * c->cols + r % UNIT / 8 * c->half + r % 8;
-    return col < c->n ? col : c->n - 1;
-}
-
 /* The stage from k0 on; zeros behind the end of k. */
-template <class R>
 CU_INLINE void fetch_w(char *stage, const w_copies *c, int k0)
 {
     bool in = k0 + c->piece * 8 < (int)c->k;
-    CU_UNROLL_BY(4)
-    for (int r = c->row; r < c->n_row; r += R::SERIES) {
-        const uint16_t *from = c->w + (size_t)w_column(c, r) * c->k + k0;
-        cu_cp_async16_or_zero(stage + R::at(r, c->piece), in ? from : c->w, in);
+    const int unit = c->apart == 8 ? UNIT : 8; /* from a unit's columns to the next one's */
+    const size_t up = (size_t)c->apart * c->k;
+    char *to = stage + c->to;
+    int col = c->col;
+    for (int r = 0; r < c->n_row; r += 2 * SERIES, col += unit, to += 2 * SERIES * ROW_BYTES) {
+        int lo = col < c->n ? col : c->n - 1, hi = lo;
+        const uint16_t *from = c->w + (size_t)lo * c->k + k0;
+        cu_cp_async16_or_zero(to, in ? from : c->w, in);
+        if (c->apart == 8) hi = col + 8 < c->n ? col + 8 : c->n - 1;
+        from = c->apart == 8 ? c->w + (size_t)hi * c->k + k0 : from + up;
+        cu_cp_async16_or_zero(to + SERIES * ROW_BYTES, in ? from : c->w, in);
     }
 }
 
-/* What follows k0 in the block's rows, on its way to the second-level cache. */
-CU_INLINE void cache_w(const w_copies *c, int k0, int t)
-{
-    int bytes = CACHED / c->n_row / 128 * 128, rest = ((int)c->k - k0) * 2;
-    if (bytes > rest) bytes = rest;
-    if (bytes <= 0) return;
-    const uint16_t *w = c->w - c->piece * 8 + k0;
-    for (int r = t; r < c->n_row; r += W_WARPS * CU_WARP)
-        cu_fetch_ahead(w + (size_t)w_column(c, r) * c->k, (uint32_t)bytes);
-}
-
 /* Rows of x likewise; the last one stands for those behind it. */
-template <class R>
 CU_INLINE void fetch_x(char *stage, const gemm_args *a, int rows, int k0, int t, int series)
 {
-    int row = t / R::PIECES, piece = t % R::PIECES;
+    int row = t / PIECES, piece = t % PIECES;
     bool in = k0 + piece * 8 < a->k;
     const uint16_t *x = (const uint16_t *)a->x + piece * 8;
     CU_UNROLL_BY(4)
     for (int r = row; r < rows; r += series) {
         const uint16_t *from = x + (size_t)(r < a->rows ? r : a->rows - 1) * (size_t)a->k + k0;
-        cu_cp_async16_or_zero(stage + R::at(r, piece), in ? from : x, in);
+        cu_cp_async16_or_zero(stage + piece_at(r, piece), in ? from : x, in);
     }
 }
 
 /* Fragments of 16 k: of 16 columns, and of 8 NT rows. */
-template <class R, int NT>
+template <int NT>
 struct stream_step {
     uint32_t w[4], x[NT / 2][4];
 
@@ -154,23 +122,23 @@ struct stream_step {
         CU_UNROLL
         for (int p = 0; p < NT / 2; p++)
             cu_ldmatrix_x4(x[p],
-                           x_at + p * 16 * R::ROW + ((2 * i + lane / 8 % 2) ^ (lane & 7)) * 16);
+                           x_at + p * 16 * ROW_BYTES + ((2 * i + lane / 8 % 2) ^ (lane & 7)) * 16);
     }
 };
 
 /* acc += a stage's products of 16 columns, whose rows begin at w, and 8 NT rows, which do at x. 
  * The next step's fragments are on their way while one is multiplied: a chain has nothing else to
  * do. */
-template <class R, int NT, bool BF16>
+template <int NT, bool BF16>
 CU_INLINE void add_stream(float (*acc)[4], const char *w, const char *x, int lane)
 {
-    const char *w_at = w + lane % 16 * R::ROW;
-    const char *x_at = x + (lane % 8 + lane / 16 * 8) * R::ROW;
-    stream_step<R, NT> both[2];
+    const char *w_at = w + lane % 16 * ROW_BYTES;
+    const char *x_at = x + (lane % 8 + lane / 16 * 8) * ROW_BYTES;
+    stream_step<NT> both[2];
     both[0].load(w_at, x_at, 0, lane);
     CU_UNROLL
-    for (int i = 0; i < R::K / 16; i++) {
-        if (i + 1 < R::K / 16) both[(i + 1) % 2].load(w_at, x_at, i + 1, lane);
+    for (int i = 0; i < STREAM_K / 16; i++) {
+        if (i + 1 < STREAM_K / 16) both[(i + 1) % 2].load(w_at, x_at, i + 1, lane);
         CU_UNROLL
         for (int nt = 0; nt < NT; nt++) {
             if (BF16)
@@ -187,26 +155,25 @@ CU_INLINE void meet()
     __syncthreads();
 }
 
-/* What a warp that copies does: fetch(stage, k0) sends for its part of a stage, those of the first
- * ones before ready() has waited for the launches before, if `early`. */
-template <class R, class F, class W>
-CU_INLINE void copy_stream(char *ring, int bytes, int k, bool early, F fetch, W ready)
+/* What a warp that copies does: fetch(stage, k0) sends for its part of a stage.  `early`: the first
+ * ones before the launches before have ended. */
+template <int STAGES_, class F>
+CU_INLINE void copy_stream(char *ring, int bytes, int k, bool early, F fetch)
 {
-    constexpr int AHEAD = R::STAGES_ - 1;
-    if (!early) ready();
-    for (int s = 0; s < AHEAD; s++) {
-        if (s * R::K < k) fetch(ring + s * bytes, s * R::K);
+    if (!early) cu_grid_wait();
+    for (int s = 0; s < STAGES_ - 1; s++) {
+        if (s * STREAM_K < k) fetch(ring + s * bytes, s * STREAM_K);
         cu_cp_async_commit();
     }
-    if (early) ready();
-    int to = AHEAD * bytes;
-    for (int k0 = 0; k0 < k; k0 += R::K) {
-        CU_CP_ASYNC_WAIT(AHEAD - 1); /* this thread's part of the stage has come */
-        meet();                      /* all parts have, and the stage before was read by all */
-        int ahead = k0 + AHEAD * R::K;
+    if (early) cu_grid_wait();
+    int to = (STAGES_ - 1) * bytes;
+    for (int k0 = 0; k0 < k; k0 += STREAM_K) {
+        CU_CP_ASYNC_WAIT(STAGES_ - 2); /* this thread's part of the stage has come */
+        meet();                        /* all parts have, and the stage before was read by all */
+        int ahead = k0 + (STAGES_ - 1) * STREAM_K;
         if (ahead < k) fetch(ring + to, ahead);
         cu_cp_async_commit();
-        to = to == AHEAD * bytes ? 0 : to + bytes;
+        to = to + bytes == STAGES_ * bytes ? 0 : to + bytes;
     }
 }
 
@@ -218,43 +185,34 @@ static __global__ void
 __launch_bounds__(NT == 8 ? STREAM_THREADS : CU_UP_TO_SM90(1024, STREAM_THREADS), 1)
     gemm_stream_kernel(gemm_args a, int units, int halves, int x_warps)
 {
-    using R = stream_ring<STAGES_>;
     CU_SHARED(char, ring);
     cu_grid_go();
     int warp = (int)threadIdx.x / CU_WARP, lane = (int)threadIdx.x % CU_WARP;
     int n_mul = units * halves, unit0 = (int)blockIdx.x * units, rows = 8 * NT * halves;
-    int w_bytes = units * UNIT * R::ROW, bytes = w_bytes + rows * R::ROW;
+    int w_bytes = units * UNIT * ROW_BYTES, bytes = w_bytes + rows * ROW_BYTES;
     if (warp >= n_mul + W_WARPS) {
         int t = (int)threadIdx.x - (n_mul + W_WARPS) * CU_WARP;
-        copy_stream<R>(
-            ring + w_bytes, bytes, a.k, false,
-            [&](char *to, int k0) {
-                fetch_x<R>(to, &a, rows, k0, t, x_warps * CU_WARP / R::PIECES);
-            },
-            [] { cu_grid_wait(); });
+        copy_stream<STAGES_>(ring + w_bytes, bytes, a.k, false, [&](char *to, int k0) {
+            fetch_x(to, &a, rows, k0, t, x_warps * CU_WARP / PIECES);
+        });
         return;
     }
     if (warp >= n_mul) {
-        int t = (int)threadIdx.x - n_mul * CU_WARP;
-        const w_copies c = find_w<R>(&a, unit0, units, t);
-        copy_stream<R>(
-            ring, bytes, a.k, true, [&](char *to, int k0) { fetch_w<R>(to, &c, k0); },
-            [&] {
-                if (a.early) cache_w(&c, (STAGES_ - 1) * R::K, t);
-                cu_grid_wait();
-            });
+        const w_copies c = find_w(&a, unit0, units, (int)threadIdx.x - n_mul * CU_WARP);
+        copy_stream<STAGES_>(ring, bytes, a.k, true,
+                             [&](char *to, int k0) { fetch_w(to, &c, k0); });
         return;
     }
     cu_grid_wait(); /* as everybody */
     float acc[NT][4];
     CU_UNROLL
     for (int i = 0; i < NT * 4; i++) acc[i / 4][i % 4] = 0;
-    const char *w = ring + warp / halves * UNIT * R::ROW;
-    const char *x = ring + w_bytes + warp % halves * 8 * NT * R::ROW;
+    const char *w = ring + warp / halves * UNIT * ROW_BYTES;
+    const char *x = ring + w_bytes + warp % halves * 8 * NT * ROW_BYTES;
     int at = 0;
-    for (int k0 = 0; k0 < a.k; k0 += R::K) {
+    for (int k0 = 0; k0 < a.k; k0 += STREAM_K) {
         meet(); /* the stage is there */
-        add_stream<R, NT, BF16>(acc, w + at, x + at, lane);
+        add_stream<NT, BF16>(acc, w + at, x + at, lane);
         at = at + bytes == STAGES_ * bytes ? 0 : at + bytes;
     }
     int unit = unit0 + warp / halves, row0 = warp % halves * 8 * NT, g = lane / 4, q = lane % 4;
@@ -278,7 +236,7 @@ static cudaError_t setup_stages(void)
 template <int NT>
 static cudaError_t setup_rows(void)
 {
-    cudaError_t rc = setup_stages<NT, 4>();
+    cudaError_t rc = setup_stages<NT, 3>();
     return rc != cudaSuccess ? rc : setup_stages<NT, 6>();
 }
 
@@ -292,34 +250,29 @@ extern "C" cudaError_t cu_gemm_stream_setup(void)
 extern "C" bool gemm_stream_takes(const gemm_args *a)
 {
     return a->type != DT_F32 && !a->codes.form && a->rows <= GEMM_SMALL_ROWS && a->k % 8 == 0 &&
-           (!a->gated || a->n % 16 == 0);
-}
-
-template <int NT, int STAGES_, bool BF16>
-static void launch_stages(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
-{
-    dim3 block((unsigned)((c->units * c->halves + W_WARPS + c->x_warps) * CU_WARP));
-    CU_LAUNCH_EARLY((gemm_stream_kernel<NT, STAGES_, BF16>), dim3((unsigned)c->blocks), block,
-                    (size_t)shared_of<STAGES_>(c), stream, a->early, *a, c->units, c->halves,
-                    c->x_warps);
+           (!a->gated || a->n % 16 == 0) && stream_cut_of(a).stages > 0;
 }
 
 template <int NT, bool BF16>
-static void launch_type(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
+static void launch_stages(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
 {
+    dim3 block((unsigned)((c->units * c->halves + W_WARPS + c->x_warps) * CU_WARP));
+    size_t shared = (size_t)c->stages * (size_t)((c->units * UNIT + c->rows) * ROW_BYTES);
     if (c->stages == 6)
-        launch_stages<NT, 6, BF16>(stream, a, c);
+        CU_LAUNCH_EARLY((gemm_stream_kernel<NT, 6, BF16>), dim3((unsigned)c->blocks), block, shared,
+                        stream, a->early, *a, c->units, c->halves, c->x_warps);
     else
-        launch_stages<NT, 4, BF16>(stream, a, c);
+        CU_LAUNCH_EARLY((gemm_stream_kernel<NT, 3, BF16>), dim3((unsigned)c->blocks), block, shared,
+                        stream, a->early, *a, c->units, c->halves, c->x_warps);
 }
 
 template <int NT>
 static void launch_rows(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
 {
     if (a->type == DT_BF16)
-        launch_type<NT, true>(stream, a, c);
+        launch_stages<NT, true>(stream, a, c);
     else
-        launch_type<NT, false>(stream, a, c);
+        launch_stages<NT, false>(stream, a, c);
 }
 
 extern "C" void cu_gemm_stream(cudaStream_t stream, const gemm_args *a)
