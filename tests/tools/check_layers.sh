@@ -141,6 +141,7 @@ tests:
 tests/adapters: adapters/format adapters/residency adapters/store engine/cuda/cuda.h engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/adapters/store: tests/storage/smalldisk.h
 tests/engine/cpu: engine/model/quantise.h
+tests/bench/peer:
 tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
 tests/e2e: engine/backend.h gateway/move/wire.h engine/text tests/emu/cuda_rt/emu_rt.h
 tests/emu: engine/kv_int8.h engine/base engine/cuda engine/cuda/products engine/cuda/rows

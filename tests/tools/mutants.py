@@ -1339,9 +1339,6 @@ _rule("cuda.stream-stage-early", "engine/cuda/products/gemm_stream.cu",
 _rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
       "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",
       "emu.test_sgmv", "the blocks of expand share all items")
-_rule("cuda.expand-cached", "engine/cuda/sgmv.cu",
-      "(uint32_t)(rank8 * SGMV_COLS * 2)", "(uint32_t)(rank8 * SGMV_COLS * 4)",
-      "emu.test_sgmv", "what expand asks for ahead is a block of its adapter's B")
 _rule("restart.keeps-cudas-socket", "gateway/net/kept.c",
       " && domain != AF_UNIX", "",
       "e2e.test_restart", "a process that replaces itself keeps the network's sockets alone")

@@ -10,16 +10,15 @@
  *   lora-N     the same, an adapter each: a batch has one adapter, so N steps of one stream
  *   prompt-N   a prompt of N tokens
  *
- * peer_engines.py compiles it with the peer's own llama.h.  Their names differ: with
+ * peer_engines.py compiles it with the peer's own header.  Their names differ: with
  * -DPEER_IK it is ik_llama.cpp's.
  */
+#include <llama.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "llama.h"
 
 enum { STREAMS = 8, CONTEXT = 256, PROMPT = 512, RUNS = 7 };
 
