@@ -1505,8 +1505,8 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
 #ifdef QUANT_MANY
             if (wide_too) many_codes_of(&wide, &s);
             quant_asks soon = quant_asks_of(&s, from, PANEL / QUANT_COLS);
-            if (n_rows > 1) s.soon = &soon;
             s.asked = n_rows > 1;
+            s.soon = s.asked ? &soon : NULL;
             for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, s.soon = NULL)
                 quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0);
 #endif

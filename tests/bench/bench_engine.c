@@ -243,25 +243,35 @@ static void measure_all(void)
            model_weight_bytes(m), PROMPT, linear_flop(PROMPT));
 }
 
-/* What a word asks for.  False: it asks for nothing. */
-static bool measure(const char *word, int runs, int prompt_runs)
+/* What a word asks for. */
+typedef struct {
+    bool prompt, lora, draws;
+    int n; /* streams, or rows of the prompt */
+} task;
+
+/* False: nothing. */
+static bool task_of(task *t, const char *word)
 {
-    bool lora = strncmp(word, "lora-", 5) == 0, prompt = strncmp(word, "prompt", 6) == 0;
-    int n = lora || strncmp(word, "base-", 5) == 0 ? atoi(word + 5) : 0;
-    if (prompt) n = word[6] == '-' ? atoi(word + 7) : PROMPT;
-    if (strcmp(word, "sample") == 0) {
+    *t = (task){.lora = strncmp(word, "lora-", 5) == 0, .draws = strcmp(word, "sample") == 0};
+    t->prompt = strcmp(word, "prompt") == 0 || strncmp(word, "prompt-", 7) == 0;
+    if (t->prompt)
+        t->n = word[6] == '-' ? atoi(word + 7) : PROMPT;
+    else if (t->lora || strncmp(word, "base-", 5) == 0)
+        t->n = atoi(word + 5);
+    return t->draws || (t->n >= 1 && t->n <= (t->prompt ? PROMPT : STREAMS));
+}
+
+static void measure(const task *t, int runs, int prompt_runs)
+{
+    if (t->draws)
         compare_draws();
-    } else if (n < 1 || n > (prompt ? PROMPT : STREAMS)) {
-        return false;
-    } else if (prompt) {
-        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n", median(1, n, 0, false, prompt_runs),
-               linear_flop(n));
-    } else {
-        printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", n,
-               median(n, 1, CONTEXT, lora, runs), model_weight_bytes(m));
-    }
+    else if (t->prompt)
+        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n", median(1, t->n, 0, false, prompt_runs),
+               linear_flop(t->n));
+    else
+        printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", t->n,
+               median(t->n, 1, CONTEXT, t->lora, runs), model_weight_bytes(m));
     (void)fflush(stdout);
-    return true;
 }
 
 static int usage(void)
@@ -273,9 +283,11 @@ static int usage(void)
 static int measure_in_turns(void)
 {
     char line[32];
+    task t;
     while (fgets(line, sizeof(line), stdin)) {
         line[strcspn(line, "\n")] = '\0';
-        if (!measure(line, TURN_RUNS, 1)) return usage();
+        if (!task_of(&t, line)) return usage();
+        measure(&t, TURN_RUNS, 1);
     }
     return 0;
 }
@@ -287,7 +299,9 @@ int main(int argc, char **argv)
     const char *threads = getenv("LORAD_BENCH_THREADS"); /* default: one per core */
     backend_config bc = {.isa = isa ? isa : "auto", .n_threads = threads ? atoi(threads) : 0};
     alone = bc.n_threads == 1;
-    if (argc < 2 || argc > 3) return usage();
+    task t;
+    const bool turns = argc == 3 && strcmp(argv[2], "-") == 0;
+    if (argc < 2 || argc > 3 || (argc == 3 && !turns && !task_of(&t, argv[2]))) return usage();
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
     /* Mapped from this directory where an earlier run has kept them; else kept there first. */
     const char *weights = getenv("LORAD_BENCH_WEIGHTS"); /* as model.weights */
@@ -299,11 +313,10 @@ int main(int argc, char **argv)
     if (be_kv_create(be, &kv, &shape, STREAMS * PAGES, &e)) die(&e);
     make_history();
     make_adapters();
+    if (turns) return measure_in_turns();
     if (argc == 2)
         measure_all();
-    else if (strcmp(argv[2], "-") == 0)
-        return measure_in_turns();
-    else if (!measure(argv[2], LONG_RUNS, PROMPT_RUNS))
-        return usage();
+    else
+        measure(&t, LONG_RUNS, PROMPT_RUNS);
     return 0;
 }

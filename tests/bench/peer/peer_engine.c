@@ -217,9 +217,9 @@ static void measure(const char *word)
 {
     double took[RUNS];
     bool lora = strncmp(word, "lora-", 5) == 0, prompt = strncmp(word, "prompt-", 7) == 0;
-    int n = atoi(word + (prompt ? 7 : 5)), runs = prompt ? 1 : RUNS;
-    bool known = lora || prompt || strncmp(word, "base-", 5) == 0;
-    if (!known || n < 1 || n > (prompt ? PROMPT : STREAMS) || (lora && n > n_adapter)) die(word);
+    if (!lora && !prompt && strncmp(word, "base-", 5) != 0) die(word);
+    int n = atoi(strchr(word, '-') + 1), runs = prompt ? 1 : RUNS;
+    if (n < 1 || n > (prompt ? PROMPT : STREAMS) || (lora && n > n_adapter)) die(word);
     void (*work)(int) = prompt ? one_prompt : lora ? one_by_one : one_batch;
     set_history(lora ? &adapted : &plain, prompt ? 0 : lora ? 1 : n);
     (void)time_of(work, n);

@@ -123,29 +123,48 @@ START_TEST(the_law_hangs_on_no_clock)
 }
 END_TEST
 
+/* A prompt to a model, and its logits: of all at once, and in pieces. */
+typedef struct {
+    rig r;
+    golden_case c;
+    float *whole, *pieces;
+} prompt;
+
+static void prompt_open(prompt *p, const char *dir, int rounding)
+{
+    p->c = (golden_case){.adapter = -1, .n_prompt = PROMPT, .n_new = 1};
+    for (int i = 0; i < PROMPT; i++) p->c.token[i] = (i * 97 + 11) % 300;
+    emu_bridge_rounding(rounding);
+    rig_open(&p->r, dir, open_backend(9), 0);
+    size_t bytes = (size_t)TOKENS_MAX * (size_t)p->r.n_vocab * sizeof(float);
+    p->whole = malloc(bytes);
+    p->pieces = malloc(bytes);
+}
+
+/* Both have the same bits. */
+static void prompt_close(prompt *p)
+{
+    assert_same_bits(p->whole, p->pieces, PROMPT, p->r.n_vocab, "in pieces");
+    free(p->whole);
+    free(p->pieces);
+    rig_close(&p->r);
+    emu_bridge_rounding(0);
+}
+
 START_TEST(a_prompt_has_the_bits_of_its_pieces)
 {
-    golden_case c = {.adapter = -1, .n_prompt = PROMPT, .n_new = 1};
-    for (int i = 0; i < PROMPT; i++) c.token[i] = (i * 97 + 11) % 300;
-    emu_bridge_rounding(2);
+    prompt p;
     emu_rt_no_cublas(true);
-    rig r;
-    rig_open(&r, "fixtures/models/llama-bf16", open_backend(9), 0);
-    size_t bytes = (size_t)TOKENS_MAX * (size_t)r.n_vocab * sizeof(float);
-    float *whole = malloc(bytes), *pieces = malloc(bytes);
+    prompt_open(&p, "fixtures/models/llama-bf16", 2);
     uint64_t wide = emu_rt_launched("gemm_wide"), silu = emu_rt_launched("silu_kernel");
-    run_alone(&r, &c, MAX_ROWS, false, whole);
+    run_alone(&p.r, &p.c, MAX_ROWS, false, p.whole);
     ck_assert_uint_gt(emu_rt_launched("gemm_wide"), wide);
     ck_assert_uint_eq(emu_rt_launched("silu_kernel"), silu);
     wide = emu_rt_launched("gemm_wide");
-    run_alone(&r, &c, 40, false, pieces);
+    run_alone(&p.r, &p.c, 40, false, p.pieces);
     ck_assert_uint_eq(emu_rt_launched("gemm_wide"), wide);
     ck_assert_uint_gt(emu_rt_launched("silu_kernel"), silu);
-    assert_same_bits(whole, pieces, PROMPT, r.n_vocab, "in pieces");
-    free(whole);
-    free(pieces);
-    rig_close(&r);
-    emu_bridge_rounding(0);
+    prompt_close(&p);
 }
 END_TEST
 
@@ -155,28 +174,19 @@ START_TEST(prompts_by_codes_have_the_bits_of_their_pieces)
     static const char *const names[] = {"ct-fp8", "fp8-blocks", "ct-w8", "awq"};
     bool equal = _i % 2 == 0;
     char dir[64];
-    golden_case c = {.adapter = -1, .n_prompt = PROMPT, .n_new = 1};
-    for (int i = 0; i < PROMPT; i++) c.token[i] = (i * 97 + 11) % 300;
-    emu_bridge_rounding(equal ? 2 : 1);
+    prompt p;
     snprintf(dir, sizeof(dir), "fixtures/quant/%s", names[_i / 2]);
-    rig r;
-    rig_open(&r, dir, open_backend(9), 0);
-    size_t bytes = (size_t)TOKENS_MAX * (size_t)r.n_vocab * sizeof(float);
-    float *whole = malloc(bytes), *pieces = malloc(bytes);
+    prompt_open(&p, dir, equal ? 2 : 1);
     uint64_t plain = emu_rt_launched("gemm_codes_plain"), wide = emu_rt_launched("gemm_wide");
     uint64_t silu = emu_rt_launched("silu_kernel");
-    run_alone(&r, &c, MAX_ROWS, false, whole);
+    run_alone(&p.r, &p.c, MAX_ROWS, false, p.whole);
     ck_assert_int_eq(emu_rt_launched("gemm_codes_plain") > plain, equal);
     ck_assert_int_eq(emu_rt_launched("gemm_wide") > wide, equal);
     ck_assert_int_eq(emu_rt_launched("silu_kernel") == silu, equal);
     plain = emu_rt_launched("gemm_codes_plain");
-    run_alone(&r, &c, 40, false, pieces);
+    run_alone(&p.r, &p.c, 40, false, p.pieces);
     ck_assert_uint_eq(emu_rt_launched("gemm_codes_plain"), plain);
-    assert_same_bits(whole, pieces, PROMPT, r.n_vocab, "in pieces");
-    free(whole);
-    free(pieces);
-    rig_close(&r);
-    emu_bridge_rounding(0);
+    prompt_close(&p);
 }
 END_TEST
 
