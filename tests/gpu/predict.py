@@ -69,6 +69,9 @@ STEPS = {  # name: rows, positions before and with them, rows of a sequence, ada
     "32 rows over 512, 32 adapters": (32, 512, 1, 32, "adapters"),
     "32 rows over 512, one adapter": (32, 512, 1, 1, "adapters"),
     "32 rows over 8192": (32, 8192, 1, 0, "bare"),
+    "32 rows over 1024": (32, 1024, 1, 0, "bare"),  # what bench_device measures, with the next two
+    "32 rows over 1024, 32 adapters": (32, 1024, 1, 32, "adapters"),
+    "32 rows over 1024, one adapter": (32, 1024, 1, 1, "adapters"),
     "prompts of 4 x 2048": (8192, 2048, 2048, 0, "prompts"),
 }
 for form in FORMS:
