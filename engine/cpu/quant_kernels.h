@@ -1178,30 +1178,20 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
 #    define QUANT_MANY
 
-/* QUANT_SOME rows stand together; four of them times sixteen columns are multiplied at a time.
+/* QUANT_SOME rows stand together, and are multiplied with eight columns at a time, whose codes come
+ * from memory to registers.
  *
  * Codes of up to 6 bits: VPMADDUBSW, summed in 16 bits as far as they fit.
  *
  * Of 8 bits two of its sums do not fit, and what then stands for a product (VPSIGNB, VPMADDUBSW,
- * VPMADDWD) runs on the same two ports of a core.  So pairs of k are multiplied in the manner of
- * Winograd ("A New Algorithm for Inner Product", 1968):
- *     x0 w0 + x1 w1 = (x0 + w1) (x1 + w0) - x0 x1 - w0 w1
- * One VPMADDWD gives four products, the additions in 16 bits run on any port, and what is taken
- * away is summed once for a row and once for a column.  All of it is exact in integers, so the bits
- * are those of one row. */
-enum { MANY_ROWS = 4, MANY_LANES = 2, MANY_COLS = MANY_LANES * QUANT_COLS };
+ * VPMADDWD) runs on the same two ports of a core.  So codes and x become numbers of 16 bits, for
+ * VPMADDWD alone: half of the steps are additions, which run on any port. */
 
 /* A quad as 16 bits: its numbers 0 and 2 of as many rows or columns as a vector has, then 1 and 3.
  * */
 typedef struct {
     qv even, odd;
 } many_pairs;
-
-/* A stretch's codes of 8 bits, less 128, and what a column's pairs take away. */
-typedef struct {
-    many_pairs at[QUANT_STRETCH][QUANT_K / QUANT_QUAD][PANEL / QUANT_COLS];
-    qv own[QUANT_STRETCH][PANEL / QUANT_COLS];
-} many_codes;
 
 /* Rows of x for a stretch; start: of a block's sums. */
 typedef struct {
@@ -1212,33 +1202,10 @@ typedef struct {
     qf lean[QUANT_STRETCH];
 } many_rows;
 
-static inline __attribute__((always_inline)) many_pairs many_pair(qv bytes)
-{
-    return (many_pairs){_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8),
-                        _mm256_srai_epi16(bytes, 8)};
-}
-
-/* A block of codes. */
-static inline __attribute__((always_inline)) void
-many_block_of(many_codes *to, int block, const uint8_t *codes, const int quads)
-{
-    for (int c = 0; c < PANEL / QUANT_COLS; c++) {
-        qv own = _mm256_setzero_si256();
-        for (int q = 0; q < quads; q++) {
-            qv v = QV_LOAD(codes + q * QUANT_QUAD_BYTES + c * QV_BYTES);
-            many_pairs p = many_pair(_mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)));
-            to->at[block][q][c] = p;
-            own = _mm256_sub_epi32(own, _mm256_madd_epi16(p.even, p.odd));
-        }
-        to->own[block][c] = own;
-    }
-}
-
 /* The group of rows that `row` begins, for a stretch from column k0 on; `wide`: in pairs. */
 static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, const quant_stretch *s,
                                                                const quant_rows *x, int row, int k0,
-                                                               int least, const int quads,
-                                                               const bool wide)
+                                                               const int quads, const bool wide)
 {
     const quant_form *f = s->form;
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
@@ -1247,7 +1214,7 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
     t->code = x->code + side.code + (size_t)k0 * QUANT_SOME;
     t->scale = x->scale + side.scale;
     for (int i = 0; i < s->n; i++, sums += quads / (QUANT_HALF / QUANT_QUAD) * QUANT_SOME) {
-        qi sum, taken = {0};
+        qi sum;
         qf scale = quant_load(t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME);
         memcpy(&sum, sums, sizeof(sum));
         if (quads * QUANT_QUAD == QUANT_K) {
@@ -1256,11 +1223,11 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
             sum += other;
         }
         for (int q = 0; wide && q < quads; q++) {
-            many_pairs p = many_pair(QV_LOAD(t->code + (i * quads + q) * QV_BYTES));
-            t->pair[i * quads + q] = p;
-            taken += (qi)_mm256_madd_epi16(p.even, p.odd);
+            qv v = QV_LOAD(t->code + (i * quads + q) * QV_BYTES);
+            t->pair[i * quads + q] = (many_pairs){_mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8),
+                                                  _mm256_srai_epi16(v, 8)};
         }
-        t->start[i] = sum * least - taken;
+        t->start[i] = sum * f->least;
         qf lean = __builtin_convertvector(sum, qf);
         t->lean[i] = f->has_min ? scale * lean : lean;
     }
@@ -1272,173 +1239,143 @@ static inline __attribute__((always_inline)) qv many_each(const void *from, int 
     return quant_four((const int8_t *)from + i * QUANT_QUAD);
 }
 
-typedef qv many_sums[MANY_ROWS][MANY_LANES];
-
 /* Each sum of a loop is a variable of its own: of an array GCC would keep them in memory. */
-#    define MANY_SUMS(from)                                                                     \
-        qv a0 = from(0, 0), b0 = from(0, 1), a1 = from(1, 0), b1 = from(1, 1), a2 = from(2, 0), \
-           b2 = from(2, 1), a3 = from(3, 0), b3 = from(3, 1)
-#    define MANY_BY_ROW(call) call(0, a0, b0) call(1, a1, b1) call(2, a2, b2) call(3, a3, b3)
-
-/* sums += a block of pairs; r: the first row. */
-static inline __attribute__((always_inline)) void
-many_wide(many_sums sum, const many_pairs (*w)[PANEL / QUANT_COLS], const many_pairs *x, int r,
-          const int quads)
-{
-#    define OLD(i, l) sum[i][l]
-    MANY_SUMS(OLD);
-#    pragma GCC unroll 8
-    for (int q = 0; q < quads; q++, w++, x++) {
-        qv w0 = (*w)[0].odd, v0 = (*w)[0].even, w1 = (*w)[1].odd, v1 = (*w)[1].even;
-        QUANT_KEPT(w0);
-        QUANT_KEPT(v0);
-        QUANT_KEPT(w1);
-        QUANT_KEPT(v1);
-#    define ROW(i, a, b)                                                                      \
-        {                                                                                     \
-            qv even = many_each(&x->even, r + (i)), odd = many_each(&x->odd, r + (i));        \
-            a = _mm256_add_epi32(                                                             \
-                a, _mm256_madd_epi16(_mm256_add_epi16(even, w0), _mm256_add_epi16(odd, v0))); \
-            b = _mm256_add_epi32(                                                             \
-                b, _mm256_madd_epi16(_mm256_add_epi16(even, w1), _mm256_add_epi16(odd, v1))); \
-            QUANT_KEPT(a);                                                                    \
-            QUANT_KEPT(b);                                                                    \
+#    define MANY_BY_ROW(call)                                                               \
+        call(0, a0) call(1, a1) call(2, a2) call(3, a3) call(4, a4) call(5, a5) call(6, a6) \
+            call(7, a7)
+#    define MANY_ADD(sum, add, product) \
+        {                               \
+            sum = add(sum, product);    \
+            QUANT_KEPT(sum);            \
         }
+
+/* sums += a block of codes of 8 bits. */
+static inline __attribute__((always_inline)) void many_wide(qv sum[QUANT_SOME], const uint8_t *w,
+                                                            const many_pairs *x, const int quads)
+{
+    qv a0 = sum[0], a1 = sum[1], a2 = sum[2], a3 = sum[3], a4 = sum[4], a5 = sum[5], a6 = sum[6],
+       a7 = sum[7];
+#    pragma GCC unroll 8
+    for (int q = 0; q < quads; q++, w += QUANT_QUAD_BYTES, x++) {
+        qv even = QV_LOAD(w), odd = _mm256_srli_epi16(even, 8);
+        even = _mm256_and_si256(even, _mm256_set1_epi16(255));
+        QUANT_KEPT(even);
+        QUANT_KEPT(odd);
+#    define ROW(i, a)                                                                  \
+        MANY_ADD(a, _mm256_add_epi32, _mm256_madd_epi16(many_each(&x->even, i), even)) \
+        MANY_ADD(a, _mm256_add_epi32, _mm256_madd_epi16(many_each(&x->odd, i), odd))
         MANY_BY_ROW(ROW)
 #    undef ROW
     }
-#    define ROW(i, a, b) sum[i][0] = a, sum[i][1] = b;
+#    define ROW(i, a) sum[i] = a;
     MANY_BY_ROW(ROW)
 #    undef ROW
 }
 
-/* sums += a block of bytes, whose codes have so many bits. */
-static inline __attribute__((always_inline)) void
-many_bytes(many_sums sum, const uint8_t *w, const int8_t *x, const int quads, const int bits)
+/* sums += a block of codes of less bits, in bytes or, of 4 bits, in planes: the other half of the
+ * quads lies in the upper bits. */
+static inline __attribute__((always_inline)) void many_narrow(qv sum[QUANT_SOME], const uint8_t *w,
+                                                              const int8_t *x, const int quads,
+                                                              const int bits, const bool planes)
 {
-    const int each = quant_each(bits) < quads ? quant_each(bits) : quads;
+    const qv ones = _mm256_set1_epi16(1), four = _mm256_set1_epi8(15);
+    const int all = planes ? quads / 2 : quads,
+              each = quant_each(bits) < all ? quant_each(bits) : all;
 #    pragma GCC unroll 8
-    for (int q = 0; q < quads; q += each) {
-#    define NONE(i, l) _mm256_setzero_si256()
-        MANY_SUMS(NONE);
+    for (int q = 0; q < all; q += each) {
+        qv a0 = {0}, a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
 #    pragma GCC unroll 8
         for (int j = 0; j < each; j++, w += QUANT_QUAD_BYTES, x += QV_BYTES) {
-            qv w0 = QV_LOAD(w), w1 = QV_LOAD(w + QV_BYTES);
-#    define ROW(i, a, b)                                             \
-        {                                                            \
-            qv four = quant_four(x + (i)*QUANT_QUAD);                \
-            a = _mm256_add_epi16(a, _mm256_maddubs_epi16(w0, four)); \
-            b = _mm256_add_epi16(b, _mm256_maddubs_epi16(w1, four)); \
-            QUANT_KEPT(a);                                           \
-            QUANT_KEPT(b);                                           \
-        }
+            qv v = QV_LOAD(w), high = _mm256_and_si256(_mm256_srli_epi16(v, 4), four);
+            if (planes) v = _mm256_and_si256(v, four);
+            QUANT_KEPT(v);
+#    define ROW(i, a) MANY_ADD(a, _mm256_add_epi16, _mm256_maddubs_epi16(v, many_each(x, i)))
+            MANY_BY_ROW(ROW)
+#    undef ROW
+            if (!planes) continue;
+            QUANT_KEPT(high);
+#    define ROW(i, a) \
+        MANY_ADD(a, _mm256_add_epi16, _mm256_maddubs_epi16(high, many_each(x + all * QV_BYTES, i)))
             MANY_BY_ROW(ROW)
 #    undef ROW
         }
-        const qv ones = _mm256_set1_epi16(1);
-#    define ROW(i, a, b)                                                     \
-        sum[i][0] = _mm256_add_epi32(sum[i][0], _mm256_madd_epi16(a, ones)); \
-        sum[i][1] = _mm256_add_epi32(sum[i][1], _mm256_madd_epi16(b, ones));
+#    define ROW(i, a) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(a, ones));
         MANY_BY_ROW(ROW)
 #    undef ROW
     }
 }
 
-/* Sums of block i into out. */
+/* Sums of block i into out, of columns from c on. */
 static inline __attribute__((always_inline)) void many_add(float *out, const quant_stretch *s,
-                                                           many_sums sum, int i, const float *scale,
-                                                           const qf *lean, int r, int c,
-                                                           const bool zeros, const bool mins)
+                                                           const qv sum[QUANT_SOME], int i,
+                                                           const float *scale, const qf *lean,
+                                                           int c, const bool zeros, const bool mins)
 {
     const quant_form f = {.form = zeros ? SCALES_ZERO : SCALES_OWN, .has_min = mins};
     float leans[QUANT_SOME];
     memcpy(leans, lean, sizeof(leans));
-#    pragma GCC unroll 4
-    for (int j = 0; j < MANY_ROWS; j++) {
-#    pragma GCC unroll 2
-        for (int l = 0; l < MANY_LANES; l++) {
-            const int col = c + l * QUANT_COLS;
-            float *at = out + (r + j) * PANEL + col;
-            qf v = quant_add(quant_load(at), (qi)sum[j][l], &f, s->scale[i] + col, s->off[i] + col,
-                             scale[r + j], leans[r + j]);
-            memcpy(at, &v, sizeof(v));
-        }
+#    pragma GCC unroll 8
+    for (int r = 0; r < QUANT_SOME; r++) {
+        float *at = out + r * PANEL + c;
+        qf v = quant_add(quant_load(at), (qi)sum[r], &f, s->scale[i] + c, s->off[i] + c, scale[r],
+                         leans[r]);
+        memcpy(at, &v, sizeof(v));
     }
 }
 
-/* Rows r .. r + MANY_ROWS of the group times columns c .. c + MANY_COLS of a stretch. */
+/* The group of rows times columns from c on of a stretch. */
 static inline __attribute__((always_inline)) void many_part(float *out, const quant_stretch *s,
-                                                            const many_codes *wide,
-                                                            const many_rows *t, int k0, int r,
-                                                            int c, const int quads, const int bits)
+                                                            const many_rows *t, int k0, int c,
+                                                            const int quads, const int bits,
+                                                            const bool planes)
 {
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
     for (int i = 0; i < s->n; i++) {
         quant_ask(s);
         const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
-        many_sums sum;
-#    pragma GCC unroll 4
-        for (int j = 0; j < MANY_ROWS; j++) {
-#    pragma GCC unroll 2
-            for (int l = 0; l < MANY_LANES; l++) {
-                sum[j][l] = many_each(&t->start[i], r + j);
-                if (bits == 8)
-                    sum[j][l] = _mm256_add_epi32(sum[j][l], wide->own[i][c / QUANT_COLS + l]);
-            }
-        }
+        const uint8_t *w = s->at[i] + c * QUANT_QUAD;
+        qv sum[QUANT_SOME];
+#    pragma GCC unroll 8
+        for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
         if (bits == 8)
-            many_wide(sum, (const void *)&wide->at[i][0][c / QUANT_COLS], &t->pair[i * quads], r,
-                      quads);
+            many_wide(sum, w, &t->pair[i * quads], quads);
         else
-            many_bytes(sum, s->at[i] + c * QUANT_QUAD,
-                       t->code + i * quads * QV_BYTES + r * QUANT_QUAD, quads, bits);
+            many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes);
         const quant_form *f = s->form;
         if (f->form == SCALES_ZERO)
-            many_add(out, s, sum, i, scale, &t->lean[i], r, c, true, false);
+            many_add(out, s, sum, i, scale, &t->lean[i], c, true, false);
         else if (f->has_min)
-            many_add(out, s, sum, i, scale, &t->lean[i], r, c, false, true);
+            many_add(out, s, sum, i, scale, &t->lean[i], c, false, true);
         else
-            many_add(out, s, sum, i, scale, &t->lean[i], r, c, false, false);
+            many_add(out, s, sum, i, scale, &t->lean[i], c, false, false);
     }
 }
 
 /* QUANT_SOME rows times a stretch. */
-static inline __attribute__((always_inline)) void
-many_product(float *out, const quant_stretch *s, const many_codes *wide, const quant_rows *x,
-             int row, int k0, int least, const int quads, const int bits)
+static inline __attribute__((always_inline)) void many_product(float *out, const quant_stretch *s,
+                                                               const quant_rows *x, int row, int k0,
+                                                               const int quads, const int bits,
+                                                               const bool planes)
 {
     many_rows t;
-    many_rows_of(&t, s, x, row, k0, least, quads, bits == 8);
-    for (int c = 0; c < PANEL; c += MANY_COLS) {
-        for (int r = 0; r < QUANT_SOME; r += MANY_ROWS)
-            many_part(out, s, wide, &t, k0, r, c, quads, bits);
-    }
+    many_rows_of(&t, s, x, row, k0, quads, bits == 8);
+    for (int c = 0; c < PANEL; c += QUANT_COLS) many_part(out, s, &t, k0, c, quads, bits, planes);
 }
 
 /* Rows from `row` on, QUANT_SOME of them. */
-static void quant_many(float *out, const quant_stretch *s, const many_codes *wide,
-                       const quant_rows *x, int row, int k0)
+static void quant_many(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
+                       bool planes)
 {
-    const quant_form *f = s->form;
-#    define MANY(bits)                                                                             \
-        if (f->k == QUANT_K)                                                                       \
-            many_product(out, s, wide, x, row, k0, f->least + (bits == 8 ? QUANT_WIDE_OFF : 0), 8, \
-                         bits);                                                                    \
-        else                                                                                       \
-            many_product(out, s, wide, x, row, k0, f->least + (bits == 8 ? QUANT_WIDE_OFF : 0), 4, \
-                         bits);
-    QUANT_BY_SIZE(f, MANY)
+    if (planes) {
+        many_product(out, s, x, row, k0, QUANT_K / QUANT_QUAD, 4, true);
+    } else if (s->form->k == QUANT_K) {
+#    define MANY(bits) many_product(out, s, x, row, k0, QUANT_K / QUANT_QUAD, bits, false)
+        QUANT_BY_SIZE(s->form, MANY)
 #    undef MANY
-}
-
-/* A stretch's codes of 8 bits, in pairs. */
-static void many_codes_of(many_codes *to, const quant_stretch *s)
-{
-    for (int i = 0; i < s->n; i++) {
-        if (s->form->k == QUANT_K)
-            many_block_of(to, i, s->at[i], 8);
-        else
-            many_block_of(to, i, s->at[i], 4);
+    } else {
+#    define MANY(bits) many_product(out, s, x, row, k0, QUANT_HALF / QUANT_QUAD, bits, false)
+        QUANT_BY_SIZE(s->form, MANY)
+#    undef MANY
     }
 }
 
@@ -1446,11 +1383,15 @@ static void many_codes_of(many_codes *to, const quant_stretch *s)
 
 /* ------------------------------------------------------------------------ rows times panels -- */
 
-/* Whether the products take codes as they lie, for so few rows. */
+/* Whether the products of so many rows take codes as they lie. */
 static bool quant_in_planes(const quant_form *f, int n_rows)
 {
 #ifdef __AVX2__
-    return n_rows <= QUANT_ROWS && f->bits == 4 && f->k == QUANT_K;
+    if (f->bits != 4 || f->k != QUANT_K) return false;
+#    ifdef QUANT_MANY
+    if (n_rows >= QUANT_SOME) return !f->mapped;
+#    endif
+    return n_rows <= QUANT_ROWS;
 #else
     (void)f, (void)n_rows;
     return false;
@@ -1479,10 +1420,6 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     s.form = f;
     s.asked = false;
     s.soon = NULL;
-#ifdef QUANT_MANY
-    many_codes wide;
-    const bool wide_too = n_rows >= QUANT_SOME && (f->bits == 8 || f->mapped);
-#endif
     for (int p = 0; p < n_panel; p++, out += (size_t)rows_pad * PANEL) {
         const char *panel = (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes;
 #ifdef __AVX2__
@@ -1503,12 +1440,11 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
             }
             int i = 0;
 #ifdef QUANT_MANY
-            if (wide_too) many_codes_of(&wide, &s);
             quant_asks soon = quant_asks_of(&s, from, PANEL / QUANT_COLS);
             s.asked = n_rows > 1;
             s.soon = s.asked ? &soon : NULL;
             for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, s.soon = NULL)
-                quant_many(out + (size_t)i * PANEL, &s, &wide, x, row0 + i, k0);
+                quant_many(out + (size_t)i * PANEL, &s, x, row0 + i, k0, planes);
 #endif
             for (; i < n_rows; i += QUANT_ROWS, s.ahead = 0, s.soon = NULL) {
                 int some = n_rows - i < QUANT_ROWS ? n_rows - i : QUANT_ROWS;
