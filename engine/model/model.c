@@ -225,6 +225,14 @@ static err_code check_backend(const model *m, err *e)
     return ERR_NONE;
 }
 
+/* Where nobody asks for another one.  Products in integers round x more than F16 rounds keys. */
+static dtype kv_type_of(const model *m)
+{
+    const backend_caps *caps = be_caps(m->be);
+    bool f16 = m->cfg.type == DT_F16 ? caps->f16_kv : m->cfg.in_integers && !caps->rules.bf16;
+    return f16 && caps->kv_types >> DT_F16 & 1U ? DT_F16 : model_kv_type(&m->cfg, "auto");
+}
+
 err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits, err *e)
 {
     const model_options none = {0};
@@ -252,14 +260,13 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
     bool ok = m->dir && !m->packed_dir == !options->packed_dir;
     err_code rc = ok ? model_config_read(dir, &m->cfg, e)
                      : err_set(e, ERR_NOMEM, "no memory to load the model");
-    m->kv_type = model_kv_type(&m->cfg, "auto");
-    if (m->cfg.type == DT_F16 && be_caps(be)->f16_kv) m->kv_type = DT_F16;
     if (m->max_context > 0 && m->max_context < m->cfg.max_pos) m->cfg.max_pos = m->max_context;
     if (!rc && (m->stream_sinks > 0 || m->stream_window > 0))
         rc = model_config_stream(&m->cfg, m->stream_sinks, m->stream_window, m->max_context, e);
     if (!rc) rc = windows_create(m, e);
     if (!rc) rc = check_backend(m, e);
     if (!rc) rc = model_weights_load(m, dir, e);
+    if (!rc) m->kv_type = kv_type_of(m);
     if (!rc) rc = ropes_create(m, e);
     if (!rc) rc = scratch_create(m, e);
     if (!rc) rc = products_prepare(m, e);

@@ -94,8 +94,9 @@ typedef struct model_config {
     float score_scale, score_cap;                   /* as attn_shape's */
     float embed_scale, residual_scale, logit_scale; /* multipliers; 1: none */
     float logit_cap;                                /* 0: none */
-    dtype type;      /* of the linear weights in memory, and of what adapters add to them */
-    char format[24]; /* of most of them on disk: "BF16", "Q4_K"; empty before they are loaded */
+    dtype type;       /* of the linear weights in memory, and of what adapters add to them */
+    bool in_integers; /* some are codes that are multiplied as integers; known once loaded */
+    char format[24];  /* of most of them on disk: "BF16", "Q4_K"; empty before they are loaded */
     /* Known once the weights are loaded: type and fingerprint
      * (engine/base/fingerprint.h; 0: not known) of the raw input table and output
      * matrix, by which an adapter's copy of them is recognised. */
@@ -205,8 +206,8 @@ void model_unload(model *m);
 err_code model_reload(model *m, err *e);
 
 const model_config *model_get_config(const model *m);
-/* For be_kv_create(): attention shape of this model. KV type: BF16 for BF16 models, else F32,
- * where no other was set. */
+/* For be_kv_create(): attention shape of this model.  KV type, where no other was set: F16 for
+ * models in integers on the CPU and F16 ones on CUDA, BF16 for BF16 models, else F32. */
 attn_shape model_attn_shape(const model *m);
 /* Before the first model_attn_shape().  ERR_UNSUPPORTED: the backend keeps no keys and values of
  * this type (backend_caps.kv_types). */

@@ -260,8 +260,9 @@ const option config_options[] = {
      "device what the model leaves of device_memory_fraction, less a sixteenth."},
     {"engine", "kv_type", OPT_TEXT, AT(engine_kv_type), "auto", 0, 0,
      "How keys and values are kept: bf16, f16, int8 (half of bf16's memory: twice the contexts in\n"
-     "the same arena; each position of a head has its own scale), or auto: bf16 for bf16 models,\n"
-     "f16 for f16 models on a CUDA device, else f32."},
+     "the same arena; each position of a head has its own scale), or auto: f16 for models whose\n"
+     "file is quantised to integers on the CPU and for f16 models on a CUDA device, bf16 for bf16\n"
+     "models, else f32."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
     {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * CONFIG_GIB,
