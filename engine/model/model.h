@@ -135,10 +135,11 @@ typedef enum {
     WEIGHTS_PLAIN, /* quantised ones become their plain values, exact */
     WEIGHTS_BF16,  /* all have BF16 values */
     WEIGHTS_Q8,    /* plain ones are quantised, to 8 bits or */
-    WEIGHTS_Q4,    /* to 4; quantised ones stay so */
+    WEIGHTS_Q4,    /* to 4; quantised ones stay so; or */
+    WEIGHTS_FP8,   /* to E4M3 */
 } weights_form;
 
-/* model.weights' word for it: auto, plain, bf16, q8, q4; any other: as auto. */
+/* model.weights' word for it: auto, plain, bf16, q8, q4, fp8; any other: as auto. */
 weights_form model_weights_form(const char *word);
 
 /* What the weights are and take, without loading them. */

@@ -32,8 +32,8 @@ enum { SAMPLES = 512, SAMPLE_BYTES = 64 };
 
 weights_form model_weights_form(const char *word)
 {
-    static const char *const words[] = {"auto", "plain", "bf16", "q8", "q4"};
-    int i = WEIGHTS_Q4;
+    static const char *const words[] = {"auto", "plain", "bf16", "q8", "q4", "fp8"};
+    int i = WEIGHTS_FP8;
     while (i > WEIGHTS_AUTO && strcmp(word, words[i]) != 0) i--;
     return (weights_form)i;
 }
@@ -614,18 +614,20 @@ static err_code load_embedding(loader *l, wanted *w, err *e)
     return ERR_NONE;
 }
 
-/* To how many bits a plain matrix is quantised; 0: it is not.  The output layer is never below 8
- * bits: its error goes into the answer undamped. */
-static int quantise_bits(const loader *l, const wanted *w)
+/* Whether a plain matrix, as it will be packed, is quantised: *out.  The output layer never has
+ * less than 8 bits: its error goes into the answer undamped. */
+static bool quantise(const loader *l, const wanted *w, const weight_source *plain,
+                     weight_source *out)
 {
     weights_form f = l->m->weights;
     bool in_place = w->matrix && stored_in_place(&w->s) && w->s.plain == type_of(l, w);
-    bool asked = (f == WEIGHTS_Q8 || f == WEIGHTS_Q4) && l->rules->takes && !l->none_by_codes;
-    if (!asked || !in_place || w->exact) return 0;
-    int bits = f == WEIGHTS_Q8 || w->matrix == &l->m->head ? 8 : 4;
-    weight_source q, plain = weight_source_plain(w->s.values, w->s.plain, w->rows, w->cols);
-    bool takes = weight_source_quantise(&q, &plain, bits) && l->rules->takes(&q, w->expert);
-    return takes ? bits : 0;
+    bool asked = f >= WEIGHTS_Q8 && l->rules->takes && !l->none_by_codes;
+    if (!asked || !in_place || w->exact) return false;
+    bool head = w->matrix == &l->m->head;
+    quantise_form to = f == WEIGHTS_FP8          ? QUANTISE_FP8
+                       : f == WEIGHTS_Q8 || head ? QUANTISE_Q8
+                                                 : QUANTISE_Q4;
+    return weight_source_quantise(out, plain, to) && l->rules->takes(out, w->expert);
 }
 
 /* ----------------------------------------------------------------------------- survey -- */
@@ -640,9 +642,9 @@ static void measure(const loader *l, model_survey *out)
         bool table = i == TABLE_WANTED, shared = table && l->m->cfg.tied;
         size_t values = (size_t)w->s.src.rows * (size_t)w->s.src.cols;
         size_t bytes = values * (w->device ? sizeof(float) : dtype_bytes(type_of(l, w)));
-        int bits = quantise_bits(l, w);
+        weight_source q, plain = weight_source_plain(NULL, type_of(l, w), w->rows, w->cols);
         if (is_native(l, w)) bytes = weight_source_bytes(&w->s.src);
-        if (bits) bytes = quantise_bytes(values, bits);
+        if (quantise(l, w, &plain, &q)) bytes = weight_source_bytes(&q);
         if (!shared) out->file_bytes += stored_bytes(&w->s);
         out->by_codes += is_native(l, w);
         bool mapped = table && (stored_in_place(&w->s) || by_rows(l, w));
@@ -704,11 +706,9 @@ static void find_source(const loader *l, wanted *w)
         w->source.type = type;
         return;
     }
-    int bits = quantise_bits(l, w);
     w->plain =
         weight_source_plain(stored_in_place(&w->s) ? w->s.values : NULL, type, w->rows, w->cols);
-    w->source = w->plain;
-    if (bits) (void)weight_source_quantise(&w->source, &w->plain, bits);
+    if (!quantise(l, w, &w->plain, &w->source)) w->source = w->plain;
 }
 
 /* How each matrix will be packed, and whether an earlier start has kept that. */

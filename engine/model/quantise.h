@@ -1,7 +1,8 @@
-/* quantise.h -- plain values as a quantised source: `model.weights = q8 | q4`.
+/* quantise.h -- plain values as a quantised source: `model.weights = q8 | q4 | fp8`.
  *
- * Groups of 32 columns with a scale that is an F16 value.  q8: codes -127 .. 127.  q4: values -8 ..
- * 7; of a few scales that each group could have, the one with the least squared error.
+ * q8, q4: groups of 32 columns with a scale that is an F16 value.  q8: codes -127 .. 127.  q4:
+ * values -8 .. 7; of a few scales that each group could have, the one with the least squared error.
+ * fp8: E4M3 with a scale for a row, a BF16 value: its largest becomes 448.
  *
  * Ownership: the result reads `plain`, which stays as long.  Threads: as weight_source.h says.
  */
@@ -10,15 +11,9 @@
 
 #include "engine/weight_source.h"
 
-enum { QUANTISE_GROUP = 32 };
-
-/* What that takes: codes, and F16 scales. */
-static inline size_t quantise_bytes(size_t values, int bits)
-{
-    return values * (size_t)bits / 8 + values / QUANTISE_GROUP * 2;
-}
+typedef enum { QUANTISE_Q8, QUANTISE_Q4, QUANTISE_FP8 } quantise_form;
 
 /* False: its columns are no whole groups, and it stays as it is. */
-bool weight_source_quantise(weight_source *out, const weight_source *plain, int bits);
+bool weight_source_quantise(weight_source *out, const weight_source *plain, quantise_form form);
 
 #endif

@@ -15,12 +15,12 @@
  * tensor's type and shape are checked against rows and columns of the configuration first.
  */
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/halves.h"
+#include "engine/model/e4m3.h"
 #include "engine/model/model_files.h"
 #include "engine/model/quant.h"
 #include "engine/model/safetensors.h"
@@ -368,23 +368,6 @@ static err_code find_int8(const finding *x)
 
 /* ---- FP8 ------------------------------------------------------------------------------------- */
 
-/* Four bits of exponent, three of fraction, no infinity; as f32, exact. */
-static float e4m3(uint8_t b)
-{
-    int exp = b >> 3 & 15, man = b & 7;
-    float v = exp ? ldexpf((float)(8 + man), exp - 10) : ldexpf((float)man, -9);
-    if ((b & 127) == 127) v = NAN;
-    return b & 128 ? -v : v;
-}
-
-static float e4m3_values[256];
-static pthread_once_t e4m3_made = PTHREAD_ONCE_INIT;
-
-static void make_e4m3(void)
-{
-    for (int i = 0; i < 256; i++) e4m3_values[i] = e4m3((uint8_t)i);
-}
-
 static void read_fp8(const weight_source *src, int row, const weight_row *to)
 {
     const stored *s = src->impl;
@@ -442,9 +425,8 @@ static err_code find_fp8(const finding *x)
                      x->module, suffix, rows);
     }
     snprintf(s->format, sizeof(s->format), "FP8");
-    (void)pthread_once(&e4m3_made, make_e4m3);
     s->plain = DT_BF16; /* DeepSeek's and compressed-tensors' readers both give that */
-    take_floats(s, s->group ? s->group : cols, 8, e4m3_values, read_fp8);
+    take_floats(s, s->group ? s->group : cols, 8, e4m3_floats(), read_fp8);
     return rc;
 }
 

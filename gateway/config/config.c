@@ -169,11 +169,11 @@ const option config_options[] = {
      "Tokens of the window beside model.attention_sinks; together no more than the model's own\n"
      "max_position_embeddings.  0: there is none."},
     {"model", "weights", OPT_TEXT, AT(model_weights), "auto", 0, 0,
-     "auto: as the model's files have them, quantised ones by their codes where the backend\n"
-     "has kernels; plain: quantised ones become their exact values, larger and slower; bf16:\n"
-     "all become BF16 values; q8, q4: matrices that the files have in 16 or 32 bits (on CUDA in\n"
-     "BF16) are rounded to 8 or 4 bits (groups of 32 columns with a scale; the output layer to\n"
-     "8).  Decoding reads half or a quarter of the bytes.  Adapters stay exact."},
+     "auto: as the files have them, quantised ones by their codes where the backend has\n"
+     "kernels; plain: quantised ones become exact values; bf16: all become BF16 values; q8, q4,\n"
+     "fp8: plain matrices (on CUDA those in BF16) are rounded to 8 or 4 bits (groups of 32\n"
+     "columns with a scale; the output layer to 8) or to E4M3 (a scale for each row).  Decoding\n"
+     "reads half or a quarter of the bytes.  Adapters stay exact."},
     {"model", "packed_cache", OPT_BOOL, AT(model_packed_cache), "yes", 0, 0,
      "On the CPU, keep the weights as the kernels read them in data.dir/packed, from where the\n"
      "next start maps them instead of packing them again.  Takes as much disk as the model (one\n"
@@ -629,7 +629,7 @@ err_code config_check(const config *c, err *e)
     if (networks_check_list(c->metrics_inference_networks, e))
         return err_context(e, "metrics.inference_networks");
     if (check_sources(c, e) || check_store(c, e)) return e->code;
-    static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", NULL};
+    static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", "fp8", NULL};
     static const char *const logprobs[] = {"adjusted_logprobs", "processed_logprobs",
                                            "raw_logprobs", NULL};
     if (check_pooling(c, e)) return e->code;
@@ -640,7 +640,8 @@ err_code config_check(const config *c, err *e)
                        c->engine_logprobs_mode);
     }
     if (!one_of(c->model_weights, weights)) {
-        return err_set(e, ERR_INPUT, "model.weights: '%.40s' is none of auto, plain, bf16, q8, q4",
+        return err_set(e, ERR_INPUT,
+                       "model.weights: '%.40s' is none of auto, plain, bf16, q8, q4, fp8",
                        c->model_weights);
     }
     if (!one_of(c->log_level, levels)) {

@@ -805,6 +805,7 @@ static const struct {
 #else
     {"qwen3-moe", "int8", true, WEIGHTS_AUTO, 0.004},
     {"qwen3-moe", "q8 base", false, WEIGHTS_Q8, 0.02},
+    {"qwen3-moe", "fp8 base", false, WEIGHTS_FP8, 0.08},
 #endif
     {"qwen3-moe", "bf16 base", false, WEIGHTS_BF16, 0.015},
 };

@@ -145,18 +145,25 @@ _rule("quant.columns-at-once", "engine/cpu/quant_kernels.h",
 _rule("quant.rows-lean", "engine/cpu/quant_kernels.h",
       "t->scale[i][r % rows], t->lean[i][r % rows]);", "t->scale[i][r % rows], t->lean[i][0]);",
       "cpu.test_kernels", "rows that are taken together have each their own sum of codes")
-_rule("quant.pairs-of-columns", "engine/cpu/quant_kernels.h",
-      "own = _mm256_sub_epi32(own, _mm256_madd_epi16(p.even, p.odd));", "",
-      "cpu.test_kernels", "what a column's pairs add to Winograd's products is taken away (AVX2, avx512)")
-_rule("quant.pairs-of-rows", "engine/cpu/quant_kernels.h",
-      "t->start[i] = sum * least - taken;", "t->start[i] = sum * least;",
-      "cpu.test_kernels", "what a row's pairs add to Winograd's products is taken away (AVX2, avx512)")
-_rule("quant.second-four-rows", "engine/cpu/quant_kernels.h",
-      "t->code + i * quads * QV_BYTES + r * QUANT_QUAD", "t->code + i * quads * QV_BYTES",
-      "cpu.test_kernels", "of eight rows that are taken together the last four are their own (AVX2, avx512)")
+_rule("quant.codes-of-16-bits", "engine/cpu/quant_kernels.h",
+      "even = _mm256_and_si256(even, _mm256_set1_epi16(255));", "",
+      "cpu.test_kernels", "of eight rows a code of 8 bits stands alone in its 16 (AVX2, avx512)")
+_rule("quant.upper-halves", "engine/cpu/quant_kernels.h",
+      "_mm256_maddubs_epi16(high, many_each(x + all * QV_BYTES, i))",
+      "_mm256_maddubs_epi16(high, many_each(x, i))",
+      "cpu.test_kernels", "the upper halves of a plane's bytes are multiplied with their own x (AVX2, avx512)")
+_rule("quant.row-of-eight", "engine/cpu/quant_kernels.h",
+      "                         leans[r]);", "                         leans[0]);",
+      "cpu.test_kernels", "each of eight rows has its own sum of codes (AVX2, avx512)")
 _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
+_rule("quant.fp8-ties", "engine/model/e4m3.c",
+      "(int)rintf(ldexpf(size, 9 - up))", "(int)ldexpf(size, 9 - up)",
+      "engine.test_quantise", "a value that becomes E4M3 becomes the nearest number")
+_rule("quant.kv-type", "engine/model/model_weights.c",
+      "l->m->cfg.in_integers = in_integers;", "",
+      "engine.test_conformance", "models in integers keep keys and values in F16 on the CPU")
 _rule("quant.native", "engine/model/model_weights.c",
       "return asked && l->rules->takes && !l->none_by_codes && w->matrix && !w->exact &&", "return false && asked &&",
       "engine.test_quant", "quantised matrices are served by their codes")

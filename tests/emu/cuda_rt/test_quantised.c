@@ -37,6 +37,7 @@ static const struct {
     {"quant/ct-fp8", GEMM_PLAIN, WEIGHTS_PLAIN},
     {"models/llama-bf16", GEMM_I8_F32, WEIGHTS_Q8},
     {"models/llama-bf16", GEMM_I4_F16, WEIGHTS_Q4},
+    {"models/llama-bf16", GEMM_E4M3, WEIGHTS_FP8},
 };
 
 enum { PROMPT = 24, N_BASES = sizeof(bases) / sizeof(bases[0]) };
@@ -115,7 +116,7 @@ START_TEST(answers_are_the_oracles)
     rig r;
     golden_case a, b;
     snprintf(dir, sizeof(dir), "fixtures/%s", bases[_i].name);
-    bool made = bases[_i].weights == WEIGHTS_Q8 || bases[_i].weights == WEIGHTS_Q4;
+    bool made = bases[_i].weights >= WEIGHTS_Q8;
     open_rig(&r, made ? &backend_cpu : &backend_plain, dir,
              made ? bases[_i].weights : WEIGHTS_PLAIN);
     size_t n = (size_t)r.n_vocab, all = (size_t)TOKENS_MAX * n * sizeof(float);

@@ -102,7 +102,7 @@ static void drop(said *s, const golden *g)
     free(s->apart);
 }
 
-static const weights_form forms[] = {WEIGHTS_AUTO, WEIGHTS_Q8, WEIGHTS_Q4};
+static const weights_form forms[] = {WEIGHTS_AUTO, WEIGHTS_Q8, WEIGHTS_Q4, WEIGHTS_FP8};
 
 START_TEST(the_golden_logits_and_the_same_bits_over_1_2_and_4_devices)
 {

@@ -59,7 +59,7 @@ static void make_weight(rig *r, int i, int bits)
     for (int k = 0; k < DIM * FFN; k++) half[k] = bf16_from_f32(values[k]);
     weight_source plain = weight_source_plain(values, DT_F32, d_out, d_in), s = plain;
     if (r->type == DT_BF16) s = weight_source_plain(half, DT_BF16, d_out, d_in);
-    if (bits) ck_assert(weight_source_quantise(&s, &plain, bits));
+    if (bits) ck_assert(weight_source_quantise(&s, &plain, bits == 8 ? QUANTISE_Q8 : QUANTISE_Q4));
     if (bits) s.type = r->type;
     ck_assert_int_eq(be_weight_create(r->be, &r->w[i], &s, NULL), ERR_NONE);
 }
