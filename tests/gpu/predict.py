@@ -59,7 +59,8 @@ ASSUMED = {
 SLICE = 32 << 20  # cuda.c's WORKSPACE_BYTES, in which codes become plain
 
 MODEL = {"layers": 32, "dim": 4096, "ffn": 14336, "heads": 32, "kv": 8, "head": 128, "vocab": 128256, "rank": 16}
-# weights by their codes (gemm_codes.cu): the number of the form, bits of a code, k that share a scale; the output layer is BF16
+# weights by their codes (gemm_codes.cu): the number of the form, bits of a code, k that share a scale; the output layer is BF16,
+# as files have it, unless codes are "all" (model.weights = fp8)
 FORMS = {"FP8": (1, 8, 1 << 30), "FP8, f32 scales of 128": (2, 8, 128), "8 bits": (3, 8, 1 << 30), "Q8_0": (4, 8, 32),
          "4 bits": (6, 4, 128), "Q4_0": (6, 4, 32)}
 STEPS = {  # name: rows, positions before and with them, rows of a sequence, adapters, the kind of launches, what are codes
@@ -76,6 +77,8 @@ STEPS = {  # name: rows, positions before and with them, rows of a sequence, ada
 }
 for form in FORMS:
     STEPS[f"32 rows over 512, {form}"] = (*STEPS["32 rows over 512"], form)
+for at in ("1 row over 512", "32 rows over 512", "32 rows over 512, 32 adapters"):
+    STEPS[f"{at}, FP8, all"] = (*STEPS[at], "FP8", "all")
 for at in ("32 rows over 512", "32 rows over 512, FP8", "32 rows over 8192", "prompts of 4 x 2048"):
     STEPS[f"{at}, int8 KV"] = (*STEPS[at], "int8 KV")
 for form in ("FP8", "4 bits"):
@@ -179,6 +182,7 @@ class Step:
         self.weights, self.ours = weights, ours
         self.rows, self.len, self.each, self.adapters, self.kind, *codes = STEPS[step]
         self.form = next((FORMS[c] for c in codes if c in FORMS), None)
+        self.head_form = self.form if "all" in codes else None
         self.kv = 3 if "int8 KV" in codes else 2
         self.kv_bytes = 2 * MODEL["kv"] * (MODEL["head"] * KV[self.kv] + (2 if self.kv == 3 else 0))  # of a position, with scales
         self.nt = 1 if self.kind != "prompts" else 4
@@ -431,7 +435,7 @@ class Step:
         us *= MODEL["layers"]
         self.bytes, self.flop = self.bytes * MODEL["layers"], self.flop * MODEL["layers"]
         self.rows = self.rows // self.each  # logits of the last of each sequence
-        self.form = None
+        self.form = self.head_form
         self.early = False
         us += self.multiply(MODEL["vocab"], MODEL["dim"]) + ASSUMED["head_and_rest_us"]
         return us / 1e3, 1e3 * max(self.bytes / self.copy, self.flop / self.matrix)
