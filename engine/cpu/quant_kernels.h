@@ -380,14 +380,39 @@ static void coded_alone(float *out, const cpu_weight *w, int p, const float *x)
 
 /* -------------------------------------------------------------------------- rows of x -- */
 
-typedef int8_t quant_bytes __attribute__((vector_size(VEC)));
-
-static inline __attribute__((always_inline)) int32_t quant_sum(vi v)
+/* The low bytes of QUANT_K numbers: what no number became may be anything. */
+static inline __attribute__((always_inline)) void quant_narrow(int8_t code[QUANT_K],
+                                                               const vi c[QUANT_K / VEC])
 {
-    int32_t a[VEC], sum = 0;
+#if VEC == 8
+    __m256i v[4];
+    for (int i = 0; i < 4; i++) v[i] = _mm256_and_si256((__m256i)c[i], _mm256_set1_epi32(255));
+    v[0] = _mm256_packus_epi16(_mm256_packus_epi32(v[0], v[1]), _mm256_packus_epi32(v[2], v[3]));
+    v[0] = _mm256_permutevar8x32_epi32(v[0], _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    memcpy(code, v, QUANT_K);
+#else
+    typedef int8_t bytes __attribute__((vector_size(VEC)));
+    for (int i = 0; i < QUANT_K / VEC; i++) {
+        bytes b = __builtin_convertvector(c[i], bytes);
+        memcpy(code + i * VEC, &b, sizeof(b));
+    }
+#endif
+}
+
+/* The sums of both halves. */
+static inline __attribute__((always_inline)) void quant_sums(int32_t sums[2],
+                                                             const int8_t code[QUANT_K])
+{
+#ifdef __AVX2__
+    __m256i v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), _mm256_loadu_si256((const void *)code));
+    int32_t a[8];
+    v = _mm256_madd_epi16(v, _mm256_set1_epi16(1));
     memcpy(a, &v, sizeof(a));
-    for (int i = 0; i < VEC; i++) sum += a[i];
-    return sum;
+    for (int h = 0; h < 2; h++) sums[h] = a[4 * h] + a[4 * h + 1] + a[4 * h + 2] + a[4 * h + 3];
+#else
+    sums[0] = sums[1] = 0;
+    for (int i = 0; i < QUANT_K; i++) sums[i / QUANT_HALF] += code[i];
+#endif
 }
 
 /* QUANT_K values: codes, their sums by halves, and the scale. */
@@ -396,16 +421,10 @@ static inline __attribute__((always_inline)) float quant_group(int8_t code[QUANT
 {
     float odd, top = vf_largest(x, QUANT_K, &odd);
     const vf up = vf_set(top > 0 ? 127 / top : 0);
-    vi half[2] = {{0}, {0}};
-    for (int i = 0; i < QUANT_K; i += VEC) {
-        vi c = vi_nearest(vf_load(x + i) * up);
-        quant_bytes b = __builtin_convertvector(c, quant_bytes);
-        memcpy(code + i, &b, sizeof(b));
-        /* The low byte is what is kept: what no number became may be anything. */
-        half[i / QUANT_HALF] += ((c & 0xFF) ^ 0x80) - 0x80;
-    }
-    sums[0] = quant_sum(half[0]);
-    sums[1] = quant_sum(half[1]);
+    vi c[QUANT_K / VEC];
+    for (int i = 0; i < QUANT_K / VEC; i++) c[i] = vi_nearest(vf_load(x + i * VEC) * up);
+    quant_narrow(code, c);
+    quant_sums(sums, code);
     return top / 127 + odd;
 }
 
