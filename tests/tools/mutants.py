@@ -164,6 +164,9 @@ _rule("quant.fp8-ties", "engine/model/e4m3.c",
 _rule("quant.kv-type", "engine/model/model_weights.c",
       "l->m->cfg.in_integers = in_integers;", "",
       "engine.test_conformance", "models in integers keep keys and values in F16 on the CPU")
+_rule("packed.pieces", "engine/model/packed.c",
+      "(const char *)k->data[i] + (from - k->at[i])", "(const char *)k->data[i]",
+      "engine.test_packed", "a matrix that lies across two pieces of the file is whole")
 _rule("quant.native", "engine/model/model_weights.c",
       "return asked && l->rules->takes && !l->none_by_codes && w->matrix && !w->exact &&", "return false && asked &&",
       "engine.test_quant", "quantised matrices are served by their codes")

@@ -167,6 +167,33 @@ START_TEST(quantised_weights_are_kept)
 }
 END_TEST
 
+/* The file is written by pieces, whose borders lie within matrices or between them. */
+START_TEST(matrices_lie_across_pieces)
+{
+    enum { N = 5, MIB = 1 << 20 };
+    static const size_t bytes[N] = {5 * MIB + 123, 3 * MIB - 4096, 20, 17 * MIB + 1, 4096};
+    const uint64_t notes[PACKED_NOTES] = {3, 4};
+    const packed_plan plan = {.key = 77, .n = N, .bytes = bytes};
+    const void *data[N];
+    for (size_t i = 0; i < N; i++) {
+        uint8_t *m = malloc(bytes[i]);
+        for (size_t k = 0; k < bytes[i]; k++) m[k] = (uint8_t)(k * 31 + k / 4096 + i);
+        data[i] = m;
+    }
+    packed_keeper *k = packed_keep(kept_dir, 0, &plan, data, notes);
+    ck_assert_ptr_nonnull(k);
+    while (!packed_keep_done(k)) (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    packed_keep_end(k);
+    packed_file *f = packed_open(kept_dir, &plan, be);
+    ck_assert_ptr_nonnull(f);
+    for (size_t i = 0; i < N; i++) {
+        ck_assert_int_eq(memcmp(packed_at(f, i), data[i], bytes[i]), 0);
+        free((void *)data[i]);
+    }
+    packed_close(f);
+}
+END_TEST
+
 /* An engine that restarts maps them again. */
 START_TEST(a_model_that_comes_back_maps)
 {
@@ -275,6 +302,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, the_next_start_maps_the_same_bits);
     tcase_add_test(tc, quantised_weights_are_kept);
+    tcase_add_test(tc, matrices_lie_across_pieces);
     tcase_add_test(tc, a_model_that_comes_back_maps);
     tcase_add_test(tc, a_changed_header_is_seen);
     tcase_add_test(tc, a_file_of_another_length_is_none);
