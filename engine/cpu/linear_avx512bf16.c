@@ -18,8 +18,8 @@ enum {
     TILE = 16,
     ROWS = 8,      /* at once: 16 accumulators */
     BLOCK_K = 256, /* 16 KiB of a panel */
-    FEW_K = 128,   /* 8 KiB, where the rows are few */
-    AHEAD = 1024,  /* bytes of weights on their way from memory, for one group of rows */
+    FEW_K = 128,   /* 8 KiB, where panels are taken alone */
+    FEW_ROWS = 16,
     LINE = 64,
 };
 
@@ -48,6 +48,43 @@ void linear_zero_row(uint16_t *x16, int row, int k_pad)
     for (int k = 0; k < k_pad; k += K_BLOCK, dst += TILE * K_BLOCK) memset(dst, 0, 2 * K_BLOCK);
 }
 
+/* acc += 16 columns of w times a pair of k of x. */
+static inline __attribute__((always_inline)) void add_pair(__m512 *acc, const uint16_t *x,
+                                                           __m512bh w)
+{
+    int two;
+    memcpy(&two, x, sizeof(two));
+    *acc = _mm512_dpbf16_ps(*acc, (__m512bh)_mm512_set1_epi32(two), w);
+}
+
+/* R rows of one 16-row block (a constant once inlined), k from k0, where w begins, to k1, of few
+ * rows in all.  Tile after tile is one ascending stream, which the fetchers of a Zen 4 follow; they
+ * go by the places of loads in the program, so that there is one.  Asked for lines, or unrolled, it
+ * reads a third less. */
+static inline __attribute__((always_inline)) void
+sweep_tiles(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, const int r_count)
+{
+    __m512 acc[2][ROWS];
+    for (int r = 0; r < 2 * r_count; r++)
+        acc[r % 2][r / 2] = k0 ? _mm512_loadu_ps(out + r * 16) : _mm512_setzero_ps();
+    x += (size_t)k0 * TILE;
+    for (int k = k0; k < k1; k += K_BLOCK, x += TILE * K_BLOCK) {
+#pragma GCC unroll 1
+        for (int t = 0; t < 2; t++) {
+            __m512 sum[ROWS];
+            for (int r = 0; r < r_count; r++) sum[r] = acc[t][r];
+#pragma GCC unroll 1
+            for (int pair = 0; pair < K_BLOCK / 2; pair++, w += 2 * TILE) {
+                __m512bh v = (__m512bh)_mm512_loadu_si512(w);
+                for (int r = 0; r < r_count; r++)
+                    add_pair(&sum[r], x + (size_t)r * K_BLOCK + (size_t)pair * 2, v);
+            }
+            for (int r = 0; r < r_count; r++) acc[t][r] = sum[r];
+        }
+    }
+    for (int r = 0; r < 2 * r_count; r++) _mm512_storeu_ps(out + r * 16, acc[r % 2][r / 2]);
+}
+
 /* Lines of weights to ask memory for while others are multiplied: `n` for every 2 KiB, in one
  * ascending stream, which the fetchers of all CPUs follow (two streams, as the tiles are read, cost
  * a Zen 4 a third of its bandwidth). */
@@ -56,7 +93,7 @@ typedef struct {
     int n;
 } fetch;
 
-/* R rows of one 16-row block (a constant once inlined), k from k0, where w begins, to k1. */
+/* Likewise of many rows, which share what is read of x between both tiles. */
 static inline __attribute__((always_inline)) void
 sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f, const int r_count)
 {
@@ -76,11 +113,9 @@ sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f,
                 f.next += 2 * LINE;
             }
             for (int r = 0; r < r_count; r++) {
-                int two;
-                memcpy(&two, x + (size_t)r * K_BLOCK + (size_t)pair * 2, sizeof(two));
-                __m512bh xv = (__m512bh)_mm512_set1_epi32(two);
-                acc[r][0] = _mm512_dpbf16_ps(acc[r][0], xv, w0);
-                acc[r][1] = _mm512_dpbf16_ps(acc[r][1], xv, w1);
+                const uint16_t *at = x + (size_t)r * K_BLOCK + (size_t)pair * 2;
+                add_pair(&acc[r][0], at, w0);
+                add_pair(&acc[r][1], at, w1);
             }
         }
     }
@@ -90,7 +125,8 @@ sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f,
     }
 }
 
-/* The groups of ROWS rows share the fetching of what comes `ahead` bytes later (0: of nothing). */
+/* The groups of ROWS rows, where there are many, share the fetching of what comes `ahead` bytes later
+ * (0: of nothing). */
 static void rows_of(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1,
                     int n_rows, int ahead)
 {
@@ -100,16 +136,23 @@ static void rows_of(float *out, const uint16_t *w, const uint16_t *x, int k_pad,
         int n = n_rows - i < ROWS ? n_rows - i : ROWS;
         const uint16_t *xi = x + tile_row(i, k_pad);
         float *o = out + (size_t)i * PANEL;
+#define SWEEP(r)                          \
+    if (n_rows <= FEW_ROWS)               \
+        sweep_tiles(o, w, xi, k0, k1, r); \
+    else                                  \
+        sweep(o, w, xi, k0, k1, f, r);    \
+    break;
         switch (n) {
-        case 1: sweep(o, w, xi, k0, k1, f, 1); break;
-        case 2: sweep(o, w, xi, k0, k1, f, 2); break;
-        case 3: sweep(o, w, xi, k0, k1, f, 3); break;
-        case 4: sweep(o, w, xi, k0, k1, f, 4); break;
-        case 5: sweep(o, w, xi, k0, k1, f, 5); break;
-        case 6: sweep(o, w, xi, k0, k1, f, 6); break;
-        case 7: sweep(o, w, xi, k0, k1, f, 7); break;
-        default: sweep(o, w, xi, k0, k1, f, ROWS); break;
+        case 1: SWEEP(1)
+        case 2: SWEEP(2)
+        case 3: SWEEP(3)
+        case 4: SWEEP(4)
+        case 5: SWEEP(5)
+        case 6: SWEEP(6)
+        case 7: SWEEP(7)
+        default: SWEEP(ROWS)
         }
+#undef SWEEP
     }
 }
 
@@ -122,7 +165,7 @@ void linear_panel_pairs(float *out, const cpu_weight *w, int p, const void *x, i
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
     if (n_rows <= ROWS) {
-        rows_of(out, panel_data(w, p), rows, w->k_pad, 0, w->k_pad, n_rows, AHEAD);
+        rows_of(out, panel_data(w, p), rows, w->k_pad, 0, w->k_pad, n_rows, 0);
         return;
     }
     for (int k0 = 0; k0 < w->k_pad; k0 += FEW_K) {
