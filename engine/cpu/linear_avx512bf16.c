@@ -125,8 +125,8 @@ sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f,
     }
 }
 
-/* The groups of ROWS rows, where there are many, share the fetching of what comes `ahead` bytes later
- * (0: of nothing). */
+/* The groups of ROWS rows, where there are many, share the fetching of what comes `ahead` bytes
+ * later (0: of nothing). */
 static void rows_of(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1,
                     int n_rows, int ahead)
 {

@@ -1427,12 +1427,21 @@ static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
     return (QUANT_AHEAD + f->run_bytes - 1) / f->run_bytes * f->run_bytes;
 }
 
+/* Blocks of a stretch.  Its heads are read first: of several runs they are a second stream beside
+ * the codes, and a Zen 4's prefetchers give half as much where nobody asks for lines. */
+static int quant_blocks_of(const quant_form *f, int n_rows)
+{
+    if (n_rows == 1) return f->bits == 8 ? 1 : QUANT_STRETCH / 2;
+    if (QUANT_ASKS || n_rows > (f->bits == 8 ? QUANT_ROWS : QUANT_FEW)) return QUANT_STRETCH;
+    return f->bits == 8 || f->bits == 4 ? 1 : QUANT_STRETCH;
+}
+
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                         const void *x, int row0, int n_rows)
 {
     const quant_form *f = &w->quant;
     const bool planes = quant_in_planes(f, n_rows);
-    const int most = n_rows > 1 ? QUANT_STRETCH : f->bits == 8 ? 1 : QUANT_STRETCH / 2;
+    const int most = quant_blocks_of(f, n_rows);
     alignas(64) uint8_t bytes[QUANT_STRETCH][QUANT_CODES];
     const size_t ahead = quant_ahead_of_rows(f, n_rows, planes);
     quant_stretch s;
