@@ -1206,8 +1206,7 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
  * VPMADDWD) runs on the same two ports of a core.  So codes and x become numbers of 16 bits, for
  * VPMADDWD alone: half of the steps are additions, which run on any port. */
 
-/* A quad as 16 bits: its numbers 0 and 2 of as many rows or columns as a vector has, then 1 and 3.
- * */
+/* A quad of each row as 16 bits: its numbers 0 and 2, then 1 and 3. */
 typedef struct {
     qv even, odd;
 } many_pairs;
@@ -1431,9 +1430,9 @@ static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
  * the codes, and a Zen 4's prefetchers give half as much where nobody asks for lines. */
 static int quant_blocks_of(const quant_form *f, int n_rows)
 {
+    const int few = f->bits == 8 ? QUANT_ROWS : f->bits == 4 ? QUANT_FEW : 0;
     if (n_rows == 1) return f->bits == 8 ? 1 : QUANT_STRETCH / 2;
-    if (QUANT_ASKS || n_rows > (f->bits == 8 ? QUANT_ROWS : QUANT_FEW)) return QUANT_STRETCH;
-    return f->bits == 8 || f->bits == 4 ? 1 : QUANT_STRETCH;
+    return !QUANT_ASKS && n_rows <= few ? 1 : QUANT_STRETCH;
 }
 
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <string.h>
 
 static float values[256];
 static pthread_once_t made = PTHREAD_ONCE_INIT;
@@ -27,12 +28,19 @@ const float *e4m3_floats(void)
 
 uint8_t e4m3_from_f32(float f)
 {
-    if (isnan(f)) return 0x7F;
-    uint8_t sign = signbit(f) ? 0x80 : 0;
-    float size = fminf(fabsf(f), E4M3_MAX);
-    int exp = 0;
-    (void)frexpf(size, &exp); /* size < 2^exp */
-    int up = size > 0 && exp > -5 ? exp + 5 : 0;
-    int last = (int)rintf(ldexpf(size, 9 - up)); /* 8 to 16, where up is not 0 */
-    return (uint8_t)(sign | (last + 8 * up));
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    uint8_t sign = (uint8_t)(u >> 24 & 0x80U);
+    u &= 0x7FFFFFFFU;
+    if (u > 0x7F800000U) return 0x7F;
+    if (u >= 0x43E00000U) return sign | 0x7E; /* 448 and more */
+    if (u < 0x3C800000U) {                    /* below 2^-6: multiples of 2^-9 */
+        float a;
+        memcpy(&a, &u, sizeof(a));
+        a += 0x1p14F; /* whose last place is 2^-9: the addition rounds */
+        memcpy(&u, &a, sizeof(u));
+        return (uint8_t)(sign | (u - 0x46800000U));
+    }
+    u += 0x7FFFFU + (u >> 20 & 1U);
+    return (uint8_t)(sign | ((u >> 20) - (120U << 3)));
 }

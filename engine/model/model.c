@@ -225,14 +225,6 @@ static err_code check_backend(const model *m, err *e)
     return ERR_NONE;
 }
 
-/* Where nobody asks for another one.  Products in integers round x more than F16 rounds keys. */
-static dtype kv_type_of(const model *m)
-{
-    const backend_caps *caps = be_caps(m->be);
-    bool f16 = m->cfg.type == DT_F16 ? caps->f16_kv : m->cfg.in_integers && !caps->rules.bf16;
-    return f16 && caps->kv_types >> DT_F16 & 1U ? DT_F16 : model_kv_type(&m->cfg, "auto");
-}
-
 err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits, err *e)
 {
     const model_options none = {0};
@@ -266,7 +258,8 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
     if (!rc) rc = windows_create(m, e);
     if (!rc) rc = check_backend(m, e);
     if (!rc) rc = model_weights_load(m, dir, e);
-    if (!rc) m->kv_type = kv_type_of(m);
+    m->kv_type = model_kv_type(&m->cfg, "auto");
+    if (m->cfg.type == DT_F16 && be_caps(be)->f16_kv) m->kv_type = DT_F16;
     if (!rc) rc = ropes_create(m, e);
     if (!rc) rc = scratch_create(m, e);
     if (!rc) rc = products_prepare(m, e);
@@ -405,6 +398,7 @@ dtype model_kv_type(const model_config *c, const char *word)
     for (int type = DT_F32; type <= DT_I8; type++) {
         if (strcmp(kv_names[type], word) == 0) return (dtype)type;
     }
+    if (c->in_integers) return DT_F16; /* which rounds keys less than such products round x */
     return c->type == DT_BF16 ? DT_BF16 : DT_F32;
 }
 

@@ -318,12 +318,13 @@ static bool is_native(const loader *l, const wanted *w)
 static err_code check_types(loader *l, bool may_mix, err *e)
 {
     const wanted *first = NULL, *other = NULL;
-    bool some_by_codes = false, in_integers = false;
+    bool some_by_codes = false;
+    l->m->cfg.in_integers = false;
     if (l->m->weights == WEIGHTS_BF16) may_mix = true;
     for (size_t i = 0; i < l->n_want; i++) {
         bool by_codes = is_linear(l, &l->want[i]) && is_native(l, &l->want[i]);
         some_by_codes |= by_codes;
-        in_integers |= by_codes && !l->want[i].s.src.floats;
+        l->m->cfg.in_integers |= by_codes && !l->rules->bf16 && !l->want[i].s.src.floats;
     }
     for (size_t i = 0; i < l->n_want; i++) {
         const wanted *w = &l->want[i];
@@ -338,7 +339,6 @@ static err_code check_types(loader *l, bool may_mix, err *e)
                        first->s.name, first->s.format, other->s.name, other->s.format);
     l->m->cfg.type = other ? DT_F32 : first ? first->s.plain : DT_BF16;
     if (l->m->weights == WEIGHTS_BF16) l->m->cfg.type = DT_BF16;
-    l->m->cfg.in_integers = in_integers;
     if (l->m->cfg.type == DT_BF16 || !l->rules->bf16 || l->none_by_codes) return ERR_NONE;
     l->none_by_codes = true;
     return check_types(l, may_mix, e);

@@ -216,10 +216,9 @@ static bool write_range(const packed_keeper *k, int fd, const char *data, size_t
                         int *error)
 {
     for (size_t done = 0; done < n;) {
-        size_t some = n - done < PIECE ? n - done : PIECE;
         *error = 0;
         if (atomic_load(&k->stop)) return false;
-        ssize_t got = pwrite(fd, data + done, some, at + (off_t)done);
+        ssize_t got = pwrite(fd, data + done, n - done, at + (off_t)done);
         if (got < 0 && errno == EINTR) continue;
         *error = errno;
         if (got <= 0) return false;

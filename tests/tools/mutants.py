@@ -159,10 +159,10 @@ _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
 _rule("quant.fp8-ties", "engine/model/e4m3.c",
-      "(int)rintf(ldexpf(size, 9 - up))", "(int)ldexpf(size, 9 - up)",
+      "u += 0x7FFFFU + (u >> 20 & 1U);", "u += 0x80000U;",
       "engine.test_quantise", "a value that becomes E4M3 becomes the nearest number")
 _rule("quant.kv-type", "engine/model/model_weights.c",
-      "l->m->cfg.in_integers = in_integers;", "",
+      "l->m->cfg.in_integers |= by_codes", "l->m->cfg.in_integers |= false",
       "engine.test_conformance", "models in integers keep keys and values in F16 on the CPU")
 _rule("packed.pieces", "engine/model/packed.c",
       "(const char *)k->data[i] + (from - k->at[i])", "(const char *)k->data[i]",

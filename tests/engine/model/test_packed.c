@@ -153,12 +153,13 @@ END_TEST
 /* What is quantised at load is quantised once; another form is another key. */
 START_TEST(quantised_weights_are_kept)
 {
+    static const weights_form forms[] = {WEIGHTS_Q8, WEIGHTS_FP8, WEIGHTS_Q4};
     size_t last = SIZE_MAX;
-    for (weights_form f = WEIGHTS_Q8; f <= WEIGHTS_FP8; f++) {
-        model *a = load_as(0, f), *b = load_as(0, f);
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        model *a = load_as(0, forms[i]), *b = load_as(0, forms[i]);
         ck_assert(!model_packed_mapped(a) && model_packed_mapped(b));
         ck_assert_uint_eq(model_weight_bytes(a), model_weight_bytes(b));
-        ck_assert_uint_ne(model_weight_bytes(a), last);
+        ck_assert_uint_lt(model_weight_bytes(a), last);
         last = model_weight_bytes(a);
         expect_same_answers(a, b);
         model_destroy(a);
