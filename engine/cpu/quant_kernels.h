@@ -1430,9 +1430,10 @@ static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
  * the codes, and a Zen 4's prefetchers give half as much where nobody asks for lines. */
 static int quant_blocks_of(const quant_form *f, int n_rows)
 {
-    const int few = f->bits == 8 ? QUANT_ROWS : f->bits == 4 ? QUANT_FEW : 0;
     if (n_rows == 1) return f->bits == 8 ? 1 : QUANT_STRETCH / 2;
-    return !QUANT_ASKS && n_rows <= few ? 1 : QUANT_STRETCH;
+    if (QUANT_ASKS) return QUANT_STRETCH;
+    const int few = f->bits == 8 ? QUANT_ROWS : f->bits == 4 ? QUANT_FEW : 0;
+    return n_rows <= few ? 1 : QUANT_STRETCH;
 }
 
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
