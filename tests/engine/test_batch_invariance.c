@@ -24,7 +24,7 @@
 #endif
 
 enum { N_ADAPTERS = 8, MAX_ROWS = 96, MAX_SEQS = 48, SECOND = 1000000 };
-#ifdef CONFORM_EMULATED
+#if defined(CONFORM_EMULATED) || defined(__SANITIZE_THREAD__)
 enum { N_REQUESTS = 12, N_EXTRA = 3, MAX_NEW = 16, FEW = true };
 #else
 enum { N_REQUESTS = 32, N_EXTRA = 12, MAX_NEW = 24, FEW = false };
