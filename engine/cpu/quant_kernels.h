@@ -1187,8 +1187,8 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
     default:
         if (s->ahead)
             quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, planes, !QUANT_ASKS);
-        else
-            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, planes, false);
+        else /* codes are in a cache: one vector of columns, whose sums have registers */
+            quant_product(out, s, x, row, k0, QUANT_ROWS, 1, planes, false);
     }
 }
 
