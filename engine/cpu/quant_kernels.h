@@ -29,11 +29,12 @@ enum {
     QUANT_AHEAD = 4096, /* bytes */
     QUANT_FEW = 4,      /* rows */
 };
-/* Rows taken together; their sums, of 16 or 8 columns each; whether lines are asked for. */
+/* Rows taken together; their sums, of 16 or 8 columns each; whether few rows ask for lines; into
+ * which cache these come (of __builtin_prefetch; 2: a Zen 4's second waits for more of them). */
 #ifdef __AVX512VNNI__
-enum { QUANT_ROWS = 8, QUANT_DOTS = 16, QUANT_SUMS = 8, QUANT_ASKS = false };
+enum { QUANT_ROWS = 8, QUANT_DOTS = 16, QUANT_SUMS = 8, QUANT_ASKS = false, QUANT_INTO = 2 };
 #else
-enum { QUANT_ROWS = 4, QUANT_DOTS = 4, QUANT_SUMS = 4, QUANT_ASKS = true };
+enum { QUANT_ROWS = 4, QUANT_DOTS = 4, QUANT_SUMS = 4, QUANT_ASKS = true, QUANT_INTO = 3 };
 #endif
 
 /* -------------------------------------------------------- codes that stand for floats -- */
@@ -184,7 +185,7 @@ static void coded_piece(void *out, const cpu_weight *w, int p, int k0, int k1)
 /* Lines that are read soon, all at once. */
 static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, QUANT_INTO);
 }
 
 #if VEC >= 8
@@ -550,7 +551,7 @@ static inline quant_asks quant_asks_of(const quant_stretch *s, const char *from,
 
 static inline __attribute__((always_inline)) void quant_ask(const quant_stretch *s)
 {
-    if (!QUANT_ASKS || !s->soon) return;
+    if (!s->soon) return;
     quant_fetch(s->soon->at, s->soon->each);
     s->soon->at += s->soon->each;
 }
@@ -1422,8 +1423,21 @@ static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
 {
     if (QUANT_ASKS) return 0;
     const int least = planes ? QUANT_FEW + 1 : f->bits == 8 ? QUANT_ROWS : INT_MAX;
-    if (n_rows < least) return 0;
+    if (n_rows < least || n_rows > QUANT_ROWS) return 0;
     return (QUANT_AHEAD + f->run_bytes - 1) / f->run_bytes * f->run_bytes;
+}
+
+/* Whether lines are asked for beside the products of the stretch before. */
+static bool quant_beside(int n_rows)
+{
+#ifdef QUANT_MANY
+    return n_rows > 1;
+#elif defined(__AVX512VNNI__)
+    return n_rows > QUANT_ROWS;
+#else
+    (void)n_rows;
+    return false;
+#endif
 }
 
 /* Blocks of a stretch.  Its heads are read first: of several runs they are a second stream beside
@@ -1444,6 +1458,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     const int most = quant_blocks_of(f, n_rows);
     alignas(64) uint8_t bytes[QUANT_STRETCH][QUANT_CODES];
     const size_t ahead = quant_ahead_of_rows(f, n_rows, planes);
+    const bool beside = quant_beside(n_rows);
     quant_stretch s;
     s.form = f;
     s.asked = false;
@@ -1458,19 +1473,17 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
         for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {
             n = left < most ? left : most;
             s.ahead = ahead;
-#ifdef QUANT_MANY
             const char *from = quant_place(&s);
-#endif
             quant_read(&s, n);
             for (int i = 0; i < n && !planes && f->bits != 8; i++) {
                 quant_to_bytes(bytes[i], s.at[i], f);
                 s.at[i] = bytes[i];
             }
             int i = 0;
-#ifdef QUANT_MANY
             quant_asks soon = quant_asks_of(&s, from, PANEL / QUANT_COLS);
-            s.asked = n_rows > 1;
-            s.soon = s.asked ? &soon : NULL;
+            s.asked = beside;
+            s.soon = beside ? &soon : NULL;
+#ifdef QUANT_MANY
             for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, s.soon = NULL)
                 quant_many(out + (size_t)i * PANEL, &s, x, row0 + i, k0, planes);
 #endif
