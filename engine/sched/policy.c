@@ -163,21 +163,23 @@ double policy_background_us(double others_us, double slack_us, int64_t ttft_us)
 /* What prompts must add to each step, over the decode rows' time, so that nobody's first
  * token is late: at a stretch of g they get g / (1 + g) of the time.  INFINITY: one would be
  * late even alone.  *kept: none would, none is, and all have a deadline, so the need grows
- * with the time that they wait. */
+ * with the time that they wait.  *late: one is. */
 static double stretch_needed(const policy_request *rq, const policy_entry *plan, int n_plan,
-                             const cost_model *cost, int64_t now_us, bool *kept)
+                             const cost_model *cost, int64_t now_us, bool *kept, bool *late)
 {
     const cost_work none = {0};
     double constant = cost_predict(cost, &none), ahead = 0, most = 0;
     *kept = true;
+    *late = false;
     for (int i = 0, seen = 0; i < n_plan && seen < LOOK_AHEAD; i++) {
         const policy_request *r = &rq[plan[i].request];
         if (is_decode(r)) continue;
         seen++;
         cost_work w = cost_with_chunk(&none, r->left, r->context, r->rank);
         ahead += cost_predict(cost, &w) - constant;
-        if (!r->deadline_us || r->deadline_us < now_us) { /* what is missed is no hurry */
+        if (!r->deadline_us || r->deadline_us < now_us) {
             *kept = false;
+            *late |= r->deadline_us != 0;
             continue;
         }
         double left = (double)(r->deadline_us - now_us);
@@ -343,7 +345,7 @@ int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const 
 {
     cost_work all = {0};
     int n;
-    bool kept;
+    bool kept, late;
     *step_us = 0;
     if (cost->n < COST_LEARNING) return n_plan;
     double tightest = list_streams(rq, plan, n_plan, now_us, order, &n, &all);
@@ -352,7 +354,7 @@ int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const 
     double most = longest_us(rq, order, n, cost, now_us);
     if (all_us * (1 + prompts) <= most) return n_plan;
     *step_us = most;
-    double needed = haste * stretch_needed(rq, plan + n, n_plan - n, cost, now_us, &kept);
+    double needed = haste * stretch_needed(rq, plan + n, n_plan - n, cost, now_us, &kept, &late);
     double soon_us = most / (1 + prompts), other_us = most / (1 + fmin(1, fmax(needed, prompts)));
     choice c = {rq, lim, cost, now_us, 2 * most, constant_us(cost), constant_us(cost), plan, 0};
     double rows = (other_us - c.constant) * n / (all_us - c.constant);
@@ -465,7 +467,7 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
                         const cost_model *cost, int64_t now_us, double step_us, int *least)
 {
     cost_work w = {0};
-    double slack = INFINITY, allowed = INFINITY;
+    double slack = INFINITY, allowed = INFINITY, target = INFINITY;
     *least = LEAST_LOOSE;
     for (int i = 0; i < n_plan; i++) {
         const policy_request *r = &rq[plan[i].request];
@@ -476,16 +478,18 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
         if (!is_bound(r)) continue;
         slack = fmin(slack, (double)(r->due_us - now_us));
         allowed = fmin(allowed, allows_us(r, now_us));
+        target = fmin(target, thrift * (double)r->tpot_us);
     }
     if (w.decode == 0 || cost->n < COST_LEARNING) return INFINITY;
     double base = cost_predict(cost, &w), pace = base * (1 + gentle);
-    bool kept;
-    double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept);
+    bool kept, late;
+    double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept, &late);
     if (kept || step_us > 0 || slack > base) *least = LEAST_KEPT;
     if (step_us <= 0 && slack <= base) return pace; /* the target is missed without any prompt */
-    if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);
-    double most = step_us > 0 ? step_us : allowed;
-    return fmax(pace, fmin(most, base * (1 + haste * needed)));
+    if (needed <= gentle && !late) return fmin(step_us > 0 ? step_us : slack, pace);
+    double most = step_us > 0 ? step_us : allowed, us = base * (1 + haste * needed);
+    if (late) us = fmax(us, target); /* that much the streams are promised, and no more */
+    return fmax(pace, fmin(most, us));
 }
 
 bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,

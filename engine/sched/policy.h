@@ -12,7 +12,9 @@
  * much that not all can run in each; policy_seats() says whether one more would cost them their
  * pace.  policy_budget_us() says how long the step may take: prompts are cut so that the streams
  * beside them keep their pace (Sarathi-Serve), and more so than their targets ask: a step is
- * stretched by a third, or by what the deadlines of the prompts ask, whichever is more.
+ * stretched by a third, or by what the deadlines of the prompts ask, whichever is more.  Where a
+ * deadline is missed already there is more work than time: steps last as long as the streams'
+ * targets allow, so that more streams share each of them.
  *
  * Threads: any thread.
  */

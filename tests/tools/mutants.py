@@ -359,6 +359,12 @@ _rule("fair.weights", "engine/sched/fair.c",
 _rule("fair.missed-is-no-hurry", "engine/sched/fair.c",
       "(double)slack < j->prompt * f->row_us", "(double)slack < -1e18",
       "engine.test_fair", "a deadline that is missed is no hurry")
+_rule("policy.late-share", "engine/sched/policy.c",
+      "*late |= r->deadline_us != 0;", "*late |= 0 * (r->deadline_us != 0);",
+      "engine.test_policy", "beside a prompt that is late, steps last as long as the streams' targets allow")
+_rule("policy.late-promise", "engine/sched/policy.c",
+      "if (late) us = fmax(us, target);", "if (late) us = INFINITY;",
+      "engine.test_policy", "a late prompt takes no stream's promise")
 _rule("fair.skip-join", "engine/sched/fair.c",
       "return c->rank + too_long;", "return c->rank + 0 * too_long;",
       "engine.test_fair", "a prompt that alone outlasts its target joins one class lower")

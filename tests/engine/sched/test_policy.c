@@ -210,9 +210,14 @@ START_TEST(streams_keep_their_pace_while_no_first_token_needs_more)
     /* Not even alone: most of the tightest stream's slack. */
     ck_assert_double_eq_tol(budget(rq, 9, &c, 295000), 0.9 * (SECOND - 295000), 1e-6);
     ck_assert_int_eq(least, 1);
-    /* Missed already: no reason to hurt the streams. */
+    /* Missed already: no reason to hurt the streams ... */
     ck_assert_double_eq_tol(budget(rq, 9, &c, 600000), 2600, 1e-6);
     ck_assert_int_eq(least, 1);
+    /* ... who keep what the tightest of them is promised. */
+    for (int i = 0; i < 8; i++) rq[i].tpot_us = 5000 + 1000 * i;
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 600000), 0.9 * 5000, 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2600, 1e-6);
+    for (int i = 0; i < 8; i++) rq[i].tpot_us = 1000;
     /* Those before it in the queue count as well. */
     rq[9] = rq[8];
     ck_assert_double_eq_tol(budget(rq, 10, &c, 260000), 2000 * (1 + 1.5 * 1), 1e-6);
