@@ -400,8 +400,8 @@ _rule("policy.only-weaker-give-way", "engine/sched/policy.c",
       "return may_displace(b, now_us) && urgency(&v, a) >= urgency(&v, b);",
       "engine.test_policy", "nobody gives way to an equal")
 _rule("policy.streams-keep-pace", "engine/sched/policy.c",
-      "if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);",
-      "if (needed <= gentle) return step_us > 0 ? step_us : slack;",
+      "if (needed <= gentle && !late) return fmin(step_us > 0 ? step_us : slack, pace);",
+      "if (needed <= gentle && !late) return step_us > 0 ? step_us : slack;",
       "engine.test_policy", "prompts stretch the streams' steps by a share and no more")
 _rule("policy.reserve", "engine/sched/policy.c",
       "left -= reserve * (double)(r->deadline_us - r->arrived_us);", "left -= 0 * reserve;",
