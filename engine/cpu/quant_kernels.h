@@ -1418,7 +1418,8 @@ static bool quant_in_planes(const quant_form *f, int n_rows)
 }
 
 /* How many bytes before their use lines are asked for: whole runs, so that heads are too.  With so
- * many rows a Zen 4 takes too long over a line for its own prefetchers; with less it is held up. */
+ * many rows a Zen 4 takes too long over a line for its own prefetchers; with less it is held up,
+ * and with more than QUANT_ROWS they are asked for beside products. */
 static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
 {
     if (QUANT_ASKS) return 0;
@@ -1480,9 +1481,12 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
                 s.at[i] = bytes[i];
             }
             int i = 0;
-            quant_asks soon = quant_asks_of(&s, from, PANEL / QUANT_COLS);
-            s.asked = beside;
-            s.soon = beside ? &soon : NULL;
+            quant_asks soon;
+            if (beside) {
+                soon = quant_asks_of(&s, from, PANEL / QUANT_COLS);
+                s.asked = true;
+                s.soon = &soon;
+            }
 #ifdef QUANT_MANY
             for (; n_rows - i >= QUANT_SOME; i += QUANT_SOME, s.soon = NULL)
                 quant_many(out + (size_t)i * PANEL, &s, x, row0 + i, k0, planes);

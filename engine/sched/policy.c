@@ -162,15 +162,19 @@ double policy_background_us(double others_us, double slack_us, int64_t ttft_us)
 
 /* What prompts must add to each step, over the decode rows' time, so that nobody's first
  * token is late: at a stretch of g they get g / (1 + g) of the time.  INFINITY: one would be
- * late even alone.  *kept: none would, none is, and all have a deadline, so the need grows
- * with the time that they wait.  *late: one is. */
-static double stretch_needed(const policy_request *rq, const policy_entry *plan, int n_plan,
-                             const cost_model *cost, int64_t now_us, bool *kept, bool *late)
+ * late even alone.  kept: none would, none is, and all have a deadline, so the need grows
+ * with the time that they wait.  late: one is. */
+typedef struct {
+    double stretch;
+    bool kept, late;
+} need;
+
+static need need_of(const policy_request *rq, const policy_entry *plan, int n_plan,
+                    const cost_model *cost, int64_t now_us)
 {
     const cost_work none = {0};
-    double constant = cost_predict(cost, &none), ahead = 0, most = 0;
-    *kept = true;
-    *late = false;
+    double constant = cost_predict(cost, &none), ahead = 0;
+    need n = {.kept = true};
     for (int i = 0, seen = 0; i < n_plan && seen < LOOK_AHEAD; i++) {
         const policy_request *r = &rq[plan[i].request];
         if (is_decode(r)) continue;
@@ -178,16 +182,16 @@ static double stretch_needed(const policy_request *rq, const policy_entry *plan,
         cost_work w = cost_with_chunk(&none, r->left, r->context, r->rank);
         ahead += cost_predict(cost, &w) - constant;
         if (!r->deadline_us || r->deadline_us < now_us) {
-            *kept = false;
-            *late |= r->deadline_us != 0;
+            n.kept = false;
+            n.late |= r->deadline_us != 0;
             continue;
         }
         double left = (double)(r->deadline_us - now_us);
         left -= reserve * (double)(r->deadline_us - r->arrived_us);
-        most = fmax(most, left > ahead ? ahead / (left - ahead) : INFINITY);
+        n.stretch = fmax(n.stretch, left > ahead ? ahead / (left - ahead) : INFINITY);
     }
-    if (isinf(most)) *kept = false;
-    return most;
+    if (isinf(n.stretch)) n.kept = false;
+    return n;
 }
 
 /* ------------------------------------------------------------------------------- streams -- */
@@ -345,7 +349,6 @@ int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const 
 {
     cost_work all = {0};
     int n;
-    bool kept, late;
     *step_us = 0;
     if (cost->n < COST_LEARNING) return n_plan;
     double tightest = list_streams(rq, plan, n_plan, now_us, order, &n, &all);
@@ -354,7 +357,7 @@ int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const 
     double most = longest_us(rq, order, n, cost, now_us);
     if (all_us * (1 + prompts) <= most) return n_plan;
     *step_us = most;
-    double needed = haste * stretch_needed(rq, plan + n, n_plan - n, cost, now_us, &kept, &late);
+    double needed = haste * need_of(rq, plan + n, n_plan - n, cost, now_us).stretch;
     double soon_us = most / (1 + prompts), other_us = most / (1 + fmin(1, fmax(needed, prompts)));
     choice c = {rq, lim, cost, now_us, 2 * most, constant_us(cost), constant_us(cost), plan, 0};
     double rows = (other_us - c.constant) * n / (all_us - c.constant);
@@ -482,13 +485,12 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
     }
     if (w.decode == 0 || cost->n < COST_LEARNING) return INFINITY;
     double base = cost_predict(cost, &w), pace = base * (1 + gentle);
-    bool kept, late;
-    double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept, &late);
-    if (kept || step_us > 0 || slack > base) *least = LEAST_KEPT;
+    const need of = need_of(rq, plan, n_plan, cost, now_us);
+    if (of.kept || step_us > 0 || slack > base) *least = LEAST_KEPT;
     if (step_us <= 0 && slack <= base) return pace; /* the target is missed without any prompt */
-    if (needed <= gentle && !late) return fmin(step_us > 0 ? step_us : slack, pace);
-    double most = step_us > 0 ? step_us : allowed, us = base * (1 + haste * needed);
-    if (late) us = fmax(us, target); /* that much the streams are promised, and no more */
+    if (of.stretch <= gentle && !of.late) return fmin(step_us > 0 ? step_us : slack, pace);
+    double most = step_us > 0 ? step_us : allowed, us = base * (1 + haste * of.stretch);
+    if (of.late) us = fmax(us, target); /* that much the streams are promised, and no more */
     return fmax(pace, fmin(most, us));
 }
 

@@ -360,10 +360,10 @@ _rule("fair.missed-is-no-hurry", "engine/sched/fair.c",
       "(double)slack < j->prompt * f->row_us", "(double)slack < -1e18",
       "engine.test_fair", "a deadline that is missed is no hurry")
 _rule("policy.late-share", "engine/sched/policy.c",
-      "*late |= r->deadline_us != 0;", "*late |= 0 * (r->deadline_us != 0);",
+      "n.late |= r->deadline_us != 0;", "n.late |= 0 * (r->deadline_us != 0);",
       "engine.test_policy", "beside a prompt that is late, steps last as long as the streams' targets allow")
 _rule("policy.late-promise", "engine/sched/policy.c",
-      "if (late) us = fmax(us, target);", "if (late) us = INFINITY;",
+      "if (of.late) us = fmax(us, target);", "if (of.late) us = INFINITY;",
       "engine.test_policy", "a late prompt takes no stream's promise")
 _rule("fair.skip-join", "engine/sched/fair.c",
       "return c->rank + too_long;", "return c->rank + 0 * too_long;",
@@ -400,8 +400,8 @@ _rule("policy.only-weaker-give-way", "engine/sched/policy.c",
       "return may_displace(b, now_us) && urgency(&v, a) >= urgency(&v, b);",
       "engine.test_policy", "nobody gives way to an equal")
 _rule("policy.streams-keep-pace", "engine/sched/policy.c",
-      "if (needed <= gentle && !late) return fmin(step_us > 0 ? step_us : slack, pace);",
-      "if (needed <= gentle && !late) return step_us > 0 ? step_us : slack;",
+      "if (of.stretch <= gentle && !of.late) return fmin(step_us > 0 ? step_us : slack, pace);",
+      "if (of.stretch <= gentle && !of.late) return step_us > 0 ? step_us : slack;",
       "engine.test_policy", "prompts stretch the streams' steps by a share and no more")
 _rule("policy.reserve", "engine/sched/policy.c",
       "left -= reserve * (double)(r->deadline_us - r->arrived_us);", "left -= 0 * reserve;",
@@ -440,7 +440,7 @@ _rule("policy.headroom-by-the-root", "engine/sched/policy.c",
       "fmin(most_headroom, headroom / sqrt(n))", "fmin(most_headroom, headroom * n)",
       "engine.test_policy", "of many streams less of the room is left to others than of few")
 _rule("policy.no-chunk-costs-the-pace", "engine/sched/policy.c",
-      "if (kept || step_us > 0 || slack > base) *least = LEAST_KEPT;", "if (kept) *least = LEAST_KEPT;",
+      "if (of.kept || step_us > 0 || slack > base) *least = LEAST_KEPT;", "if (of.kept) *least = LEAST_KEPT;",
       "engine.test_policy", "no least chunk of a prompt costs streams their pace")
 _rule("fair.rich", "engine/sched/fair.c",
       "double share = SCALE / (double)own->unit / weights;", "double share = 1 / weights;",
