@@ -189,6 +189,8 @@ static void check_source(const weight_source *s)
     assert(s->group > 0 && s->group % 16 == 0 && s->cols % s->group == 0);
     assert(s->span > 0 && s->span % s->group == 0 && s->cols % s->span == 0);
     assert(s->form == SCALES_NESTED || s->span == s->group);
+    assert(s->form != SCALES_NESTED || (s->group <= 32 && s->span % 64 == 0 && s->span <= 256 &&
+                                        (!s->has_min || s->least == 0)));
 }
 
 err_code be_weight_create(backend *be, weight **out, const weight_source *src, err *e)

@@ -44,7 +44,8 @@ struct weight_source {
     dtype type;       /* plain: of `data`; quantised: what LoRA beside it is kept in, F32 or BF16 */
     const void *data; /* plain: [rows][cols], row-major, aligned for its type */
     int group;        /* columns that share one scale and min: divides cols, a multiple of 16 */
-    int span;         /* nested: a multiple of group, divides cols; else it is the group */
+    int span;         /* nested: 64, 128, 192 or 256, divides cols, and groups are of 16 or 32; else
+                       * it is the group */
     int bits;         /* 0: plain; of a code, 2 to 6 or 8 */
     int8_t least;     /* codes are their own values, from here on (8 bits: -128); but of 4 bits */
     int8_t table[16]; /* they are 0 .. 15, with these values */

@@ -405,22 +405,33 @@ static void cut(linear_job *job, int n_threads)
     job->n_part = job->n_chunk > 1 ? job->n_chunk : n_threads;
 }
 
+/* The rows of x that out o reads: those of an out before it, or more. */
+static int rows_of(const linear_job *job, int o)
+{
+    const quant_form *f = &cpu_weight_of(&job->outs[o])->quant;
+    for (int i = 0; i < o && !f->order; i++) {
+        const cpu_weight *w = cpu_weight_of(&job->outs[i]);
+        if (w->pack == PACK_QUANT && !w->quant.order && quant_span(&w->quant) == quant_span(f))
+            return job->quant_of[i];
+    }
+    return job->n_quant;
+}
+
 /* Who of the outs reads x in which form. */
 static void find_forms(linear_job *job, const cpu_state *cpu)
 {
-    for (int o = 0, first = -1; o < job->n_out; o++) {
+    for (int o = 0; o < job->n_out; o++) {
         const cpu_weight *w = cpu_weight_of(&job->outs[o]);
         if (w->pack != PACK_QUANT) {
             job->plain = &job->outs[o];
             job->tiles = w->pack == PACK_TILE;
             job->amx = job->tiles && cpu->isa == ISA_AMX;
-        } else if (w->quant.order || first < 0) {
-            job->quant_of[o] = job->n_quant++;
-            if (!w->quant.order) first = job->quant_of[o];
-            job->ordered |= w->quant.order != NULL;
-        } else {
-            job->quant_of[o] = first;
+            continue;
         }
+        int rows = rows_of(job, o);
+        if (rows == job->n_quant) job->quant[job->n_quant++].span = quant_span(&w->quant);
+        job->quant_of[o] = rows;
+        job->ordered |= w->quant.order != NULL;
     }
 }
 

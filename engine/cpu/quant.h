@@ -22,7 +22,9 @@
  *
  * x is rounded to int8 in groups of QUANT_K of a row: scale = largest / 127.  So the product of a
  * block is exact in integers, in any order; what follows has one order: blocks ascending, one
- * accumulator for each output.  A row's bits depend on its values alone.
+ * accumulator for each output.  Beside nested scales a group of x is a run of W, as llama.cpp has
+ * it: then products times parts are whole numbers too, and what is exact goes to the end of a run
+ * (256 * 127 * 127 * 128 < 2^31).  A row's bits depend on its values alone.
  *
  * Private to engine/cpu/.
  */
@@ -32,7 +34,7 @@
 #include "engine/cpu/cpu.h"
 #include "engine/weight_source.h"
 
-enum { QUANT_K = 32, QUANT_HALF = 16, QUANT_QUAD = 4 };
+enum { QUANT_K = 32, QUANT_HALF = 16, QUANT_QUAD = 4, QUANT_RUN = 256 };
 
 typedef struct quant_form {
     int bits, k;       /* of a code; of a block */
@@ -67,6 +69,7 @@ typedef struct quant_rows {
     float *scale;  /* [group][k_pad / QUANT_K][its rows] */
     int32_t *sums; /* [group][k_pad / QUANT_HALF][its rows]: of codes */
     int rows, k_pad;
+    int span; /* columns that share a scale: a multiple of QUANT_K, which divides k_pad */
 } quant_rows;
 
 /* Where row `row` stands at k = 0, and the rows of its group. */
@@ -85,10 +88,17 @@ static inline quant_side quant_side_of(const quant_rows *q, int row)
                         .some = left < QUANT_SOME ? left : QUANT_SOME};
 }
 
+/* Columns of x that share a scale. */
+static inline int quant_span(const quant_form *f)
+{
+    return f->form == SCALES_NESTED ? f->span : QUANT_K;
+}
+
 /* A row of d values into place `row`; zeros up to k_pad. */
 typedef void quant_row_fn(const quant_rows *to, int row, const float *x, int d);
 
-/* Of `rows` rows of `cols` columns, one behind the other; `mem` NULL: the bytes alone. */
+/* Of `rows` rows of `cols` columns, one behind the other, but for `span`; `mem` NULL: the bytes
+ * alone. */
 size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols);
 
 /* The form of such a source, and the bytes of one panel and of what stands behind them. */

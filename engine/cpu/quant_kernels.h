@@ -1,11 +1,11 @@
 /* quant_kernels.h -- products of quantised weights; included once by each file that is compiled for
  * an instruction set.
  *
- * Integers within a block, floats between blocks.  Rows of x are taken QUANT_ROWS at a time: each
- * vector of codes that is read multiplies all of them, and their sums over a stretch of blocks stay
- * in registers, or in the first-level cache.  Few rows take codes of 4 bits from their planes;
- * otherwise a stretch's codes are put into bytes first, in the first-level cache.  Without VNNI,
- * AVX2 takes QUANT_SOME rows at once.
+ * Integers within a block, or a run whose scales nest; floats between them.  Rows of x are taken
+ * QUANT_ROWS at a time: each vector of codes that is read multiplies all of them, and their sums
+ * over a stretch of blocks stay in registers, or in the first-level cache.  Few rows take codes of
+ * 4 bits from their planes; otherwise a stretch's codes are put into bytes first, in the
+ * first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at once.
  *
  * Codes are unsigned: what `least` takes away is added by the sum of x.  With VNNI a product is one
  * instruction (VPDPBUSD).  AVX2 has VPMADDUBSW: codes of few bits are summed in 16 bits as far as
@@ -25,16 +25,35 @@
 enum {
     QUANT_CODES = QUANT_K * PANEL,
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
-    QUANT_STRETCH = 8,  /* blocks */
-    QUANT_AHEAD = 4096, /* bytes */
-    QUANT_FEW = 4,      /* rows */
+    QUANT_STRETCH = 8,                     /* blocks */
+    QUANT_BLOCKS = QUANT_RUN / QUANT_HALF, /* of a stretch, at most: of a run whose scales nest */
+    QUANT_AHEAD = 4096,                    /* bytes */
+    QUANT_FEW = 4,                         /* rows */
 };
-/* Rows taken together; their sums, of 16 or 8 columns each; whether few rows ask for lines; into
- * which cache these come (of __builtin_prefetch; 2: a Zen 4's second waits for more of them). */
+/* Rows taken together; how many take codes of 4 bits from their planes; sums of these rows, of 16
+ * or 8 columns each; whether few rows ask for lines; into which cache these come (of
+ * __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether sums of 16 bits are
+ * times a nested scale's part where they become such of 32. */
 #ifdef __AVX512VNNI__
-enum { QUANT_ROWS = 8, QUANT_DOTS = 16, QUANT_SUMS = 8, QUANT_ASKS = false, QUANT_INTO = 2 };
+enum {
+    QUANT_ROWS = 8,
+    QUANT_PLANES = 16,
+    QUANT_DOTS = 16,
+    QUANT_SUMS = 8,
+    QUANT_ASKS = false,
+    QUANT_INTO = 2,
+    QUANT_FOLDS = false
+};
 #else
-enum { QUANT_ROWS = 4, QUANT_DOTS = 4, QUANT_SUMS = 4, QUANT_ASKS = true, QUANT_INTO = 3 };
+enum {
+    QUANT_ROWS = 4,
+    QUANT_PLANES = 4,
+    QUANT_DOTS = 4,
+    QUANT_SUMS = 4,
+    QUANT_ASKS = true,
+    QUANT_INTO = 3,
+    QUANT_FOLDS = VEC >= 8
+};
 #endif
 
 /* -------------------------------------------------------- codes that stand for floats -- */
@@ -416,31 +435,36 @@ static inline __attribute__((always_inline)) void quant_sums(int32_t sums[2],
 #endif
 }
 
-/* QUANT_K values: codes, their sums by halves, and the scale. */
-static inline __attribute__((always_inline)) float quant_group(int8_t code[QUANT_K],
-                                                               int32_t sums[2], const float *x)
+/* QUANT_K values, times `up`: codes, and their sums by halves. */
+static inline __attribute__((always_inline)) void quant_group(int8_t code[QUANT_K], int32_t sums[2],
+                                                              const float *x, const vf up)
 {
-    float odd, top = vf_largest(x, QUANT_K, &odd);
-    const vf up = vf_set(top > 0 ? 127 / top : 0);
     vi c[QUANT_K / VEC];
     for (int i = 0; i < QUANT_K / VEC; i++) c[i] = vi_nearest(vf_load(x + i * VEC) * up);
     quant_narrow(code, c);
     quant_sums(sums, code);
-    return top / 127 + odd;
 }
 
 static void quant_row(const quant_rows *to, int row, const float *x, int d)
 {
     const quant_side side = quant_side_of(to, row);
     const size_t some = (size_t)side.some;
+    vf up = vf_set(0);
+    float scale = 0;
     for (int k0 = 0; k0 < to->k_pad; k0 += QUANT_K) {
         float last[QUANT_K] = {0};
         int8_t code[QUANT_K];
         int32_t sums[2];
         size_t group = (size_t)(k0 / QUANT_K);
-        bool whole = d - k0 >= QUANT_K;
-        if (!whole) memcpy(last, x + k0, (size_t)(d - k0) * sizeof(*last));
-        to->scale[side.scale + group * some] = quant_group(code, sums, whole ? x + k0 : last);
+        const float *from = d - k0 >= QUANT_K ? x + k0 : last;
+        if (from == last) memcpy(last, x + k0, (size_t)(d - k0) * sizeof(*last));
+        if (k0 % to->span == 0) {
+            float odd, top = vf_largest(from, to->span, &odd);
+            up = vf_set(top > 0 ? 127 / top : 0);
+            scale = top / 127 + odd;
+        }
+        quant_group(code, sums, from, up);
+        to->scale[side.scale + group * some] = scale;
         for (size_t h = 0; h < 2; h++) to->sums[side.sums + (2 * group + h) * some] = sums[h];
         int8_t *at = to->code + side.code + (size_t)k0 * some;
         for (int k = 0; k < QUANT_K; k += QUANT_QUAD, at += QUANT_QUAD * some)
@@ -461,24 +485,32 @@ typedef struct {
 typedef struct {
     const quant_form *form;
     int n;
-    const uint8_t *at[QUANT_STRETCH]; /* codes, in planes or bytes */
+    const uint8_t *at[QUANT_BLOCKS]; /* codes, in planes or bytes */
     alignas(64) float scale[QUANT_STRETCH][PANEL];
-    float off[QUANT_STRETCH][PANEL];      /* their mins, or the codes that stand for zero */
-    float outer[PANEL], outer_min[PANEL]; /* nested: of the run */
-    const char *head, *next;              /* of the run, of its next block */
-    int in, in_group, group;              /* k of that within its run and group */
-    size_t ahead;                         /* bytes from a line to that which it asks for */
-    bool asked;                           /* for its lines, beside products before it */
-    quant_asks *soon;                     /* or NULL: none are asked for so */
+    float off[QUANT_STRETCH][PANEL];        /* their mins, or the codes that stand for zero */
+    int32_t part[QUANT_BLOCKS][PANEL];      /* nested: what scale[0] is times; and off[0], or */
+    int32_t pairs[QUANT_BLOCKS / 2][PANEL]; /* where there are no mins, `least`: quant_two() */
+    const char *head, *next;                /* of the run, of its next block */
+    int in, in_group;                       /* k of that within its run and group */
+    size_t ahead;                           /* bytes from a line to that which it asks for */
+    bool asked;                             /* for its lines, beside products before it */
+    quant_asks *soon;                       /* or NULL: none are asked for so */
 } quant_stretch;
 
 /* What rows of x are for a stretch. */
 typedef struct {
     const int8_t *code; /* [quad][some][QUANT_QUAD] */
     int some;
-    int32_t start[QUANT_STRETCH][QUANT_ROWS];                                /* of a block's sums */
+    int32_t start[QUANT_BLOCKS][QUANT_ROWS];                                 /* of a block's sums */
     float scale[QUANT_STRETCH][QUANT_ROWS], lean[QUANT_STRETCH][QUANT_ROWS]; /* lean: times off */
+    int32_t leans[QUANT_BLOCKS / 2][QUANT_SOME]; /* nested: quant_two() of sums, times pairs */
 } quant_terms;
+
+/* Two whole numbers of 16 bits in one of 32. */
+static inline __attribute__((always_inline)) int32_t quant_two(int32_t low, int32_t high)
+{
+    return (int32_t)(((uint32_t)low & 0xFFFF) | (uint32_t)high << 16);
+}
 
 static inline __attribute__((always_inline)) void quant_floats(float *out, const char *at,
                                                                dtype type)
@@ -493,14 +525,6 @@ static inline __attribute__((always_inline)) void quant_floats(float *out, const
             v = vf_from_f16((const void *)(at + (size_t)j * 2));
         vf_store(out + j, v);
     }
-}
-
-/* out = outer * parts. */
-static inline __attribute__((always_inline)) void quant_parts(float *out, const float *outer,
-                                                              const char *parts)
-{
-    for (int j = 0; j < PANEL; j += VEC)
-        vf_store(out + j, vf_load(outer + j) * vf_from_i8((const int8_t *)parts + j));
 }
 
 /* A run's scales and, where it has them, its mins or zeros. */
@@ -518,14 +542,21 @@ static inline __attribute__((always_inline)) void quant_head(float *scale, float
     }
 }
 
-/* Nested: those of group number `group` of a run whose own are `outer`. */
-static inline __attribute__((always_inline)) void
-quant_nested(float *scale, float *off, const quant_form *f, const char *parts, int group,
-             const float *outer, const float *outer_min)
+/* Nested: what the n blocks' scales, and mins, are of the run's. */
+static inline __attribute__((always_inline)) void quant_parts(quant_stretch *s)
 {
-    parts += (size_t)group * PANEL;
-    quant_parts(scale, outer, parts);
-    if (f->has_min) quant_parts(off, outer_min, parts + f->min_parts);
+    const quant_form *f = s->form;
+    const int8_t *part = (const int8_t *)s->head + f->parts_at,
+                 *of = f->has_min ? part + f->min_parts : part;
+    for (int i = 0; i < s->n; i++, part += PANEL) {
+        for (int j = 0; j < PANEL; j += VEC) vi_store(s->part[i] + j, vi_from_i8(part + j));
+    }
+    for (int i = 0; (f->has_min || QUANT_FOLDS) && i < s->n / 2; i++, of += 2 * PANEL) {
+        for (int j = 0; j < PANEL; j += VEC) {
+            vi low = vi_from_i8(of + j), high = vi_from_i8(of + PANEL + j);
+            vi_store(s->pairs[i] + j, (low & 0xFFFF) | high << 16);
+        }
+    }
 }
 
 /* The panel's first block is next. */
@@ -533,7 +564,7 @@ static inline __attribute__((always_inline)) void quant_begin(quant_stretch *s, 
 {
     s->n = 0;
     s->head = panel;
-    s->in = s->in_group = s->group = 0;
+    s->in = s->in_group = 0;
 }
 
 /* Where the next block lies, or its run, where it is the first one's. */
@@ -556,11 +587,12 @@ static inline __attribute__((always_inline)) void quant_ask(const quant_stretch 
     s->soon->at += s->soon->each;
 }
 
-/* The next n blocks. */
+/* The next n blocks; nested: those of a run. */
 static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, int n)
 {
     const quant_form *f = s->form;
     const bool asks = !s->asked && (QUANT_ASKS || (f->bits != 8 && f->bits != 4));
+    const bool nested = f->form == SCALES_NESTED;
     int last = s->n - 1;
     s->n = n;
     for (int i = 0; i < n; last = i++) {
@@ -570,23 +602,18 @@ static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, i
         }
         if (asks) quant_fetch(s->next, f->block_bytes);
         s->at[i] = (const uint8_t *)s->next;
-        bool nested = f->form == SCALES_NESTED;
-        if (s->in == 0)
-            quant_head(nested ? s->outer : s->scale[i], nested ? s->outer_min : s->off[i], f,
-                       s->head);
-        if (s->in_group == 0 && nested)
-            quant_nested(s->scale[i], s->off[i], f, s->head + f->parts_at, s->group, s->outer,
-                         s->outer_min);
+        if (s->in == 0) quant_head(s->scale[i], s->off[i], f, s->head);
+        if (s->in == 0 && nested) quant_parts(s);
         if (s->in_group > 0 && last != i) {
             memcpy(s->scale[i], s->scale[last], sizeof(s->scale[i]));
             memcpy(s->off[i], s->off[last], sizeof(s->off[i]));
         }
         s->next += f->block_bytes;
         s->in += f->k;
-        if ((s->in_group += f->k) == f->group) s->in_group = 0, s->group++;
+        if ((s->in_group += f->k) == f->group) s->in_group = 0;
         if (s->in < f->span) continue;
         s->head += f->run_bytes;
-        s->in = s->group = 0;
+        s->in = 0;
     }
 }
 
@@ -601,7 +628,7 @@ static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
     const size_t some = (size_t)side.some;
     t->code = x->code + side.code + (size_t)k0 * some;
     t->some = side.some;
-    const bool two = f->k == QUANT_K;
+    const bool two = f->k == QUANT_K, nested = f->form == SCALES_NESTED;
     for (int i = 0; i < s->n; i++) {
         size_t k = (size_t)(k0 + i * f->k);
         const float *scale = x->scale + side.scale + k / QUANT_K * some;
@@ -610,6 +637,9 @@ static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
         memcpy(sum, sums, (size_t)rows * sizeof(*sum));
         for (int r = 0; two && r < rows; r++) sum[r] += sums[some + (size_t)r];
         for (int r = 0; r < rows; r++) t->start[i][r] = least * sum[r];
+        for (int r = 0; nested && r < rows; r++)
+            t->leans[i / 2][r] = i % 2 ? quant_two(t->leans[i / 2][r], sum[r]) : sum[r];
+        if (nested && i > 0) continue;
         memcpy(t->scale[i], scale, (size_t)rows * sizeof(*scale));
         for (int r = 0; r < rows; r++) t->lean[i][r] = (float)sum[r];
         for (int r = 0; f->has_min && r < rows; r++) t->lean[i][r] *= scale[r];
@@ -754,6 +784,43 @@ static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
 #endif
 }
 
+/* Of each row: a run's pairs from column c on times its leans (quant_terms). */
+static inline __attribute__((always_inline)) void quant_leans(qi *sum, const quant_stretch *s,
+                                                              const int32_t (*leans)[QUANT_SOME],
+                                                              const int rows, int c, bool wanted)
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) sum[r] = (qi){0};
+    for (int i = 0; wanted && i < s->n / 2; i++) {
+        qi pair;
+        memcpy(&pair, s->pairs[i] + c, sizeof(pair));
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const int32_t two = leans[i][r];
+#ifdef __AVX512VNNI__
+            sum[r] =
+                (qi)_mm512_dpwssd_epi32((__m512i)sum[r], (__m512i)pair, _mm512_set1_epi32(two));
+#elif defined(__AVX2__)
+            sum[r] += (qi)_mm256_madd_epi16((__m256i)pair, _mm256_set1_epi32(two));
+#else
+            sum[r] += (pair << 16 >> 16) * (int16_t)two + (pair >> 16) * (two >> 16);
+#endif
+        }
+    }
+}
+
+/* v and what a run whose scales nest adds to a row whose scale is xs: the sum `whole` of its
+ * blocks' products times their parts, and that of its mins. */
+static inline __attribute__((always_inline)) qf quant_add_run(qf v, qi whole, qi lean,
+                                                              const float *scale, const float *off,
+                                                              float xs, const bool has_min)
+{
+    const qf zero = {0};
+    v = quant_fma(__builtin_convertvector(whole, qf), quant_load(scale) * (xs - zero), v);
+    if (!has_min) return v;
+    return quant_fma(__builtin_convertvector(lean, qf), quant_load(off) * (xs - zero), v);
+}
+
 /* v and the product of a block with a row whose scale is xs; `lean` is of quant_terms. */
 static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const quant_form *f,
                                                           const float *scale, const float *off,
@@ -840,18 +907,21 @@ quant_quad(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, qv ta
     }
 }
 
-/* Where sums of 16 bits are full after quad number q, or at the end, they go into those of 32. */
-static inline __attribute__((always_inline)) void
-quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, const int bits)
+/* Where sums of 16 bits are full after quad number q, or at the end, they go into those of 32;
+ * `times`: NULL, or what each is times. */
+static inline __attribute__((always_inline)) void quant_flush(qv *dot, qv *two, const int q,
+                                                              const int quads, const int rows,
+                                                              const int bits, const qv *times)
 {
 #    ifdef __AVX512VNNI__
-    (void)dot, (void)two, (void)q, (void)quads, (void)rows, (void)bits;
+    (void)dot, (void)two, (void)q, (void)quads, (void)rows, (void)bits, (void)times;
 #    else
     const int each = quant_each(bits);
     if (each == 1 || ((q + 1) % each && q + 1 < quads)) return;
 #        pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-        dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(two[r], _mm256_set1_epi16(1)));
+        qv by = times ? times[r] : _mm256_set1_epi16(1);
+        dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(two[r], by));
         two[r] = _mm256_setzero_si256();
     }
 #    endif
@@ -862,7 +932,7 @@ quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, cons
 static inline __attribute__((always_inline)) void
 quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int some, qv table,
             const int quads, const int rows, const int lanes, const int stored, const bool mapped,
-            const int bits, const quant_stretch *s)
+            const int bits, const qv *times, const quant_stretch *s)
 {
     const size_t lines = s ? QUANT_QUAD_BYTES * (size_t)stored / 8 : 0; /* asked for with a quad */
 #    pragma GCC unroll 8
@@ -871,13 +941,52 @@ quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int 
         if (lines) quant_fetch((const char *)codes + s->ahead + (size_t)k * lines, lines);
         quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, stored, mapped,
                    bits);
-        quant_flush(dot, two, k, quads, lanes * rows, bits);
+        quant_flush(dot, two, k, quads, lanes * rows, bits, times);
     }
     QUANT_UNROLL
     for (int q = 0; stored == 8 && q < quads; q++) {
         if (lines) quant_fetch((const char *)codes + s->ahead + (size_t)q * lines, lines);
         quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, 8, false, bits);
-        quant_flush(dot, two, q, quads, lanes * rows, bits);
+        quant_flush(dot, two, q, quads, lanes * rows, bits, times);
+    }
+}
+
+/* Nested: a block's sums, times its parts, into the run's. */
+static inline __attribute__((always_inline)) void
+quant_few_parts(qf *v, float *out, const quant_stretch *s, const qv *dot, int c, const int i,
+                const int rows, const int lanes, const bool kept)
+{
+#    pragma GCC unroll 16
+    for (int r = 0; r < lanes * rows; r++) {
+        const int col = c + r / rows * QUANT_COLS;
+        float *at = out + r % rows * PANEL + col;
+        qi part;
+        memcpy(&part, s->part[i] + col, sizeof(part));
+        qf sum = (qf)((qi)(kept ? v[r] : quant_load(at)) + (qi)dot[r] * part);
+        if (kept)
+            v[r] = sum;
+        else
+            memcpy(at, &sum, sizeof(sum));
+    }
+}
+
+/* Nested: a run's sums into those of its rows. */
+static inline __attribute__((always_inline)) void
+quant_few_run(float *out, const qf *v, const float *whole, const quant_stretch *s,
+              const quant_terms *t, int c, const int rows, const int lanes, const bool kept)
+{
+#    pragma GCC unroll 4
+    for (int l = 0; l < lanes; l++, c += QUANT_COLS) {
+        qi lean[QUANT_ROWS];
+        quant_leans(lean, s, t->leans, rows, c, s->form->has_min);
+#    pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            float *at = out + r * PANEL + c;
+            qi sum = (qi)(kept ? v[l * rows + r] : quant_load(whole + r * PANEL + c));
+            qf all = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c,
+                                   t->scale[0][r], s->form->has_min);
+            memcpy(at, &all, sizeof(all));
+        }
     }
 }
 
@@ -903,7 +1012,7 @@ quant_few_add(qf *v, float *out, const quant_stretch *s, const quant_terms *t, c
 
 /* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and
  * the lines in ascending order.  Sums stay in registers while there are some for them beside a
- * block's; else they go by way of `out`. */
+ * block's; else they go by way of memory. */
 static inline __attribute__((always_inline)) void
 quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
           const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
@@ -911,13 +1020,18 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
     const int some = t->some * QUANT_QUAD, kept = lanes * rows <= QUANT_SUMS ? lanes * rows : 0;
     const qv table = quant_table(s->form->table);
     const bool zeros = s->form->form == SCALES_ZERO, mins = s->form->has_min;
+    const bool nested = s->form->form == SCALES_NESTED;
+    alignas(64) float whole[QUANT_ROWS * PANEL]; /* nested: bits of the run's sums */
+    float *sums = nested ? whole : out;
+    if (nested && !kept) memset(whole, 0, (size_t)rows * PANEL * sizeof(*whole));
 #    pragma GCC unroll 4
     for (int c = 0; c < PANEL; c += lanes * QUANT_COLS) {
         const int8_t *x = t->code;
         qf v[QUANT_SUMS];
 #    pragma GCC unroll 16
         for (int r = 0; r < kept; r++)
-            v[r] = quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
+            v[r] =
+                nested ? (qf){0} : quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
 #    pragma GCC unroll 1
         for (int i = 0; i < s->n; i++, x += quads * some) {
             qv dot[QUANT_DOTS], two[QUANT_DOTS];
@@ -928,14 +1042,20 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
                 two[r] = (qv){0};
             }
             quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped,
-                        bits, asks ? s : NULL);
-            if (zeros)
-                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, true, false);
+                        bits, NULL, asks ? s : NULL);
+            if (nested)
+                quant_few_parts(v, sums, s, dot, c, i, rows, lanes, kept);
+            else if (zeros)
+                quant_few_add(v, sums, s, t, dot, c, i, rows, lanes, kept, true, false);
             else if (mins)
-                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, true);
+                quant_few_add(v, sums, s, t, dot, c, i, rows, lanes, kept, false, true);
             else
-                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, false);
+                quant_few_add(v, sums, s, t, dot, c, i, rows, lanes, kept, false, false);
             if (!kept) __asm__("" ::: "memory"); /* GCC would keep a copy on the stack */
+        }
+        if (nested) {
+            quant_few_run(out, v, whole, s, t, c, rows, lanes, kept);
+            continue;
         }
 #    pragma GCC unroll 16
         for (int r = 0; r < kept; r++)
@@ -952,8 +1072,10 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
           const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
 {
     (void)lanes, (void)stored, (void)mapped, (void)bits, (void)asks; /* codes are in bytes */
+    const bool nested = s->form->form == SCALES_NESTED;
     for (int r = 0; r < rows; r++, out += PANEL) {
         const int8_t *x = t->code + r * QUANT_QUAD;
+        int32_t whole[PANEL] = {0};
         for (int i = 0; i < s->n; i++) {
             int32_t dot[PANEL];
             const uint8_t *w = s->at[i];
@@ -963,13 +1085,22 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
                     for (int b = 0; b < QUANT_QUAD; b++) dot[j] += w[j * QUANT_QUAD + b] * x[b];
                 }
             }
-            for (int c = 0; c < PANEL; c += QUANT_COLS) {
+            for (int j = 0; nested && j < PANEL; j++) whole[j] += dot[j] * s->part[i][j];
+            for (int c = 0; !nested && c < PANEL; c += QUANT_COLS) {
                 qi d;
                 memcpy(&d, dot + c, sizeof(d));
                 qf v = quant_add(quant_load(out + c), d, s->form, s->scale[i] + c, s->off[i] + c,
                                  t->scale[i][r], t->lean[i][r]);
                 memcpy(out + c, &v, sizeof(v));
             }
+        }
+        for (int c = 0; nested && c < PANEL; c += QUANT_COLS) {
+            qi sum, lean[QUANT_ROWS];
+            memcpy(&sum, whole + c, sizeof(sum));
+            quant_leans(lean, s, t->leans, rows, c, s->form->has_min);
+            qf v = quant_add_run(quant_load(out + c), sum, lean[r], s->scale[0] + c, s->off[0] + c,
+                                 t->scale[0][r], s->form->has_min);
+            memcpy(out + c, &v, sizeof(v));
         }
     }
 }
@@ -999,6 +1130,21 @@ typedef struct {
     const int32_t *sums;
 } quant_single;
 
+/* One number of 32 bits for each of a vector's columns, or both its halves of 16. */
+static inline __attribute__((always_inline)) qi quant_part(const int8_t *at)
+{
+#    ifdef __AVX512VNNI__
+    return (qi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at));
+#    else
+    return (qi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at));
+#    endif
+}
+
+static inline __attribute__((always_inline)) qv quant_twice(qi part)
+{
+    return (qv)((part & 0xFFFF) | part << 16);
+}
+
 /* A row alone times a panel: its sums stay in registers from the first block to the last, and
  * codes and scales are taken as they lie.  What is known of the form leaves no choice to a block:
  * choices would cost as much as the products. */
@@ -1008,7 +1154,7 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
 {
     enum { LANES = PANEL / QUANT_COLS };
     const int quads = block / QUANT_QUAD, code_bits = mapped ? 8 : bits;
-    const bool nested = form == SCALES_NESTED;
+    const bool nested = form == SCALES_NESTED, folds = nested && QUANT_FOLDS && code_bits != 8;
     const int ahead = quant_ahead(bits);
     quant_form f = w->quant;
     f.form = form;
@@ -1016,38 +1162,60 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
     const int least = f.least + (code_bits == 8 ? QUANT_WIDE_OFF : 0);
     const qv table = quant_table(f.table);
     alignas(64) char parts[QUANT_PARTS];
-    alignas(64) float outer[PANEL], outer_min[PANEL], scale[PANEL], off[PANEL];
+    alignas(64) float scale[PANEL], off[PANEL];
     qf v[LANES];
 #    pragma GCC unroll 4
     for (int l = 0; l < LANES; l++) v[l] = (qf){0};
     for (int left = w->head.cols; left > 0; left -= f.span, run += f.run_bytes) {
         const uint8_t *at = (const uint8_t *)run + f.codes_at;
+        const int8_t *part = (const int8_t *)parts, *min = part + f.min_parts;
+        const float run_scale = *x.scale;
+        qi whole[LANES], lean[LANES];
         if (ahead != QUANT_UNASKED) quant_fetch(run + ahead, f.codes_at);
-        quant_head(nested ? outer : scale, nested ? outer_min : off, &f, run);
+        quant_head(scale, off, &f, run);
         /* Read here, not beside the codes: two streams would be read at half the speed. */
         for (size_t i = f.parts_at; nested && i < f.codes_at; i += 64)
             memcpy(parts + i - f.parts_at, run + i, 64);
-        for (int k = 0, in = 0, group = 0; k < f.span; k += block, at += f.block_bytes) {
-            qv dot[LANES], two[LANES];
+#    pragma GCC unroll 4
+        for (int l = 0; l < LANES; l++) whole[l] = lean[l] = (qi){0};
+        for (int k = 0; k < f.span; k += block, at += f.block_bytes) {
+            qv dot[LANES], two[LANES], times[LANES];
             const int32_t sum = x.sums[0] + (block == QUANT_K ? x.sums[1] : 0);
+            const qi start = (qi){0} + least * sum;
             if (ahead != QUANT_UNASKED) quant_fetch((const char *)at + ahead, f.block_bytes);
-            if (nested && in == 0) quant_nested(scale, off, &f, parts, group++, outer, outer_min);
-            if ((in += block) == f.group) in = 0;
 #    pragma GCC unroll 4
             for (int l = 0; l < LANES; l++) {
-                dot[l] = QV(set1_epi32)(least * sum);
+                dot[l] = (qv)start;
                 two[l] = (qv){0};
+                if (!folds) continue;
+                const qi by = quant_part(part + l * QUANT_COLS);
+                times[l] = quant_twice(by);
+                dot[l] = (qv)(least ? whole[l] + start * by : whole[l]);
             }
             quant_block(dot, two, at, 0, x.code, QUANT_QUAD, table, quads, 1, LANES, bits, mapped,
-                        code_bits, NULL);
+                        code_bits, folds ? times : NULL, NULL);
 #    pragma GCC unroll 4
-            for (int l = 0; l < LANES; l++)
-                v[l] = quant_add(v[l], (qi)dot[l], &f, scale + l * QUANT_COLS, off + l * QUANT_COLS,
-                                 *x.scale, has_min ? *x.scale * (float)sum : (float)sum);
+            for (int l = 0; l < LANES; l++) {
+                const int c = l * QUANT_COLS;
+                if (!nested)
+                    v[l] = quant_add(v[l], (qi)dot[l], &f, scale + c, off + c, *x.scale,
+                                     has_min ? *x.scale * (float)sum : (float)sum);
+                else if (folds)
+                    whole[l] = (qi)dot[l];
+                else
+                    whole[l] += (qi)dot[l] * quant_part(part + c);
+                if (nested && has_min) lean[l] += quant_part(min + c) * sum;
+            }
+            part += PANEL;
+            min += PANEL;
             x.code += block;
             x.sums += block / QUANT_HALF;
             x.scale += block == QUANT_K || (k & QUANT_HALF);
         }
+#    pragma GCC unroll 4
+        for (int l = 0; nested && l < LANES; l++)
+            v[l] = quant_add_run(v[l], whole[l], lean[l], scale + l * QUANT_COLS,
+                                 off + l * QUANT_COLS, run_scale, has_min);
     }
     memcpy(out, v, sizeof(v));
 }
@@ -1060,7 +1228,6 @@ static bool quant_alone(float *out, const cpu_weight *w, int panel, const quant_
     const quant_single x = {q->code + side.code, q->scale + side.scale, q->sums + side.sums};
     const char *run = (const char *)w->data + (size_t)panel * w->panel_bytes;
     if (side.some > 1 || f->span % QUANT_K) return false;
-    if (f->form == SCALES_NESTED && f->codes_at - f->parts_at > QUANT_PARTS) return false;
 #    define KEY(bits, mapped, block, form, min) \
         ((bits) | (mapped) << 4 | (block) << 5 | (int)(form) << 11 | (min) << 13)
 #    define ONE(bits, mapped, block, form, min)                    \
@@ -1152,9 +1319,11 @@ quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, 
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
     if (planes && f->mapped) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8, rows > QUANT_FEW);
+        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8,
+                  rows > QUANT_FEW && (asks || rows < QUANT_ROWS));
     } else if (planes) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4, rows > QUANT_FEW);
+        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4,
+                  rows > QUANT_FEW && (asks || rows < QUANT_ROWS));
     } else if (f->k == QUANT_K) {
 #define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits, asks)
         QUANT_BY_SIZE(f, BYTES)
@@ -1217,8 +1386,9 @@ typedef struct {
     const int8_t *code; /* [quad][QUANT_SOME][QUANT_QUAD] */
     const float *scale;
     many_pairs pair[QUANT_STRETCH * QUANT_K / QUANT_QUAD];
-    qi start[QUANT_STRETCH];
-    qf lean[QUANT_STRETCH];
+    qi start[QUANT_BLOCKS];
+    qf lean[QUANT_BLOCKS];
+    int32_t leans[QUANT_BLOCKS / 2][QUANT_SOME]; /* as quant_terms has them */
 } many_rows;
 
 /* The group of rows that `row` begins, for a stretch from column k0 on; `wide`: in pairs. */
@@ -1230,6 +1400,7 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
     const quant_side side = quant_side_of(x, row);
     const int32_t *sums = x->sums + side.sums + (size_t)(k0 / QUANT_HALF) * QUANT_SOME;
+    qi before = {0};
     t->code = x->code + side.code + (size_t)k0 * QUANT_SOME;
     t->scale = x->scale + side.scale;
     for (int i = 0; i < s->n; i++, sums += quads / (QUANT_HALF / QUANT_QUAD) * QUANT_SOME) {
@@ -1249,6 +1420,9 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
         t->start[i] = sum * f->least;
         qf lean = __builtin_convertvector(sum, qf);
         t->lean[i] = f->has_min ? scale * lean : lean;
+        if (i % 2) sum = (before & 0xFFFF) | sum << 16;
+        memcpy(t->leans[i / 2], &sum, sizeof(sum));
+        before = sum;
     }
 }
 
@@ -1291,13 +1465,14 @@ static inline __attribute__((always_inline)) void many_wide(qv sum[QUANT_SOME], 
 #    undef ROW
 }
 
-/* sums += a block of codes of less bits, in bytes or, of 4 bits, in planes: the other half of the
- * quads lies in the upper bits. */
+/* sums += a block of codes of less bits, and these `times`; in bytes or, of 4 bits, in planes: the
+ * other half of the quads lies in the upper bits. */
 static inline __attribute__((always_inline)) void many_narrow(qv sum[QUANT_SOME], const uint8_t *w,
                                                               const int8_t *x, const int quads,
-                                                              const int bits, const bool planes)
+                                                              const int bits, const bool planes,
+                                                              const qv times)
 {
-    const qv ones = _mm256_set1_epi16(1), four = _mm256_set1_epi8(15);
+    const qv four = _mm256_set1_epi8(15);
     const int all = planes ? quads / 2 : quads,
               each = quant_each(bits) < all ? quant_each(bits) : all;
 #    pragma GCC unroll 8
@@ -1318,10 +1493,42 @@ static inline __attribute__((always_inline)) void many_narrow(qv sum[QUANT_SOME]
             MANY_BY_ROW(ROW)
 #    undef ROW
         }
-#    define ROW(i, a) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(a, ones));
+#    define ROW(i, a) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(a, times));
         MANY_BY_ROW(ROW)
 #    undef ROW
     }
+}
+
+/* sums += block i. */
+static inline __attribute__((always_inline)) void many_block(qv sum[QUANT_SOME], const many_rows *t,
+                                                             int i, const uint8_t *w,
+                                                             const int quads, const int bits,
+                                                             const bool planes, const qv times)
+{
+    if (bits == 8)
+        many_wide(sum, w, &t->pair[i * quads], quads);
+    else
+        many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes, times);
+}
+
+/* Nested: sums += block i times its parts. */
+static inline __attribute__((always_inline)) void
+many_parts(qv whole[QUANT_SOME], const quant_stretch *s, const many_rows *t, int i,
+           const uint8_t *w, int c, const int quads, const int bits, const bool planes)
+{
+    qv sum[QUANT_SOME];
+    qi part;
+    memcpy(&part, s->part[i] + c, sizeof(part));
+    if (bits != 8) {
+        __asm__("" ::: "memory"); /* GCC would read all of x before, and keep it on the stack */
+        many_block(whole, t, i, w, quads, bits, planes, quant_twice(part));
+        return;
+    }
+#    pragma GCC unroll 8
+    for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
+    many_block(sum, t, i, w, quads, 8, false, (qv)part);
+#    pragma GCC unroll 8
+    for (int r = 0; r < QUANT_SOME; r++) whole[r] = (qv)((qi)whole[r] + (qi)sum[r] * part);
 }
 
 /* Sums of block i into out, of columns from c on. */
@@ -1349,24 +1556,39 @@ static inline __attribute__((always_inline)) void many_part(float *out, const qu
                                                             const bool planes)
 {
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
+    const quant_form *f = s->form;
+    const bool nested = f->form == SCALES_NESTED;
+    qv whole[QUANT_SOME] = {0};
     for (int i = 0; i < s->n; i++) {
         quant_ask(s);
         const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
         const uint8_t *w = s->at[i] + c * QUANT_QUAD;
         qv sum[QUANT_SOME];
+        if (nested) {
+            many_parts(whole, s, t, i, w, c, quads, bits, planes);
+            continue;
+        }
 #    pragma GCC unroll 8
         for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
-        if (bits == 8)
-            many_wide(sum, w, &t->pair[i * quads], quads);
-        else
-            many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes);
-        const quant_form *f = s->form;
+        many_block(sum, t, i, w, quads, bits, planes, _mm256_set1_epi16(1));
         if (f->form == SCALES_ZERO)
             many_add(out, s, sum, i, scale, &t->lean[i], c, true, false);
         else if (f->has_min)
             many_add(out, s, sum, i, scale, &t->lean[i], c, false, true);
         else
             many_add(out, s, sum, i, scale, &t->lean[i], c, false, false);
+    }
+    if (!nested) return;
+    qi lean[QUANT_SOME];
+    quant_leans(lean, s, t->leans, QUANT_SOME, c, bits != 8 || f->has_min);
+#    pragma GCC unroll 8
+    for (int r = 0; r < QUANT_SOME; r++) {
+        float *at = out + r * PANEL + c;
+        qi sum = (qi)whole[r];
+        if (bits != 8 && !f->has_min) sum += lean[r] * f->least;
+        qf v = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c,
+                             t->scale[k / QUANT_K * QUANT_SOME + (size_t)r], f->has_min);
+        memcpy(at, &v, sizeof(v));
     }
 }
 
@@ -1410,7 +1632,7 @@ static bool quant_in_planes(const quant_form *f, int n_rows)
 #    ifdef QUANT_MANY
     if (n_rows >= QUANT_SOME) return !f->mapped;
 #    endif
-    return n_rows <= QUANT_ROWS;
+    return n_rows <= QUANT_PLANES;
 #else
     (void)f, (void)n_rows;
     return false;
@@ -1445,6 +1667,7 @@ static bool quant_beside(int n_rows)
  * the codes, and a Zen 4's prefetchers give half as much where nobody asks for lines. */
 static int quant_blocks_of(const quant_form *f, int n_rows)
 {
+    if (f->form == SCALES_NESTED) return f->span / f->k;
     if (n_rows == 1) return f->bits == 8 ? 1 : QUANT_STRETCH / 2;
     if (QUANT_ASKS) return QUANT_STRETCH;
     const int few = f->bits == 8 ? QUANT_ROWS : f->bits == 4 ? QUANT_FEW : 0;
@@ -1457,7 +1680,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     const quant_form *f = &w->quant;
     const bool planes = quant_in_planes(f, n_rows);
     const int most = quant_blocks_of(f, n_rows);
-    alignas(64) uint8_t bytes[QUANT_STRETCH][QUANT_CODES];
+    alignas(64) uint8_t bytes[QUANT_STRETCH * QUANT_CODES];
     const size_t ahead = quant_ahead_of_rows(f, n_rows, planes);
     const bool beside = quant_beside(n_rows);
     quant_stretch s;
@@ -1477,8 +1700,9 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
             const char *from = quant_place(&s);
             quant_read(&s, n);
             for (int i = 0; i < n && !planes && f->bits != 8; i++) {
-                quant_to_bytes(bytes[i], s.at[i], f);
-                s.at[i] = bytes[i];
+                uint8_t *to = bytes + i * f->k * PANEL;
+                quant_to_bytes(to, s.at[i], f);
+                s.at[i] = to;
             }
             int i = 0;
             quant_asks soon;

@@ -142,13 +142,24 @@ static inline __attribute__((always_inline)) vf vf_from_f16(const uint16_t *p)
 #endif
 }
 
-/* One vector of whole numbers, in order. */
-static inline __attribute__((always_inline)) vf vf_from_i8(const int8_t *p)
+static inline __attribute__((always_inline)) void vi_store(int32_t *p, vi v)
 {
 #if VEC == 16
-    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+    _mm512_storeu_si512(p, (__m512i)v);
 #elif VEC == 8
-    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+    _mm256_storeu_si256((void *)p, (__m256i)v);
+#else
+    memcpy(p, &v, sizeof(v));
+#endif
+}
+
+/* One vector of whole numbers, in order. */
+static inline __attribute__((always_inline)) vi vi_from_i8(const int8_t *p)
+{
+#if VEC == 16
+    return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));
+#elif VEC == 8
+    return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p));
 #else
     typedef int8_t bytes __attribute__((vector_size(16)));
     typedef int16_t pairs __attribute__((vector_size(16)));
@@ -157,8 +168,13 @@ static inline __attribute__((always_inline)) vf vf_from_i8(const int8_t *p)
     pairs high = (pairs)__builtin_shufflevector((bytes){0}, (bytes)four, 0, 16, 1, 17, 2, 18, 3, 19,
                                                 4, 20, 5, 21, 6, 22, 7, 23);
     vi top = (vi)__builtin_shufflevector((pairs){0}, high, 0, 8, 1, 9, 2, 10, 3, 11);
-    return __builtin_convertvector(top >> 24, vf);
+    return top >> 24;
 #endif
+}
+
+static inline __attribute__((always_inline)) vf vf_from_i8(const int8_t *p)
+{
+    return __builtin_convertvector(vi_from_i8(p), vf);
 }
 
 /* Nearest, ties to even, of |v| < 2^22. */

@@ -133,8 +133,17 @@ _rule("quant.zero", "engine/cpu/quant_kernels.h",
       "if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);", "",
       "cpu.test_kernels", "each column's own zero is taken away")
 _rule("quant.nested-min", "engine/cpu/quant_kernels.h",
-      "quant_parts(off, outer_min, parts + f->min_parts);", "quant_parts(off, outer_min, parts);",
+      "*of = f->has_min ? part + f->min_parts : part;", "*of = part;",
       "cpu.test_kernels", "nested mins have parts of their own")
+_rule("quant.run-of-x", "engine/cpu/quant_kernels.h",
+      "if (k0 % to->span == 0) {", "if (k0 % QUANT_K == 0) {",
+      "cpu.test_kernels", "beside nested scales a whole run of x has one scale")
+_rule("quant.rows-by-span", "engine/cpu/linear.c",
+      "!w->quant.order && quant_span(&w->quant) == quant_span(f))", "!w->quant.order)",
+      "cpu.test_kernels", "outs whose groups of x differ do not share its rounded rows")
+_rule("quant.least-of-run", "engine/cpu/quant_kernels.h",
+      "if (bits != 8 && !f->has_min) sum += lean[r] * f->least;", "",
+      "cpu.test_kernels", "what codes are less is added to a run of eight rows (AVX2, avx512)")
 _rule("quant.parts-ahead", "engine/cpu/quant_kernels.h",
       "memcpy(parts + i - f.parts_at, run + i, 64);", "memcpy(parts + i - f.parts_at, run + f.parts_at, 64);",
       "cpu.test_kernels", "of nested parts that are read ahead each keeps its place")

@@ -168,22 +168,29 @@ static float *scales_of(dtype type, size_t n)
     return v;
 }
 
-/* x as a group of 32 of it is rounded: by its largest value over 127. */
+/* x as a group of it is rounded: by its largest value over 127; of 32, or nested: of a run. */
 static void round_x(const problem *p, int row)
 {
     const float *x = p->x + (size_t)row * p->d_in;
     float *to = p->xq + (size_t)row * p->d_in;
-    for (int k0 = 0; k0 < p->d_in; k0 += 32) {
+    int group = p->form->form == SCALES_NESTED ? p->form->span : 32;
+    for (int k0 = 0; k0 < p->d_in; k0 += group) {
         float most = 0;
-        for (int k = k0; k < k0 + 32 && k < p->d_in; k++) {
+        for (int k = k0; k < k0 + group && k < p->d_in; k++) {
             float v = x[p->q.order ? p->q.order[k] : k];
             most = fmaxf(most, fabsf(v));
         }
-        for (int k = k0; k < k0 + 32 && k < p->d_in; k++) {
+        for (int k = k0; k < k0 + group && k < p->d_in; k++) {
             int at = p->q.order ? p->q.order[k] : k;
             to[at] = most > 0 ? rintf(x[at] * (127 / most)) * (most / 127) : 0;
         }
     }
+}
+
+/* Nested scales with mins have codes from 0 on. */
+static bool from_zero(const form *f)
+{
+    return f->form == SCALES_NESTED && f->has_min;
 }
 
 static weight_source source_of(const problem *p)
@@ -196,7 +203,8 @@ static weight_source source_of(const problem *p)
                        .group = f->group,
                        .span = f->span ? f->span : f->group,
                        .bits = f->bits,
-                       .least = (int8_t)(f->bits == 8   ? -128
+                       .least = (int8_t)(from_zero(f)   ? 0
+                                         : f->bits == 8 ? -128
                                          : f->bits == 5 ? -16
                                                         : -3),
                        .form = f->form,
@@ -233,7 +241,8 @@ static void quantise_problem(problem *p, const form *f)
 {
     p->form = f;
     quantised *q = &p->q;
-    for (int i = 0; i < 16; i++) q->table[i] = (int8_t)(f->ascending ? i - 7 : (int)draw());
+    for (int i = 0; i < 16; i++)
+        q->table[i] = (int8_t)(f->ascending ? i - (from_zero(f) ? 0 : 7) : (int)draw());
     if (f->floats) draw_floats(q->floats, f->bits);
     weight_source s = source_of(p);
     size_t cols = (size_t)p->d_in, n = (size_t)p->d_out * cols;
@@ -466,6 +475,52 @@ START_TEST(quantised_linear_meets_the_oracle_and_itself)
     for (int n = 2; n < 24; n += 3) { /* each number of rows beside whole tiles */
         check_linear(be, &forms[1], DT_BF16, n, 64, 40, false);
         check_linear(be, &forms[15], DT_F32, n + 1, 128, 40, false);
+    }
+    static const form k_types[] = {
+        {2, 16, 256, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32},
+        {3, 16, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
+        {4, 32, 256, SCALES_NESTED, true, false, true, DT_F16, DT_F32, false, DT_F32},
+        {4, 32, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
+        {5, 32, 256, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32},
+        {6, 16, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32}};
+    for (int n = 1; n < 20; n += 3) {
+        for (size_t f = 0; f < sizeof(k_types) / sizeof(k_types[0]); f++)
+            check_linear(be, &k_types[f], DT_F32, n, 512, 40, false);
+    }
+    be_close(be);
+}
+END_TEST
+
+/* Outs of one x whose groups of it differ have the bits that each has alone. */
+START_TEST(outs_round_x_each_its_own_way)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    enum { N_ROWS = 9, D_IN = 128, D_OUT = 40, OUTS = 3 };
+    static const int of[OUTS] = {1, 13, 0}; /* nested between groups of 32 */
+    backend *be = open_cpu(_i, 2);
+    problem p[OUTS];
+    weight *w[OUTS];
+    linear_out out[OUTS];
+    float *y[OUTS];
+    step st = {.n_rows = N_ROWS};
+    for (int o = 0; o < OUTS; o++) {
+        rng = 23; /* the same x */
+        make_problem(&p[o], DT_F32, N_ROWS, D_IN, D_OUT, false);
+        quantise_problem(&p[o], &forms[of[o]]);
+        weight_source source = source_of(&p[o]);
+        ck_assert_int_eq(be_weight_create(be, &w[o], &source, NULL), ERR_NONE);
+        y[o] = malloc(sizeof(float) * N_ROWS * D_OUT);
+        out[o] = (linear_out){.y = y[o], .w = w[o], .bias = p[o].bias, .lora_proj = -1};
+    }
+    be_linear(be, p[0].x, out, OUTS, &st, 0);
+    ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
+    for (int o = 0; o < OUTS; o++) {
+        float *alone = run_rows(be, &p[o], w[o], NULL, 0, N_ROWS);
+        ck_assert_mem_eq(alone, y[o], sizeof(float) * N_ROWS * D_OUT);
+        free(alone);
+        free(y[o]);
+        be_weight_destroy(be, w[o]);
+        drop_problem(&p[o]);
     }
     be_close(be);
 }
@@ -1001,6 +1056,7 @@ int main(void)
     tcase_add_test(tc, halves_of_adapters_are_packed_as_floats_are);
     tcase_add_loop_test(tc, quantised_linear_meets_the_oracle_and_itself, ISA_PORTABLE,
                         ISA_AMX + 1);
+    tcase_add_loop_test(tc, outs_round_x_each_its_own_way, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, gains_are_of_the_dequantised_matrix, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, threads_change_no_bit, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
