@@ -45,7 +45,8 @@ publish_options adapter_options(const exchange *x, const char *name)
 static void write_effect(jsonw *w, const char *info)
 {
     cJSON *tree = NULL;
-    if (info[0]) (void)json_parse(info, strlen(info), &json_limits_trusted, &tree, NULL);
+    if (info[0] && json_parse(info, strlen(info), &json_limits_trusted, &tree, NULL) == ERR_NOMEM)
+        w->failed = true; /* it would say that nothing is known */
     const char *effect = tree ? cJSON_GetStringValue(json_get(tree, "effect")) : NULL;
     const cJSON *change = tree ? json_get(tree, "logit_change") : NULL;
     const char *warning = NULL;
