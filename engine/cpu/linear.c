@@ -405,7 +405,7 @@ static void cut(linear_job *job, int n_threads)
     job->n_part = job->n_chunk > 1 ? job->n_chunk : n_threads;
 }
 
-/* The rows of x that out o reads: those of an out before it, or more. */
+/* The rows of x that out o reads: those of an out before it; job->n_quant: new ones. */
 static int rows_of(const linear_job *job, int o)
 {
     const quant_form *f = &cpu_weight_of(&job->outs[o])->quant;
