@@ -56,6 +56,9 @@ enum {
 };
 #endif
 
+/* Two whole numbers of 16 bits in one of 32, or vectors of them. */
+#define QUANT_TWO(low, high) (((low)&0xFFFF) | (high) << 16)
+
 /* -------------------------------------------------------- codes that stand for floats -- */
 
 /* They become plain values, each rounded as the file's library rounds it: so products have the bits
@@ -489,7 +492,7 @@ typedef struct {
     alignas(64) float scale[QUANT_STRETCH][PANEL];
     float off[QUANT_STRETCH][PANEL];        /* their mins, or the codes that stand for zero */
     int32_t part[QUANT_BLOCKS][PANEL];      /* nested: what scale[0] is times; and off[0], or */
-    int32_t pairs[QUANT_BLOCKS / 2][PANEL]; /* where there are no mins, `least`: quant_two() */
+    int32_t pairs[QUANT_BLOCKS / 2][PANEL]; /* where there are no mins, `least`: QUANT_TWO */
     const char *head, *next;                /* of the run, of its next block */
     int in, in_group;                       /* k of that within its run and group */
     size_t ahead;                           /* bytes from a line to that which it asks for */
@@ -503,14 +506,8 @@ typedef struct {
     int some;
     int32_t start[QUANT_BLOCKS][QUANT_ROWS];                                 /* of a block's sums */
     float scale[QUANT_STRETCH][QUANT_ROWS], lean[QUANT_STRETCH][QUANT_ROWS]; /* lean: times off */
-    int32_t leans[QUANT_BLOCKS / 2][QUANT_SOME]; /* nested: quant_two() of sums, times pairs */
+    int32_t leans[QUANT_BLOCKS / 2][QUANT_SOME]; /* nested: QUANT_TWO of sums, times pairs */
 } quant_terms;
-
-/* Two whole numbers of 16 bits in one of 32. */
-static inline __attribute__((always_inline)) int32_t quant_two(int32_t low, int32_t high)
-{
-    return (int32_t)(((uint32_t)low & 0xFFFF) | (uint32_t)high << 16);
-}
 
 static inline __attribute__((always_inline)) void quant_floats(float *out, const char *at,
                                                                dtype type)
@@ -554,7 +551,7 @@ static inline __attribute__((always_inline)) void quant_parts(quant_stretch *s)
     for (int i = 0; (f->has_min || QUANT_FOLDS) && i < s->n / 2; i++, of += 2 * PANEL) {
         for (int j = 0; j < PANEL; j += VEC) {
             vi low = vi_from_i8(of + j), high = vi_from_i8(of + PANEL + j);
-            vi_store(s->pairs[i] + j, (low & 0xFFFF) | high << 16);
+            vi_store(s->pairs[i] + j, QUANT_TWO(low, high));
         }
     }
 }
@@ -638,7 +635,8 @@ static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
         for (int r = 0; two && r < rows; r++) sum[r] += sums[some + (size_t)r];
         for (int r = 0; r < rows; r++) t->start[i][r] = least * sum[r];
         for (int r = 0; nested && r < rows; r++)
-            t->leans[i / 2][r] = i % 2 ? quant_two(t->leans[i / 2][r], sum[r]) : sum[r];
+            t->leans[i / 2][r] =
+                i % 2 ? (int32_t)QUANT_TWO((uint32_t)t->leans[i / 2][r], (uint32_t)sum[r]) : sum[r];
         if (nested && i > 0) continue;
         memcpy(t->scale[i], scale, (size_t)rows * sizeof(*scale));
         for (int r = 0; r < rows; r++) t->lean[i][r] = (float)sum[r];
@@ -771,6 +769,13 @@ static inline __attribute__((always_inline)) qf quant_load(const float *p)
     return v;
 }
 
+static inline __attribute__((always_inline)) qi quant_load_whole(const int32_t *p)
+{
+    qi v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
 /* a * b + c, rounded once where the set can: the compiler's own choice would differ with the number
  * of rows. */
 static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
@@ -792,8 +797,7 @@ static inline __attribute__((always_inline)) void quant_leans(qi *sum, const qua
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sum[r] = (qi){0};
     for (int i = 0; wanted && i < s->n / 2; i++) {
-        qi pair;
-        memcpy(&pair, s->pairs[i] + c, sizeof(pair));
+        const qi pair = quant_load_whole(s->pairs[i] + c);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             const int32_t two = leans[i][r];
@@ -819,6 +823,27 @@ static inline __attribute__((always_inline)) qf quant_add_run(qf v, qi whole, qi
     v = quant_fma(__builtin_convertvector(whole, qf), quant_load(scale) * (xs - zero), v);
     if (!has_min) return v;
     return quant_fma(__builtin_convertvector(lean, qf), quant_load(off) * (xs - zero), v);
+}
+
+/* Nested: a run's sums, of `lanes` vectors of columns from c on, into those of its rows; kept: v,
+ * else `whole`. */
+static inline __attribute__((always_inline)) void
+quant_few_run(float *out, const qf *v, const int32_t *whole, const quant_stretch *s,
+              const quant_terms *t, int c, const int rows, const int lanes, const bool kept)
+{
+#pragma GCC unroll 4
+    for (int l = 0; l < lanes; l++, c += QUANT_COLS) {
+        qi lean[QUANT_ROWS];
+        quant_leans(lean, s, t->leans, rows, c, s->form->has_min);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            float *at = out + r * PANEL + c;
+            qi sum = kept ? (qi)v[l * rows + r] : quant_load_whole(whole + r * PANEL + c);
+            qf all = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c,
+                                   t->scale[0][r], s->form->has_min);
+            memcpy(at, &all, sizeof(all));
+        }
+    }
 }
 
 /* v and the product of a block with a row whose scale is xs; `lean` is of quant_terms. */
@@ -953,40 +978,19 @@ quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int 
 
 /* Nested: a block's sums, times its parts, into the run's. */
 static inline __attribute__((always_inline)) void
-quant_few_parts(qf *v, float *out, const quant_stretch *s, const qv *dot, int c, const int i,
+quant_few_parts(qf *v, int32_t *whole, const quant_stretch *s, const qv *dot, int c, const int i,
                 const int rows, const int lanes, const bool kept)
 {
 #    pragma GCC unroll 16
     for (int r = 0; r < lanes * rows; r++) {
         const int col = c + r / rows * QUANT_COLS;
-        float *at = out + r % rows * PANEL + col;
-        qi part;
-        memcpy(&part, s->part[i] + col, sizeof(part));
-        qf sum = (qf)((qi)(kept ? v[r] : quant_load(at)) + (qi)dot[r] * part);
+        int32_t *at = whole + r % rows * PANEL + col;
+        qi sum = kept ? (qi)v[r] : quant_load_whole(at);
+        sum += (qi)dot[r] * quant_load_whole(s->part[i] + col);
         if (kept)
-            v[r] = sum;
+            v[r] = (qf)sum;
         else
             memcpy(at, &sum, sizeof(sum));
-    }
-}
-
-/* Nested: a run's sums into those of its rows. */
-static inline __attribute__((always_inline)) void
-quant_few_run(float *out, const qf *v, const float *whole, const quant_stretch *s,
-              const quant_terms *t, int c, const int rows, const int lanes, const bool kept)
-{
-#    pragma GCC unroll 4
-    for (int l = 0; l < lanes; l++, c += QUANT_COLS) {
-        qi lean[QUANT_ROWS];
-        quant_leans(lean, s, t->leans, rows, c, s->form->has_min);
-#    pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            float *at = out + r * PANEL + c;
-            qi sum = (qi)(kept ? v[l * rows + r] : quant_load(whole + r * PANEL + c));
-            qf all = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c,
-                                   t->scale[0][r], s->form->has_min);
-            memcpy(at, &all, sizeof(all));
-        }
     }
 }
 
@@ -1021,8 +1025,7 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
     const qv table = quant_table(s->form->table);
     const bool zeros = s->form->form == SCALES_ZERO, mins = s->form->has_min;
     const bool nested = s->form->form == SCALES_NESTED;
-    alignas(64) float whole[QUANT_ROWS * PANEL]; /* nested: bits of the run's sums */
-    float *sums = nested ? whole : out;
+    alignas(64) int32_t whole[QUANT_ROWS * PANEL]; /* nested: the run's sums; or in v, by bits */
     if (nested && !kept) memset(whole, 0, (size_t)rows * PANEL * sizeof(*whole));
 #    pragma GCC unroll 4
     for (int c = 0; c < PANEL; c += lanes * QUANT_COLS) {
@@ -1044,13 +1047,13 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
             quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped,
                         bits, NULL, asks ? s : NULL);
             if (nested)
-                quant_few_parts(v, sums, s, dot, c, i, rows, lanes, kept);
+                quant_few_parts(v, whole, s, dot, c, i, rows, lanes, kept);
             else if (zeros)
-                quant_few_add(v, sums, s, t, dot, c, i, rows, lanes, kept, true, false);
+                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, true, false);
             else if (mins)
-                quant_few_add(v, sums, s, t, dot, c, i, rows, lanes, kept, false, true);
+                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, true);
             else
-                quant_few_add(v, sums, s, t, dot, c, i, rows, lanes, kept, false, false);
+                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, false);
             if (!kept) __asm__("" ::: "memory"); /* GCC would keep a copy on the stack */
         }
         if (nested) {
@@ -1073,9 +1076,9 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
 {
     (void)lanes, (void)stored, (void)mapped, (void)bits, (void)asks; /* codes are in bytes */
     const bool nested = s->form->form == SCALES_NESTED;
-    for (int r = 0; r < rows; r++, out += PANEL) {
+    int32_t whole[QUANT_ROWS * PANEL] = {0};
+    for (int r = 0; r < rows; r++) {
         const int8_t *x = t->code + r * QUANT_QUAD;
-        int32_t whole[PANEL] = {0};
         for (int i = 0; i < s->n; i++) {
             int32_t dot[PANEL];
             const uint8_t *w = s->at[i];
@@ -1085,24 +1088,17 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
                     for (int b = 0; b < QUANT_QUAD; b++) dot[j] += w[j * QUANT_QUAD + b] * x[b];
                 }
             }
-            for (int j = 0; nested && j < PANEL; j++) whole[j] += dot[j] * s->part[i][j];
+            for (int j = 0; nested && j < PANEL; j++)
+                whole[r * PANEL + j] += dot[j] * s->part[i][j];
             for (int c = 0; !nested && c < PANEL; c += QUANT_COLS) {
-                qi d;
-                memcpy(&d, dot + c, sizeof(d));
-                qf v = quant_add(quant_load(out + c), d, s->form, s->scale[i] + c, s->off[i] + c,
-                                 t->scale[i][r], t->lean[i][r]);
-                memcpy(out + c, &v, sizeof(v));
+                float *at = out + r * PANEL + c;
+                qf v = quant_add(quant_load(at), quant_load_whole(dot + c), s->form,
+                                 s->scale[i] + c, s->off[i] + c, t->scale[i][r], t->lean[i][r]);
+                memcpy(at, &v, sizeof(v));
             }
         }
-        for (int c = 0; nested && c < PANEL; c += QUANT_COLS) {
-            qi sum, lean[QUANT_ROWS];
-            memcpy(&sum, whole + c, sizeof(sum));
-            quant_leans(lean, s, t->leans, rows, c, s->form->has_min);
-            qf v = quant_add_run(quant_load(out + c), sum, lean[r], s->scale[0] + c, s->off[0] + c,
-                                 t->scale[0][r], s->form->has_min);
-            memcpy(out + c, &v, sizeof(v));
-        }
     }
+    if (nested) quant_few_run(out, NULL, whole, s, t, 0, rows, PANEL / QUANT_COLS, false);
 }
 
 #endif
@@ -1130,7 +1126,7 @@ typedef struct {
     const int32_t *sums;
 } quant_single;
 
-/* One number of 32 bits for each of a vector's columns, or both its halves of 16. */
+/* A whole number for each of a vector's columns. */
 static inline __attribute__((always_inline)) qi quant_part(const int8_t *at)
 {
 #    ifdef __AVX512VNNI__
@@ -1140,9 +1136,10 @@ static inline __attribute__((always_inline)) qi quant_part(const int8_t *at)
 #    endif
 }
 
+/* Each of them in both halves of 16 bits. */
 static inline __attribute__((always_inline)) qv quant_twice(qi part)
 {
-    return (qv)((part & 0xFFFF) | part << 16);
+    return (qv)QUANT_TWO(part, part);
 }
 
 /* A row alone times a panel: its sums stay in registers from the first block to the last, and
@@ -1318,12 +1315,11 @@ quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, 
     const bool wide = f->bits == 8 || f->mapped;
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
+    const bool planes_ask = rows > QUANT_FEW && (asks || rows < QUANT_ROWS);
     if (planes && f->mapped) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8,
-                  rows > QUANT_FEW && (asks || rows < QUANT_ROWS));
+        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8, planes_ask);
     } else if (planes) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4,
-                  rows > QUANT_FEW && (asks || rows < QUANT_ROWS));
+        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4, planes_ask);
     } else if (f->k == QUANT_K) {
 #define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits, asks)
         QUANT_BY_SIZE(f, BYTES)
@@ -1418,11 +1414,14 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
                                                   _mm256_srai_epi16(v, 8)};
         }
         t->start[i] = sum * f->least;
+        if (f->form == SCALES_NESTED) {
+            if (i % 2) sum = QUANT_TWO(before, sum);
+            memcpy(t->leans[i / 2], &sum, sizeof(sum));
+            before = sum;
+            continue;
+        }
         qf lean = __builtin_convertvector(sum, qf);
         t->lean[i] = f->has_min ? scale * lean : lean;
-        if (i % 2) sum = (before & 0xFFFF) | sum << 16;
-        memcpy(t->leans[i / 2], &sum, sizeof(sum));
-        before = sum;
     }
 }
 
@@ -1499,38 +1498,6 @@ static inline __attribute__((always_inline)) void many_narrow(qv sum[QUANT_SOME]
     }
 }
 
-/* sums += block i. */
-static inline __attribute__((always_inline)) void many_block(qv sum[QUANT_SOME], const many_rows *t,
-                                                             int i, const uint8_t *w,
-                                                             const int quads, const int bits,
-                                                             const bool planes, const qv times)
-{
-    if (bits == 8)
-        many_wide(sum, w, &t->pair[i * quads], quads);
-    else
-        many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes, times);
-}
-
-/* Nested: sums += block i times its parts. */
-static inline __attribute__((always_inline)) void
-many_parts(qv whole[QUANT_SOME], const quant_stretch *s, const many_rows *t, int i,
-           const uint8_t *w, int c, const int quads, const int bits, const bool planes)
-{
-    qv sum[QUANT_SOME];
-    qi part;
-    memcpy(&part, s->part[i] + c, sizeof(part));
-    if (bits != 8) {
-        __asm__("" ::: "memory"); /* GCC would read all of x before, and keep it on the stack */
-        many_block(whole, t, i, w, quads, bits, planes, quant_twice(part));
-        return;
-    }
-#    pragma GCC unroll 8
-    for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
-    many_block(sum, t, i, w, quads, 8, false, (qv)part);
-#    pragma GCC unroll 8
-    for (int r = 0; r < QUANT_SOME; r++) whole[r] = (qv)((qi)whole[r] + (qi)sum[r] * part);
-}
-
 /* Sums of block i into out, of columns from c on. */
 static inline __attribute__((always_inline)) void many_add(float *out, const quant_stretch *s,
                                                            const qv sum[QUANT_SOME], int i,
@@ -1549,36 +1516,31 @@ static inline __attribute__((always_inline)) void many_add(float *out, const qua
     }
 }
 
-/* The group of rows times columns from c on of a stretch. */
-static inline __attribute__((always_inline)) void many_part(float *out, const quant_stretch *s,
-                                                            const many_rows *t, int k0, int c,
-                                                            const int quads, const int bits,
-                                                            const bool planes)
+/* The group of rows times columns from c on of a run whose scales nest. */
+static inline __attribute__((always_inline)) void many_run(float *out, const quant_stretch *s,
+                                                           const many_rows *t, int k0, int c,
+                                                           const int quads, const int bits,
+                                                           const bool planes)
 {
-    const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
     const quant_form *f = s->form;
-    const bool nested = f->form == SCALES_NESTED;
+    const float *scale = t->scale + (size_t)(k0 / QUANT_K) * QUANT_SOME;
     qv whole[QUANT_SOME] = {0};
     for (int i = 0; i < s->n; i++) {
         quant_ask(s);
-        const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
         const uint8_t *w = s->at[i] + c * QUANT_QUAD;
-        qv sum[QUANT_SOME];
-        if (nested) {
-            many_parts(whole, s, t, i, w, c, quads, bits, planes);
+        const qi part = quant_load_whole(s->part[i] + c);
+        if (bits != 8) {
+            many_narrow(whole, w, t->code + i * quads * QV_BYTES, quads, bits, planes,
+                        quant_twice(part));
             continue;
         }
+        qv sum[QUANT_SOME];
 #    pragma GCC unroll 8
         for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
-        many_block(sum, t, i, w, quads, bits, planes, _mm256_set1_epi16(1));
-        if (f->form == SCALES_ZERO)
-            many_add(out, s, sum, i, scale, &t->lean[i], c, true, false);
-        else if (f->has_min)
-            many_add(out, s, sum, i, scale, &t->lean[i], c, false, true);
-        else
-            many_add(out, s, sum, i, scale, &t->lean[i], c, false, false);
+        many_wide(sum, w, &t->pair[i * quads], quads);
+#    pragma GCC unroll 8
+        for (int r = 0; r < QUANT_SOME; r++) whole[r] = (qv)((qi)whole[r] + (qi)sum[r] * part);
     }
-    if (!nested) return;
     qi lean[QUANT_SOME];
     quant_leans(lean, s, t->leans, QUANT_SOME, c, bits != 8 || f->has_min);
 #    pragma GCC unroll 8
@@ -1586,9 +1548,38 @@ static inline __attribute__((always_inline)) void many_part(float *out, const qu
         float *at = out + r * PANEL + c;
         qi sum = (qi)whole[r];
         if (bits != 8 && !f->has_min) sum += lean[r] * f->least;
-        qf v = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c,
-                             t->scale[k / QUANT_K * QUANT_SOME + (size_t)r], f->has_min);
+        qf v = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c, scale[r],
+                             f->has_min);
         memcpy(at, &v, sizeof(v));
+    }
+}
+
+/* The same of a stretch of other blocks. */
+static inline __attribute__((always_inline)) void many_part(float *out, const quant_stretch *s,
+                                                            const many_rows *t, int k0, int c,
+                                                            const int quads, const int bits,
+                                                            const bool planes)
+{
+    const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
+    for (int i = 0; i < s->n; i++) {
+        quant_ask(s);
+        const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
+        const uint8_t *w = s->at[i] + c * QUANT_QUAD;
+        qv sum[QUANT_SOME];
+#    pragma GCC unroll 8
+        for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
+        if (bits == 8)
+            many_wide(sum, w, &t->pair[i * quads], quads);
+        else
+            many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes,
+                        _mm256_set1_epi16(1));
+        const quant_form *f = s->form;
+        if (f->form == SCALES_ZERO)
+            many_add(out, s, sum, i, scale, &t->lean[i], c, true, false);
+        else if (f->has_min)
+            many_add(out, s, sum, i, scale, &t->lean[i], c, false, true);
+        else
+            many_add(out, s, sum, i, scale, &t->lean[i], c, false, false);
     }
 }
 
@@ -1600,7 +1591,11 @@ static inline __attribute__((always_inline)) void many_product(float *out, const
 {
     many_rows t;
     many_rows_of(&t, s, x, row, k0, quads, bits == 8);
-    for (int c = 0; c < PANEL; c += QUANT_COLS) many_part(out, s, &t, k0, c, quads, bits, planes);
+    const bool nested = s->form->form == SCALES_NESTED;
+    for (int c = 0; nested && c < PANEL; c += QUANT_COLS)
+        many_run(out, s, &t, k0, c, quads, bits, planes);
+    for (int c = 0; !nested && c < PANEL; c += QUANT_COLS)
+        many_part(out, s, &t, k0, c, quads, bits, planes);
 }
 
 /* Rows from `row` on, QUANT_SOME of them. */
