@@ -64,6 +64,7 @@ typedef struct {
     quant_rows quant[LINEAR_OUT_MAX]; /* of quantised outs: out o's are quant[quant_of[o]] */
     int quant_of[LINEAR_OUT_MAX], n_quant;
     int n_pack, pack_row;    /* groups of rows to pack; rows of one */
+    int shrink_row;          /* rows of an item of shrink */
     const linear_out *plain; /* an out that is not quantised, or NULL */
     float *v;                /* [n_out][n_rows][rank_max] */
     const linear_out *outs;
@@ -172,10 +173,10 @@ static void pack_group(const linear_job *job, int group)
     for (int r = 0; r < n; r++) linear_round_row(job->x16, row + r, x + (size_t)r * d, d, k_pad);
 }
 
-/* Items are groups of rows to pack, then (SHRINK_ROWS rows, output). */
+/* Items are groups of rows to pack, then (shrink_row rows, output). */
 static int prepare_items(const linear_job *job)
 {
-    int n_shrink = (job->n_rows + SHRINK_ROWS - 1) / SHRINK_ROWS * job->n_out;
+    int n_shrink = (job->n_rows + job->shrink_row - 1) / job->shrink_row * job->n_out;
     return job->n_pack + (job->seg ? n_shrink : 0);
 }
 
@@ -186,8 +187,8 @@ static void prepare_item(linear_job *job, int i)
         pack_group(job, i);
         return;
     }
-    int row = (i - job->n_pack) / n_out * SHRINK_ROWS, o = (i - job->n_pack) % n_out;
-    int end = row + SHRINK_ROWS < job->n_rows ? row + SHRINK_ROWS : job->n_rows;
+    int row = (i - job->n_pack) / n_out * job->shrink_row, o = (i - job->n_pack) % n_out;
+    int end = row + job->shrink_row < job->n_rows ? row + job->shrink_row : job->n_rows;
     const step_seg *sg = seg_of_row(job, row);
     for (int to; row < end; row = to, sg++) {
         to = sg->row0 + sg->n_rows < end ? sg->row0 + sg->n_rows : end;
@@ -398,6 +399,8 @@ static void cut(linear_job *job, int n_threads)
     job->chunk = job->tiles || !job->plain ? ROW_CHUNK : VEC_CHUNK;
     job->n_chunk = (job->n_rows + job->chunk - 1) / job->chunk;
     job->pack_row = job->tiles ? SHRINK_ROWS : job->kern->tile_rows;
+    /* Rows that share no adapter gain nothing from one another, and are for as many threads. */
+    job->shrink_row = 2 * job->n_seg > job->n_rows ? 1 : SHRINK_ROWS;
     if (job->tiles || job->n_quant || job->n_rows > 1)
         job->n_pack = (job->n_rows + job->pack_row - 1) / job->pack_row;
     job->group = job->n_rows >= MANY_ROWS ? group_size(job, n_threads) : 1;
