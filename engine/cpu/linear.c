@@ -145,16 +145,19 @@ void linear_pack_rows(float *dst, const float *src, int n, int d)
 /* Rows [row, row + n) for the quantised outs, each by the order of its columns. */
 static void round_rows(const linear_job *job, int row, int n)
 {
+    const int end = row + n, filled = job->quant[0].rows;
     float *turned = job->turned + (size_t)row * job->d_in;
     for (int o = 0, made = 0; o < job->n_out; o++) {
         const cpu_weight *w = cpu_weight_of(&job->outs[o]);
         if (w->pack != PACK_QUANT || job->quant_of[o] < made) continue;
         made = job->quant_of[o] + 1;
-        for (int r = row; r < row + n; r++) {
+        for (int r = row; r < end; r++) {
             const float *x = job->x + (size_t)r * job->d_in;
             for (int k = 0; w->quant.order && k < job->d_in; k++) turned[k] = x[w->quant.order[k]];
             job->quants->row(&job->quant[made - 1], r, w->quant.order ? turned : x, job->d_in);
         }
+        for (int r = end; end == job->n_rows && r < filled; r++)
+            quant_row_zero(&job->quant[made - 1], r);
     }
 }
 
@@ -443,6 +446,12 @@ typedef struct linear_room {
     size_t x, quant, shrunk;
 } linear_room;
 
+/* Of one of the forms of x that quantised outs read. */
+static size_t place_rows(const linear_job *job, quant_rows *q, void *mem)
+{
+    return quant_rows_place(q, mem, quant_filled(job->n_rows, job->quants->fill_from), job->d_in);
+}
+
 static linear_room room_of(const linear_job *job)
 {
     int k_pad = round_up(job->d_in, K_BLOCK);
@@ -453,7 +462,7 @@ static linear_room room_of(const linear_job *job)
     else if (job->plain && job->n_rows > 1)
         r.x = round_up_size(rows * cols * sizeof(float), 64);
     if (job->n_quant)
-        r.quant = (size_t)job->n_quant * quant_rows_place(NULL, NULL, job->n_rows, job->d_in) +
+        r.quant = (size_t)job->n_quant * place_rows(job, NULL, NULL) +
                   round_up_size(job->ordered ? rows * cols * sizeof(float) : 0, 64);
     if (job->seg)
         r.shrunk =
@@ -463,9 +472,9 @@ static linear_room room_of(const linear_job *job)
 
 static void take_quant(linear_job *job, char *p)
 {
-    size_t each = quant_rows_place(NULL, NULL, job->n_rows, job->d_in);
+    size_t each = place_rows(job, NULL, NULL);
     for (int i = 0; i < job->n_quant; i++)
-        (void)quant_rows_place(&job->quant[i], p + each * (size_t)i, job->n_rows, job->d_in);
+        (void)place_rows(job, &job->quant[i], p + each * (size_t)i);
     job->turned = (float *)(void *)(p + each * (size_t)job->n_quant);
 }
 
@@ -527,8 +536,9 @@ void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes
     size_t threads = (size_t)pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
     size_t rows_pad = (rows + 15) / 16 * 16, cols = (size_t)round_up(most->cols, K_BLOCK);
     bytes[SCRATCH_X] = rows_pad * cols * sizeof(float);
-    bytes[SCRATCH_QUANT] = LINEAR_OUT_MAX * quant_rows_place(NULL, NULL, (int)rows, most->cols) +
-                           rows * cols * sizeof(float);
+    bytes[SCRATCH_QUANT] =
+        LINEAR_OUT_MAX * quant_rows_place(NULL, NULL, (int)rows_pad, most->cols) +
+        rows * cols * sizeof(float);
     bytes[SCRATCH_SUMS] = threads * SUMS_OF_THREAD * sizeof(float);
     bytes[SCRATCH_SHRUNK] = LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float);
     bytes[SCRATCH_NEXT] = (threads > chunks ? threads : chunks) * APART * sizeof(atomic_int);
@@ -538,8 +548,9 @@ void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]
 {
     size_t rows = (size_t)most->rows, cols = (size_t)round_up(most->cols, K_BLOCK);
     bytes[SCRATCH_X] = rows * cols * sizeof(float);
-    bytes[SCRATCH_QUANT] =
-        2 * (quant_rows_place(NULL, NULL, most->rows, most->cols) + rows * cols * sizeof(float));
+    /* A group of so few rows as are filled has at most as many more. */
+    bytes[SCRATCH_QUANT] = 2 * (quant_rows_place(NULL, NULL, 2 * most->rows, most->cols) +
+                                rows * cols * sizeof(float));
     bytes[SCRATCH_SHRUNK] = 2 * rows * LORA_RANK_MAX * sizeof(float);
 }
 

@@ -81,6 +81,7 @@ typedef struct quant_kernels {
     block_fn *block; /* x: quant_rows */
     quant_row_fn *row;
     coded_fn *coded;
+    int fill_from; /* rows of the last group from which on it has to be filled: quant_filled() */
 } quant_kernels;
 
 extern const quant_kernels quant_portable, quant_avx2, quant_avx512, quant_avx512bf16;

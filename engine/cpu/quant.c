@@ -71,6 +71,16 @@ size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
     return round_up_size(n + n / QUANT_K * sizeof(float) + n / QUANT_HALF * sizeof(int32_t), 64);
 }
 
+void quant_row_zero(const quant_rows *to, int row)
+{
+    const quant_side side = quant_side_of(to, row);
+    const size_t some = (size_t)side.some, quads = (size_t)(to->k_pad / QUANT_QUAD);
+    for (size_t q = 0; q < quads; q++)
+        memset(to->code + side.code + q * some * QUANT_QUAD, 0, QUANT_QUAD);
+    for (size_t i = 0; i < quads * QUANT_QUAD / QUANT_K; i++) to->scale[side.scale + i * some] = 0;
+    for (size_t i = 0; i < quads * QUANT_QUAD / QUANT_HALF; i++) to->sums[side.sums + i * some] = 0;
+}
+
 static void put_scale(const quant_form *f, char *head, int which, int col, float v)
 {
     char *at = head + (size_t)(which * PANEL + col) * dtype_bytes(f->scale_type);

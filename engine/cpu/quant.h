@@ -88,6 +88,13 @@ static inline quant_side quant_side_of(const quant_rows *q, int row)
                         .some = left < QUANT_SOME ? left : QUANT_SOME};
 }
 
+/* So many rows where a last group of `from` and more is filled up with rows of zeros. */
+static inline int quant_filled(int rows, int from)
+{
+    int left = rows % QUANT_SOME;
+    return left >= from ? rows + QUANT_SOME - left : rows;
+}
+
 /* Columns of x that share a scale. */
 static inline int quant_span(const quant_form *f)
 {
@@ -96,6 +103,9 @@ static inline int quant_span(const quant_form *f)
 
 /* A row of d values into place `row`; zeros up to k_pad. */
 typedef void quant_row_fn(const quant_rows *to, int row, const float *x, int d);
+
+/* A row of zeros. */
+void quant_row_zero(const quant_rows *to, int row);
 
 /* Of `rows` rows of `cols` columns, one behind the other, but for `span`; `mem` NULL: the bytes
  * alone. */

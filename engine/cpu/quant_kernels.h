@@ -30,14 +30,17 @@ enum {
     QUANT_AHEAD = 4096,                    /* bytes */
     QUANT_FEW = 4,                         /* rows */
 };
-/* Rows taken together; how many take codes of 4 bits from their planes; sums of these rows, of 16
- * or 8 columns each; whether few rows ask for lines; into which cache these come (of
+/* Rows taken together; how many take codes of 4 bits from their planes; from how many on QUANT_SOME
+ * rows take less time, some of them of zeros, and so many where codes have 8 bits; sums of these
+ * rows, of 16 or 8 columns each; whether few rows ask for lines; into which cache these come (of
  * __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether sums of 16 bits are
  * times a nested scale's part where they become such of 32. */
 #ifdef __AVX512VNNI__
 enum {
     QUANT_ROWS = 8,
     QUANT_PLANES = 16,
+    QUANT_FILL = QUANT_SOME - 1,
+    QUANT_FILL_WIDE = QUANT_FILL,
     QUANT_DOTS = 16,
     QUANT_SUMS = 8,
     QUANT_ASKS = false,
@@ -48,6 +51,8 @@ enum {
 enum {
     QUANT_ROWS = 4,
     QUANT_PLANES = 4,
+    QUANT_FILL = VEC >= 8 ? 5 : QUANT_SOME,
+    QUANT_FILL_WIDE = QUANT_SOME,
     QUANT_DOTS = 4,
     QUANT_SUMS = 4,
     QUANT_ASKS = true,
@@ -512,6 +517,8 @@ typedef struct {
 static inline __attribute__((always_inline)) void quant_floats(float *out, const char *at,
                                                                dtype type)
 {
+    /* A loop's end would be guessed wrong before each block. */
+#pragma GCC unroll 8
     for (int j = 0; j < PANEL; j += VEC) {
         vf v;
         if (type == DT_F32)
@@ -1110,13 +1117,14 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
 enum { QUANT_PARTS = 2 * 16 * PANEL, QUANT_UNASKED = -1 }; /* bytes, at most; of quant_ahead() */
 
 /* How many bytes before their use one row asks for its lines.  A Zen 3, which keeps up with its
- * memory, wants them far ahead.  A Zen 4 reads more where it is not asked: its own prefetchers
- * follow one ascending stream, whatever set it takes.  Several planes of a block are no such. */
+ * memory, wants them far ahead.  Of 8 bits a Zen 4 reads more where it is not asked: its own
+ * prefetchers follow one ascending stream.  Of 4 it takes longer over a line than they look ahead,
+ * and several planes of a block are no such stream. */
 static inline int quant_ahead(const int bits)
 {
     if (!QUANT_ASKS) return QUANT_UNASKED;
     if (!__builtin_cpu_supports("avx512f")) return 2048;
-    return bits == 8 || bits == 4 ? QUANT_UNASKED : 0;
+    return bits == 8 ? QUANT_UNASKED : bits == 4 ? 8192 : 0;
 }
 
 /* One row of x, and where it stands. */
@@ -1217,8 +1225,10 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
     memcpy(out, v, sizeof(v));
 }
 
-/* Of the forms that files have.  False: of another one, nothing is done. */
-static bool quant_alone(float *out, const cpu_weight *w, int panel, const quant_rows *q, int row)
+/* Of the forms that files have.  False: of another one, nothing is done.  A function of its own: in
+ * block_quant() GCC would find other registers, and a quarter of the speed would go. */
+static __attribute__((noinline)) bool quant_alone(float *out, const cpu_weight *w, int panel,
+                                                  const quant_rows *q, int row)
 {
     const quant_form *f = &w->quant;
     const quant_side side = quant_side_of(q, row);
@@ -1669,10 +1679,18 @@ static int quant_blocks_of(const quant_form *f, int n_rows)
     return n_rows <= few ? 1 : QUANT_STRETCH;
 }
 
+/* How many rows are multiplied in place of n_rows. */
+static int quant_rows_taken(const quant_form *f, int n_rows)
+{
+    const bool wide = f->bits == 8 || f->mapped;
+    return quant_filled(n_rows, wide ? QUANT_FILL_WIDE : QUANT_FILL);
+}
+
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                         const void *x, int row0, int n_rows)
 {
     const quant_form *f = &w->quant;
+    n_rows = quant_rows_taken(f, n_rows);
     const bool planes = quant_in_planes(f, n_rows);
     const int most = quant_blocks_of(f, n_rows);
     alignas(64) uint8_t bytes[QUANT_STRETCH * QUANT_CODES];
@@ -1718,4 +1736,4 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     }
 }
 
-const quant_kernels QUANT_KERNELS = {block_quant, quant_row, coded_piece};
+const quant_kernels QUANT_KERNELS = {block_quant, quant_row, coded_piece, QUANT_FILL};
