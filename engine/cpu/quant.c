@@ -74,11 +74,11 @@ size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
 void quant_row_zero(const quant_rows *to, int row)
 {
     const quant_side side = quant_side_of(to, row);
-    const size_t some = (size_t)side.some, quads = (size_t)(to->k_pad / QUANT_QUAD);
-    for (size_t q = 0; q < quads; q++)
-        memset(to->code + side.code + q * some * QUANT_QUAD, 0, QUANT_QUAD);
-    for (size_t i = 0; i < quads * QUANT_QUAD / QUANT_K; i++) to->scale[side.scale + i * some] = 0;
-    for (size_t i = 0; i < quads * QUANT_QUAD / QUANT_HALF; i++) to->sums[side.sums + i * some] = 0;
+    const size_t some = (size_t)side.some, end = (size_t)to->k_pad;
+    for (size_t k = 0; k < end; k += QUANT_QUAD)
+        memset(to->code + side.code + k * some, 0, QUANT_QUAD);
+    for (size_t k = 0; k < end; k += QUANT_K) to->scale[side.scale + k / QUANT_K * some] = 0;
+    for (size_t k = 0; k < end; k += QUANT_HALF) to->sums[side.sums + k / QUANT_HALF * some] = 0;
 }
 
 static void put_scale(const quant_form *f, char *head, int which, int col, float v)

@@ -31,16 +31,16 @@ enum {
     QUANT_FEW = 4,                         /* rows */
 };
 /* Rows taken together; how many take codes of 4 bits from their planes; from how many on QUANT_SOME
- * rows take less time, some of them of zeros, and so many where codes have 8 bits; sums of these
- * rows, of 16 or 8 columns each; whether few rows ask for lines; into which cache these come (of
- * __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether sums of 16 bits are
+ * rows take less time, some of them of zeros, and whether they do with codes of 8 bits; sums of
+ * these rows, of 16 or 8 columns each; whether few rows ask for lines; into which cache these come
+ * (of __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether sums of 16 bits are
  * times a nested scale's part where they become such of 32. */
 #ifdef __AVX512VNNI__
 enum {
     QUANT_ROWS = 8,
     QUANT_PLANES = 16,
     QUANT_FILL = QUANT_SOME - 1,
-    QUANT_FILL_WIDE = QUANT_FILL,
+    QUANT_FILLS_WIDE = true,
     QUANT_DOTS = 16,
     QUANT_SUMS = 8,
     QUANT_ASKS = false,
@@ -52,7 +52,7 @@ enum {
     QUANT_ROWS = 4,
     QUANT_PLANES = 4,
     QUANT_FILL = VEC >= 8 ? 5 : QUANT_SOME,
-    QUANT_FILL_WIDE = QUANT_SOME,
+    QUANT_FILLS_WIDE = false,
     QUANT_DOTS = 4,
     QUANT_SUMS = 4,
     QUANT_ASKS = true,
@@ -1679,18 +1679,20 @@ static int quant_blocks_of(const quant_form *f, int n_rows)
     return n_rows <= few ? 1 : QUANT_STRETCH;
 }
 
-/* How many rows are multiplied in place of n_rows. */
-static int quant_rows_taken(const quant_form *f, int n_rows)
+/* How many rows are multiplied in place of n_rows from row0 on: those of zeros that fill the last
+ * group of x as well. */
+static int quant_rows_taken(const quant_form *f, const quant_rows *x, int row0, int n_rows)
 {
-    const bool wide = f->bits == 8 || f->mapped;
-    return quant_filled(n_rows, wide ? QUANT_FILL_WIDE : QUANT_FILL);
+    if (!QUANT_FILLS_WIDE && (f->bits == 8 || f->mapped)) return n_rows;
+    const int whole = (n_rows + QUANT_SOME - 1) / QUANT_SOME * QUANT_SOME, left = x->rows - row0;
+    return whole < left ? whole : left;
 }
 
 static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                         const void *x, int row0, int n_rows)
 {
     const quant_form *f = &w->quant;
-    n_rows = quant_rows_taken(f, n_rows);
+    n_rows = quant_rows_taken(f, x, row0, n_rows);
     const bool planes = quant_in_planes(f, n_rows);
     const int most = quant_blocks_of(f, n_rows);
     alignas(64) uint8_t bytes[QUANT_STRETCH * QUANT_CODES];
