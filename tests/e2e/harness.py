@@ -37,6 +37,25 @@ def until(condition, seconds=60):
     raise AssertionError("it did not come")
 
 
+def in_pieces(ask, least, pieces=lambda got: got):
+    """What ask() gives, once pieces() of it are that many: a worker that wakes late sends what came meanwhile in one event."""
+    return until(lambda: (lambda got: got if len(pieces(got)) >= least else None)(ask()))
+
+
+def first_events(ask, least):
+    """(response, the bytes of its first events) of a stream that ask() opens; asked again where it ended before."""
+    def opened():
+        r, first = ask(), b""
+        assert r.status == 200, r.read()
+        while first.count(b"\n\n") < least:
+            line = r.readline()
+            if not line:
+                return None
+            first += line
+        return r, first
+    return until(opened)
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

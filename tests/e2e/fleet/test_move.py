@@ -11,7 +11,7 @@ import time
 
 import elsewhere
 import fleets
-from harness import demo_adapters, free_port, run, until
+from harness import demo_adapters, first_events, free_port, run, until
 from postgres import skip_unless_there
 
 skip_unless_there()
@@ -274,12 +274,13 @@ def a_lost_stream_is_resumed_elsewhere(fleet):
         r = node.call("POST", "/v1/completions", body, key=KEY, headers={"x-lorad-resume": ticket, **({"last-event-id": str(last)} if last else {})})
         assert r.status == 200, r
         return events(r.body)
-    line = a.connect()
-    line.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "x-lorad-resume": "new"})
-    r = line.getresponse()
-    ticket, first = r.getheader("x-lorad-resume"), b""
-    while first.count(b"\n\n") < 6:
-        first += r.readline()
+
+    def asked():
+        line = a.connect()
+        line.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "x-lorad-resume": "new"})
+        return line.getresponse()
+    r, first = first_events(asked, 6)
+    ticket = r.getheader("x-lorad-resume")
     a.process.kill()
     a.process.wait()
     seen = events(first)

@@ -29,7 +29,7 @@ import litellm
 import openai
 import pydantic
 
-from harness import Server, run
+from harness import Server, in_pieces, run
 
 QUESTION = "What is 7 plus 5?"
 MESSAGES = [{"role": "user", "content": QUESTION}]
@@ -66,8 +66,8 @@ def langchain_invokes_streams_and_batches():
     usage = whole.usage_metadata
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"] > 0
     plain = chain().invoke(QUESTION).content
-    chunks = list(chain(stream_usage=True).stream(QUESTION))
-    assert "".join(c.content for c in chunks) == plain and len(chunks) > 3
+    chunks = in_pieces(lambda: list(chain(stream_usage=True).stream(QUESTION)), 4)
+    assert "".join(c.content for c in chunks) == plain
     assert sum((c.usage_metadata or {}).get("output_tokens", 0) for c in chunks) > 0
     assert [m.content for m in chain().batch([QUESTION] * 3)] == [plain] * 3
     scored = chain(logprobs=True, top_logprobs=2).invoke(QUESTION)

@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 import tempfile
-import time
 from typing import Literal, Optional
 
 import openai
@@ -17,7 +16,7 @@ import pydantic
 import contract
 import openai_types
 import schemas
-from harness import BUILD, DEMO, PATIENCE, Server, events, run
+from harness import BUILD, DEMO, Server, events, in_pieces, run
 
 server = Server()
 PERSON = {"type": "object", "properties": {
@@ -128,12 +127,8 @@ def pydantic_through_openai_python():
 def streams_the_same():
     ask = dict(response_format=form(PERSON), seed=5)
     whole = message(chat(**ask))
-    parts, end = [], time.monotonic() + 60 * PATIENCE
-    while len(parts) <= 3 and time.monotonic() < end:  # a worker that wakes late sends what came meanwhile together
-        r = chat(stream=True, **ask)
-        parts = [c["delta"].get("content") or "" for e in events(r.body) for c in e["choices"]]
-        assert "".join(parts) == whole
-    assert len(parts) > 3, parts
+    parts = in_pieces(lambda: [c["delta"].get("content") or "" for e in events(chat(stream=True, **ask).body) for c in e["choices"]], 4)
+    assert "".join(parts) == whole, parts
     with client().chat.completions.stream(model="base", messages=QUESTION, response_format=Shape,
                                           temperature=1, seed=1, max_tokens=300) as stream:
         assert isinstance(stream.get_final_completion().choices[0].message.parsed, Shape)
