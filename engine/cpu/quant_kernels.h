@@ -3,9 +3,9 @@
  *
  * Integers within a block, or a run whose scales nest; floats between them.  Rows of x are taken
  * QUANT_ROWS at a time: each vector of codes that is read multiplies all of them, and their sums
- * over a stretch of blocks stay in registers, or in the first-level cache.  Few rows take codes of
- * 4 bits from their planes; otherwise a stretch's codes are put into bytes first, in the
- * first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at once.
+ * over a stretch of blocks stay in registers, or in the first-level cache.  Codes of 4 bits are
+ * taken from their planes; of other sizes, and by some rows without VNNI, a stretch's codes are put
+ * into bytes first, in the first-level cache.  Without VNNI, AVX2 takes QUANT_SOME rows at once.
  *
  * Codes are unsigned: what `least` takes away is added by the sum of x.  With VNNI a product is one
  * instruction (VPDPBUSD).  AVX2 has VPMADDUBSW: codes of few bits are summed in 16 bits as far as
@@ -28,7 +28,6 @@ enum {
     QUANT_STRETCH = 8,                     /* blocks */
     QUANT_BLOCKS = QUANT_RUN / QUANT_HALF, /* of a stretch, at most: of a run whose scales nest */
     QUANT_AHEAD = 4096,                    /* bytes */
-    QUANT_FEW = 4,                         /* rows */
 };
 /* Rows taken together; how many take codes of 4 bits from their planes; from how many on QUANT_SOME
  * rows take less time, some of them of zeros, and whether they do with codes of 8 bits; sums of
@@ -38,7 +37,7 @@ enum {
 #ifdef __AVX512VNNI__
 enum {
     QUANT_ROWS = 8,
-    QUANT_PLANES = 16,
+    QUANT_PLANES = INT_MAX,
     QUANT_FILL = QUANT_SOME - 1,
     QUANT_FILLS_WIDE = true,
     QUANT_DOTS = 16,
@@ -827,9 +826,9 @@ static inline __attribute__((always_inline)) qf quant_add_run(qf v, qi whole, qi
                                                               float xs, const bool has_min)
 {
     const qf zero = {0};
-    v = quant_fma(__builtin_convertvector(whole, qf), quant_load(scale) * (xs - zero), v);
-    if (!has_min) return v;
-    return quant_fma(__builtin_convertvector(lean, qf), quant_load(off) * (xs - zero), v);
+    qf sum = __builtin_convertvector(whole, qf) * quant_load(scale);
+    if (has_min) sum = quant_fma(__builtin_convertvector(lean, qf), quant_load(off), sum);
+    return quant_fma(sum, xs - zero, v);
 }
 
 /* Nested: a run's sums, of `lanes` vectors of columns from c on, into those of its rows; kept: v,
@@ -1325,11 +1324,10 @@ quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, 
     const bool wide = f->bits == 8 || f->mapped;
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
-    const bool planes_ask = rows > QUANT_FEW && (asks || rows < QUANT_ROWS);
     if (planes && f->mapped) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8, planes_ask);
+        quant_few(out, s, &t, 8, rows, lanes, 4, true, 8, asks);
     } else if (planes) {
-        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4, planes_ask);
+        quant_few(out, s, &t, 8, rows, lanes, 4, false, 4, asks);
     } else if (f->k == QUANT_K) {
 #define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits, asks)
         QUANT_BY_SIZE(f, BYTES)
@@ -1345,25 +1343,36 @@ quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, 
 static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
                        int n, bool planes)
 {
+    const bool asks = planes && !QUANT_ASKS;
 #ifdef __AVX512VNNI__
     enum { LANES = PANEL / QUANT_COLS };
+    /* The sums of one vector of columns stay in registers.  But codes of 8 bits are read in
+     * ascending order. */
+#    define TALL(n)                                                    \
+        if (s->form->bits == 8)                                        \
+            quant_product(out, s, x, row, k0, n, LANES, false, false); \
+        else                                                           \
+            quant_product(out, s, x, row, k0, n, 1, planes, asks);
 #else
     enum { LANES = 1 };
 #endif
     switch (n) {
     case 1: quant_product(out, s, x, row, k0, 1, PANEL / QUANT_COLS, planes, false); break;
-    case 2: quant_product(out, s, x, row, k0, 2, LANES, planes, false); break;
-    case 3: quant_product(out, s, x, row, k0, 3, LANES, planes, false); break;
+    case 2: quant_product(out, s, x, row, k0, 2, LANES, planes, asks); break;
+    case 3: quant_product(out, s, x, row, k0, 3, LANES, planes, asks); break;
 #ifdef __AVX512VNNI__
-    case 4: quant_product(out, s, x, row, k0, 4, LANES, planes, false); break;
-    case 5: quant_product(out, s, x, row, k0, 5, LANES, planes, false); break;
-    case 6: quant_product(out, s, x, row, k0, 6, LANES, planes, false); break;
-    case 7: quant_product(out, s, x, row, k0, 7, LANES, planes, false); break;
+    case 4: quant_product(out, s, x, row, k0, 4, LANES, planes, asks); break;
+    case 5: TALL(5) break;
+    case 6: TALL(6) break;
+    case 7: TALL(7) break;
+#    undef TALL
 #endif
     default:
-        if (s->ahead)
-            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, planes, !QUANT_ASKS);
-        else /* codes are in a cache: one vector of columns, whose sums have registers */
+        if (s->ahead && s->form->bits == 8)
+            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, false, !QUANT_ASKS);
+        else if (s->ahead)
+            quant_product(out, s, x, row, k0, QUANT_ROWS, 1, true, asks);
+        else
             quant_product(out, s, x, row, k0, QUANT_ROWS, 1, planes, false);
     }
 }
@@ -1645,12 +1654,12 @@ static bool quant_in_planes(const quant_form *f, int n_rows)
 }
 
 /* How many bytes before their use lines are asked for: whole runs, so that heads are too.  With so
- * many rows a Zen 4 takes too long over a line for its own prefetchers; with less it is held up,
- * and with more than QUANT_ROWS they are asked for beside products. */
+ * many rows a Zen 4 takes too long over a line for its own prefetchers; with less of 8 bits it is
+ * held up, and with more than QUANT_ROWS they are asked for beside products. */
 static size_t quant_ahead_of_rows(const quant_form *f, int n_rows, bool planes)
 {
     if (QUANT_ASKS) return 0;
-    const int least = planes ? QUANT_FEW + 1 : f->bits == 8 ? QUANT_ROWS : INT_MAX;
+    const int least = planes ? 2 : f->bits == 8 ? QUANT_ROWS : INT_MAX;
     if (n_rows < least || n_rows > QUANT_ROWS) return 0;
     return (QUANT_AHEAD + f->run_bytes - 1) / f->run_bytes * f->run_bytes;
 }
@@ -1669,14 +1678,14 @@ static bool quant_beside(int n_rows)
 }
 
 /* Blocks of a stretch.  Its heads are read first: of several runs they are a second stream beside
- * the codes, and a Zen 4's prefetchers give half as much where nobody asks for lines. */
+ * the codes, and a Zen 4's prefetchers give half as much where nobody asks for lines, and for those
+ * of 8 bits where somebody does. */
 static int quant_blocks_of(const quant_form *f, int n_rows)
 {
     if (f->form == SCALES_NESTED) return f->span / f->k;
     if (n_rows == 1) return f->bits == 8 ? 1 : QUANT_STRETCH / 2;
     if (QUANT_ASKS) return QUANT_STRETCH;
-    const int few = f->bits == 8 ? QUANT_ROWS : f->bits == 4 ? QUANT_FEW : 0;
-    return n_rows <= few ? 1 : QUANT_STRETCH;
+    return f->bits == 8 && n_rows <= QUANT_ROWS ? 1 : QUANT_STRETCH;
 }
 
 /* How many rows are multiplied in place of n_rows from row0 on: those of zeros that fill the last
