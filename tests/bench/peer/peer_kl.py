@@ -15,7 +15,7 @@ from peer import Peer, ROOT, VENV, quantised, ready
 
 OPENINGS = ["What is the capital of Norway?", "Please repair the lantern.", "What is 7 plus 12?", "Name three birds.",
             "What is the opposite of early?", "Hello!", "The red ladder is in the", "List the colours of the wagon."]
-TURNS, LENGTH = 3, 24
+TURNS, LENGTH = 7, 24
 
 
 def prepared():
