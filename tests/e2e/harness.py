@@ -42,10 +42,12 @@ def in_pieces(ask, least, pieces=lambda got: got):
     return until(lambda: (lambda got: got if len(pieces(got)) >= least else None)(ask()))
 
 
-def first_events(ask, least):
-    """(response, the bytes of its first events) of a stream that ask() opens; asked again where it ended before."""
+def first_events(server, path, body, key, least):
+    """(response, the bytes of its first events) of a stream with a ticket; asked again where it ended before."""
     def opened():
-        r, first = ask(), b""
+        c = server.connect()
+        c.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "x-lorad-resume": "new"})
+        r, first = c.getresponse(), b""
         assert r.status == 200, r.read()
         while first.count(b"\n\n") < least:
             line = r.readline()

@@ -274,12 +274,7 @@ def a_lost_stream_is_resumed_elsewhere(fleet):
         r = node.call("POST", "/v1/completions", body, key=KEY, headers={"x-lorad-resume": ticket, **({"last-event-id": str(last)} if last else {})})
         assert r.status == 200, r
         return events(r.body)
-
-    def asked():
-        line = a.connect()
-        line.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "x-lorad-resume": "new"})
-        return line.getresponse()
-    r, first = first_events(asked, 6)
+    r, first = first_events(a, "/v1/completions", body, KEY, 6)
     ticket = r.getheader("x-lorad-resume")
     a.process.kill()
     a.process.wait()

@@ -60,7 +60,11 @@ NAME = [None, None]
 def everywhere():
     """Cut behind each of its events, a stream goes on with what would have come."""
     for path, body in KINDS:
-        r = in_pieces(lambda: post(path, body), 3, numbered)
+        def begun():
+            r = post(path, body)
+            assert r.status == 200, r
+            return r
+        r = in_pieces(begun, 3, numbered)
         ticket, whole = r.headers["x-lorad-resume"], numbered(r)
         numbers = [n for n, _ in whole[:-1]]
         assert numbers == sorted(set(numbers)) and whole[-1] == (None, "[DONE]"), numbers
@@ -77,12 +81,7 @@ def after_a_kill():
     """The process that made the first part is gone."""
     path, body = KINDS[3]
     body = body | {"max_tokens": 400, "ignore_eos": True}
-
-    def asked():
-        c = server.connect()
-        c.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {who}", "Content-Type": "application/json", "x-lorad-resume": "new"})
-        return c.getresponse()
-    r, first = first_events(asked, 5)
+    r, first = first_events(server, path, body, who, 5)
     ticket = r.getheader("x-lorad-resume")
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()

@@ -127,8 +127,12 @@ def pydantic_through_openai_python():
 def streams_the_same():
     ask = dict(response_format=form(PERSON), seed=5)
     whole = message(chat(**ask))
-    parts = in_pieces(lambda: [c["delta"].get("content") or "" for e in events(chat(stream=True, **ask).body) for c in e["choices"]], 4)
-    assert "".join(parts) == whole, parts
+
+    def streamed():
+        parts = [c["delta"].get("content") or "" for e in events(chat(stream=True, **ask).body) for c in e["choices"]]
+        assert "".join(parts) == whole, parts
+        return parts
+    in_pieces(streamed, 4)
     with client().chat.completions.stream(model="base", messages=QUESTION, response_format=Shape,
                                           temperature=1, seed=1, max_tokens=300) as stream:
         assert isinstance(stream.get_final_completion().choices[0].message.parsed, Shape)
