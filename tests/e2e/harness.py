@@ -58,10 +58,17 @@ def first_events(server, path, body, key, least):
     return until(opened)
 
 
+held = []  # sockets of free_port()
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that is this process's until it ends. Its socket stays bound: the system gives the number to nobody else,
+    and what sets one of these options, as servers do, may still listen there."""
+    held.append(socket.socket())
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        held[-1].setsockopt(socket.SOL_SOCKET, option, 1)
+    held[-1].bind(("127.0.0.1", 0))
+    return held[-1].getsockname()[1]
 
 
 class Reply:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import BUILD, DEMO, PATIENCE, Server, run
+from harness import BUILD, DEMO, PATIENCE, Server, free_port, run
 
 NOBODY = 65534
 PROGRAMS = ("lorad", "loractl", "loratop")
@@ -130,7 +130,7 @@ def nobody_reads_the_process():
         subprocess.run([program, "init", "--dir", data, "--model", model], check=True, capture_output=True)
         for path in [data, *data.rglob("*")]:
             os.chown(path, NOBODY, NOBODY)
-        ports = [s.getsockname()[1] for s in [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]]
+        ports = [free_port() for _ in range(3)]
         argv = [program, "serve", "-c", data / "lorad.conf"]
         for name, port in zip(("server", "admin", "metrics"), ports):
             argv += ["--set", f"{name}.listen=127.0.0.1:{port}"]
