@@ -25,7 +25,7 @@ static __attribute__((noinline)) void soften(attend_part *part, int r, float *s,
     vf m = vf_load(s);
     for (int i = VEC; i < PAGE; i += VEC) {
         vf v = vf_load(s + i);
-        m = vf_select((vi)(v > m), v, m);
+        m = vf_greater(v, m);
     }
     float top = vf_max(m);
     if (top > part->max[r]) {
@@ -189,7 +189,7 @@ static __attribute__((noinline)) float whole_weights(int16_t *to, float *s, cons
 {
     for (int i = 0; i < PAGE; i += VEC) {
         vf e = vf_load(s + i);
-        vf_store(s + i, vf_select((vi)(e == vf_set(0)), e, e * vf_from_bf16(scale + i)));
+        vf_store(s + i, (vf)((vi)(e * vf_from_bf16(scale + i)) & (vi)(e != vf_set(0))));
     }
     return whole_of(to, s, PAGE);
 }
@@ -203,8 +203,8 @@ static inline __attribute__((always_inline)) vs vs_two(const int16_t *x)
 }
 
 /* n quads of rows, x_row apart, times `lanes` vectors of columns of codes.  What lies `ahead` of
- * them is wanted soon: in the second-level cache, for more lines can be on their way there than to
- * the first. */
+ * them, a page later, is wanted in the second-level cache: more lines can be on their way there
+ * than to the first, and half a page takes less time than memory. */
 static inline __attribute__((always_inline)) void quad_sums(vi (*sum)[2], const char *w,
                                                             size_t w_bytes, const int16_t *x,
                                                             size_t x_row, int n, ptrdiff_t ahead,
@@ -242,7 +242,7 @@ static inline __attribute__((always_inline)) void quad_scores(float (*s)[PAGE], 
     for (int c = 0; c < PAGE; c += 2 * VEC) {
         quad_sums(sum, p->k + (size_t)c * QUAD, PAGE * QUAD,
                   p->whole + (size_t)(p->r0 + r) * HEAD_DIM_MAX, HEAD_DIM_MAX,
-                  (p->d + QUAD - 1) / QUAD, p->v - p->k, rows, 2);
+                  (p->d + QUAD - 1) / QUAD, p->next - p->k, rows, 2);
         for (int i = 0; i < rows * 2; i++) {
             const int at = c + i % 2 * VEC;
             vf_store(s[r + i / 2] + at, __builtin_convertvector(sum[i / 2][i % 2], vf) *
@@ -258,7 +258,7 @@ static inline __attribute__((always_inline)) void quad_values(int16_t (*e)[PAGE]
 {
     vi sum[QUAD_ROWS][2];
     quad_sums(sum, p->v + (size_t)c * QUAD, (size_t)p->d_pad * QUAD, e[r], PAGE, PAGE / QUAD,
-              p->next - p->v, rows, lanes);
+              p->next - p->k, rows, lanes);
     for (int i = 0; i < rows * lanes; i++) {
         float *o = p->part->o + (size_t)(p->r0 + r + i / lanes) * p->d_pad + c + i % lanes * VEC;
         vf_store(o, vf_load(o) + __builtin_convertvector(sum[i / lanes][i % lanes], vf) *
@@ -366,11 +366,26 @@ static void rows_of_page(page_work p, const attn_shape *sh, int layer, const att
     }
 }
 
+/* To the second-level cache. */
+static void fetch(const char *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
 static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, int n,
                   const int32_t *page, int layer, int kv_head, int at)
 {
     const attn_shape *sh = &kv->head.shape;
     const bool kept = at == SPLIT_KEPT;
+    int first = attn_from(sh, layer, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
+    if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
+    if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
+    if (kept) { /* the last row's window is the first to leave them behind */
+        first = 0;
+        last = attn_from(sh, layer, rows[n - 1].pos) > 0 ? (sh->kept - 1) / PAGE : -1;
+    }
+    /* Of the first page nothing was asked for in the midst of another. */
+    if (first <= last) fetch(kv_k(kv, page[first], layer, kv_head), kv->head_bytes);
     alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
     alignas(64) int16_t whole[ATTEND_ROWS][HEAD_DIM_MAX];
     float by[ATTEND_ROWS];
@@ -385,13 +400,6 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
         by[r] = whole_of(whole[r], q[r], end);
     }
     memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
-    int first = attn_from(sh, layer, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
-    if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
-    if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
-    if (kept) { /* the last row's window is the first to leave them behind */
-        first = 0;
-        last = attn_from(sh, layer, rows[n - 1].pos) > 0 ? (sh->kept - 1) / PAGE : -1;
-    }
     for (int b = first; b <= last; b++) {
         int soon = b < last ? b + 1 : b;
         page_work p = {.part = part,

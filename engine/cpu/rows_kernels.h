@@ -63,8 +63,8 @@ static inline __attribute__((always_inline)) vf gelu(vf x)
 static inline __attribute__((always_inline)) vf clamped(vf x, vf y)
 {
     vf most = vf_set(7.0F), least = vf_set(-7.0F);
-    x = vf_select((vi)(x > most), most, x);
-    y = vf_select((vi)(y > most), most, vf_select((vi)(y < least), least, y));
+    x = vf_lesser(most, x);
+    y = vf_lesser(most, vf_greater(least, y));
     return x / (vf_set(1.0F) + vf_exp(x * vf_set(-1.702F))) * (y + vf_set(1.0F));
 }
 

@@ -222,13 +222,41 @@ static inline __attribute__((always_inline)) vf vf_select(vi mask, vf yes, vf no
     return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 
+/* a > b ? a : b; so b where one of them is no number. */
+static inline __attribute__((always_inline)) vf vf_greater(vf a, vf b)
+{
+#if VEC == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif VEC == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return vf_select((vi)(a > b), a, b);
+#endif
+}
+
+/* a < b ? a : b */
+static inline __attribute__((always_inline)) vf vf_lesser(vf a, vf b)
+{
+#if VEC == 16
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif VEC == 8
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return vf_select((vi)(a < b), a, b);
+#endif
+}
+
 typedef float vq __attribute__((vector_size(16)));
 
 static inline __attribute__((always_inline)) vq vq_greater(vq a, vq b)
 {
+#ifdef __SSE2__
+    return (vq)_mm_max_ps((__m128)a, (__m128)b);
+#else
     typedef int32_t mask __attribute__((vector_size(16)));
     mask m = (mask)(a > b);
     return (vq)(((mask)a & m) | ((mask)b & ~m));
+#endif
 }
 
 /* Fixed order: halves, quarters, ... */
@@ -261,7 +289,7 @@ static inline __attribute__((always_inline)) float vf_largest(const float *x, in
     vf most = vf_set(0), strange = vf_set(0);
     for (int i = 0; i < n; i += VEC) {
         vf v = vf_load(x + i), a = (vf)((vi)v & 0x7FFFFFFF);
-        most = vf_select((vi)(a > most), a, most);
+        most = vf_greater(a, most);
         strange += v * vf_set(0);
     }
     *odd = vf_sum(strange);
@@ -273,9 +301,9 @@ static inline __attribute__((always_inline)) float vf_largest(const float *x, in
 /* exp(x) for x <= about 88.  Below -87 the result is 0, -inf included; NaN gives NaN. */
 static inline __attribute__((always_inline)) vf vf_exp(vf x)
 {
-    vi tiny = (vi)(x < vf_set(-87.0F));
-    vf clamped = vf_select((vi)(x > vf_set(88.0F)), vf_set(88.0F), vf_select(tiny, vf_set(0), x));
-    return vf_select(tiny, vf_set(0), vf_exp_within(clamped));
+    const vf least = vf_set(-87.0F), most = vf_set(88.0F);
+    vf y = vf_exp_within(vf_lesser(most, vf_greater(least, x)));
+    return (vf)((vi)y & ~(vi)(x < least));
 }
 
 /* cap * tanh(x / cap), odd to the bit: tanh(|t|) = (1 - e) / (1 + e) with e = exp(-2 |t|). */

@@ -1015,10 +1015,10 @@ _rule("quant.no-number", "engine/cpu/vec.h",
       "strange += v * vf_set(0);", "",
       "cpu.test_kernels", "what is no number shows behind a quantised matrix, and in attention over int8, too")
 _rule("attend.value-scales", "engine/cpu/attend_kernels.h",
-      "vf_select((vi)(e == vf_set(0)), e, e * vf_from_bf16(scale + i))", "e",
+      "(vf)((vi)(e * vf_from_bf16(scale + i)) & (vi)(e != vf_set(0)))", "e",
       "cpu.test_kernels", "values in 8 bits are multiplied by their scales")
 _rule("attend.unseen-scales", "engine/cpu/attend_kernels.h",
-      "vf_select((vi)(e == vf_set(0)), e, e * vf_from_bf16(scale + i))", "e * vf_from_bf16(scale + i)",
+      "(vf)((vi)(e * vf_from_bf16(scale + i)) & (vi)(e != vf_set(0)))", "e * vf_from_bf16(scale + i)",
       "cpu.test_kernels", "what a recycled page holds behind a row's positions does not reach it")
 _rule("attend.int8-quads", "engine/cpu/attend.h",
       "row % 2 * 2 + row / 2 % 2", "row % 4",
