@@ -29,6 +29,7 @@ enum {
     SUMS_OF_THREAD = GROUP * ROW_CHUNK * PANEL,
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
+    PACK_LEAST = 4096, /* values of x in an item, where there are so many */
 };
 
 const linear_kernels *linear_kernels_of(const backend *be)
@@ -63,7 +64,8 @@ typedef struct {
     float *packed; /* [n_rows * d_in], elsewhere; NULL: one row, which is x itself */
     quant_rows quant[LINEAR_OUT_MAX]; /* of quantised outs: out o's are quant[quant_of[o]] */
     int quant_of[LINEAR_OUT_MAX], n_quant;
-    int n_pack, pack_row;    /* groups of rows to pack; rows of one */
+    int n_pack; /* items of x to pack: pack_row rows, pack_cols columns each */
+    int pack_row, pack_cols;
     int shrink_row;          /* rows of an item of shrink */
     const linear_out *plain; /* an out that is not quantised, or NULL */
     float *v;                /* [n_out][n_rows][rank_max] */
@@ -142,31 +144,34 @@ void linear_pack_rows(float *dst, const float *src, int n, int d)
     }
 }
 
-/* Rows [row, row + n) for the quantised outs, each by the order of its columns. */
-static void round_rows(const linear_job *job, int row, int n)
+/* Rows [row, row + n), columns [k0, k1), for the quantised outs: each by its columns' order. */
+static void round_rows(const linear_job *job, int row, int n, int k0, int k1)
 {
-    const int end = row + n, filled = job->quant[0].rows;
-    float *turned = job->turned + (size_t)row * job->d_in;
+    const int end = row + n, filled = job->quant[0].rows, d = job->d_in;
     for (int o = 0, made = 0; o < job->n_out; o++) {
         const cpu_weight *w = cpu_weight_of(&job->outs[o]);
         if (w->pack != PACK_QUANT || job->quant_of[o] < made) continue;
         made = job->quant_of[o] + 1;
-        for (int r = row; r < end; r++) {
-            const float *x = job->x + (size_t)r * job->d_in;
-            for (int k = 0; w->quant.order && k < job->d_in; k++) turned[k] = x[w->quant.order[k]];
-            job->quants->row(&job->quant[made - 1], r, w->quant.order ? turned : x, job->d_in);
+        const float *x = job->x + (size_t)row * d;
+        float *turned = job->turned + (size_t)row * d;
+        for (int r = 0; w->quant.order && r < n; r++) {
+            for (int k = k0; k < k1; k++)
+                turned[(size_t)r * d + k] = x[(size_t)r * d + w->quant.order[k]];
         }
-        for (int r = end; end == job->n_rows && r < filled; r++)
+        job->quants->round(&job->quant[made - 1], row, n, w->quant.order ? turned : x, d, k0, k1);
+        for (int r = end; k0 == 0 && end == job->n_rows && r < filled; r++)
             quant_row_zero(&job->quant[made - 1], r);
     }
 }
 
-static void pack_group(const linear_job *job, int group)
+static void pack_item(const linear_job *job, int item)
 {
-    int row = group * job->pack_row, d = job->d_in;
+    int d = job->d_in, cuts = (d + job->pack_cols - 1) / job->pack_cols;
+    int row = item / cuts * job->pack_row, k0 = item % cuts * job->pack_cols;
     int n = job->n_rows - row < job->pack_row ? job->n_rows - row : job->pack_row;
+    int k1 = d - k0 < job->pack_cols ? d : k0 + job->pack_cols;
     const float *x = job->x + (size_t)row * d;
-    if (job->n_quant) round_rows(job, row, n);
+    if (job->n_quant) round_rows(job, row, n, k0, k1);
     if (!job->plain || (!job->tiles && !job->packed)) return;
     if (!job->tiles) {
         linear_pack_rows(job->packed + (size_t)row * d, x, n, d);
@@ -176,7 +181,7 @@ static void pack_group(const linear_job *job, int group)
     for (int r = 0; r < n; r++) linear_round_row(job->x16, row + r, x + (size_t)r * d, d, k_pad);
 }
 
-/* Items are groups of rows to pack, then (shrink_row rows, output). */
+/* Items are pieces of x to pack, then (shrink_row rows, output). */
 static int prepare_items(const linear_job *job)
 {
     int n_shrink = (job->n_rows + job->shrink_row - 1) / job->shrink_row * job->n_out;
@@ -187,7 +192,7 @@ static void prepare_item(linear_job *job, int i)
 {
     int n_out = job->n_out;
     if (i < job->n_pack) {
-        pack_group(job, i);
+        pack_item(job, i);
         return;
     }
     int row = (i - job->n_pack) / n_out * job->shrink_row, o = (i - job->n_pack) % n_out;
@@ -396,16 +401,30 @@ static void find_lora(linear_job *job, const step *s)
     }
 }
 
+/* Rows are packed whole, but where there are fewer groups of them than threads: then by columns, if
+ * all is quantised. */
+static void cut_packing(linear_job *job, int n_threads)
+{
+    job->pack_row = job->tiles ? SHRINK_ROWS : job->plain ? job->kern->tile_rows : QUANT_SOME;
+    int groups = (job->n_rows + job->pack_row - 1) / job->pack_row, unit = 1;
+    int cuts = (n_threads + groups - 1) / groups;
+    size_t most = (size_t)job->n_rows * (size_t)job->d_in / PACK_LEAST;
+    if ((size_t)cuts > most) cuts = (int)most;
+    for (int i = 0; i < job->n_quant; i++)
+        if (job->quant[i].span > unit) unit = job->quant[i].span;
+    job->pack_cols = job->plain || cuts < 2 ? job->d_in : round_up(job->d_in / cuts, unit);
+    if (job->tiles || job->n_quant || job->n_rows > 1)
+        job->n_pack = groups * ((job->d_in + job->pack_cols - 1) / job->pack_cols);
+}
+
 /* How the work is cut: rows to pack, chunks of rows, groups of panels, parts. */
 static void cut(linear_job *job, int n_threads)
 {
+    cut_packing(job, n_threads);
     job->chunk = job->tiles || !job->plain ? ROW_CHUNK : VEC_CHUNK;
     job->n_chunk = (job->n_rows + job->chunk - 1) / job->chunk;
-    job->pack_row = job->tiles ? SHRINK_ROWS : job->kern->tile_rows;
     /* Rows that share no adapter gain nothing from one another, and are for as many threads. */
     job->shrink_row = 2 * job->n_seg > job->n_rows ? 1 : SHRINK_ROWS;
-    if (job->tiles || job->n_quant || job->n_rows > 1)
-        job->n_pack = (job->n_rows + job->pack_row - 1) / job->pack_row;
     job->group = job->n_rows >= MANY_ROWS ? group_size(job, n_threads) : 1;
     for (int o = 0; o < job->n_out; o++) job->n_group += groups_of(job, o);
     job->n_part = job->n_chunk > 1 ? job->n_chunk : n_threads;

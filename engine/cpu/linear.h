@@ -79,7 +79,7 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 
 typedef struct quant_kernels {
     block_fn *block; /* x: quant_rows */
-    quant_row_fn *row;
+    quant_round_fn *round;
     coded_fn *coded;
     int fill_from; /* rows of the last group from which on it has to be filled: quant_filled() */
 } quant_kernels;

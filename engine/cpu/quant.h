@@ -101,8 +101,10 @@ static inline int quant_span(const quant_form *f)
     return f->form == SCALES_NESTED ? f->span : QUANT_K;
 }
 
-/* A row of d values into place `row`; zeros up to k_pad. */
-typedef void quant_row_fn(const quant_rows *to, int row, const float *x, int d);
+/* Columns [k0, k1), from multiples of `span` to multiples of it or d, of rows x [n][d] into places
+ * [row, row + n); zeros after d. */
+typedef void quant_round_fn(const quant_rows *to, int row, int n, const float *x, int d, int k0,
+                            int k1);
 
 /* A row of zeros. */
 void quant_row_zero(const quant_rows *to, int row);

@@ -452,30 +452,53 @@ static inline __attribute__((always_inline)) void quant_group(int8_t code[QUANT_
     quant_sums(sums, code);
 }
 
-static void quant_row(const quant_rows *to, int row, const float *x, int d)
+/* The columns [k0, k0 + span) of a row of d values, into its place. */
+static inline __attribute__((always_inline)) void
+quant_round_span(const quant_rows *to, const quant_side *side, const float *x, int d, int k0)
 {
-    const quant_side side = quant_side_of(to, row);
-    const size_t some = (size_t)side.some;
+    const size_t some = (size_t)side->some;
     vf up = vf_set(0);
     float scale = 0;
-    for (int k0 = 0; k0 < to->k_pad; k0 += QUANT_K) {
-        float last[QUANT_K] = {0};
+    for (int k = k0; k < k0 + to->span; k += QUANT_K) {
+        float last[QUANT_K];
         int8_t code[QUANT_K];
         int32_t sums[2];
-        size_t group = (size_t)(k0 / QUANT_K);
-        const float *from = d - k0 >= QUANT_K ? x + k0 : last;
-        if (from == last) memcpy(last, x + k0, (size_t)(d - k0) * sizeof(*last));
-        if (k0 % to->span == 0) {
+        size_t group = (size_t)(k / QUANT_K);
+        const float *from = x + k;
+        if (d - k < QUANT_K) {
+            memset(last, 0, sizeof(last));
+            from = memcpy(last, from, (size_t)(d - k) * sizeof(*last));
+        }
+        if (k == k0) {
             float odd, top = vf_largest(from, to->span, &odd);
             up = vf_set(top > 0 ? 127 / top : 0);
             scale = top / 127 + odd;
         }
         quant_group(code, sums, from, up);
-        to->scale[side.scale + group * some] = scale;
-        for (size_t h = 0; h < 2; h++) to->sums[side.sums + (2 * group + h) * some] = sums[h];
-        int8_t *at = to->code + side.code + (size_t)k0 * some;
-        for (int k = 0; k < QUANT_K; k += QUANT_QUAD, at += QUANT_QUAD * some)
-            memcpy(at, code + k, QUANT_QUAD);
+        to->scale[side->scale + group * some] = scale;
+        for (size_t h = 0; h < 2; h++) to->sums[side->sums + (2 * group + h) * some] = sums[h];
+        int8_t *at = to->code + side->code + (size_t)k * some;
+        for (int i = 0; i < QUANT_K; i += QUANT_QUAD, at += QUANT_QUAD * some)
+            memcpy(at, code + i, QUANT_QUAD);
+    }
+}
+
+/* Rows that stand side by side are written together: they share cache lines. */
+static void quant_round(const quant_rows *to, int row, int n, const float *x, int d, int k0, int k1)
+{
+    for (int some; n > 0; row += some, n -= some, x += (size_t)some * (size_t)d) {
+        some = QUANT_SOME - row % QUANT_SOME;
+        if (some > n) some = n;
+        const quant_side first = quant_side_of(to, row);
+        for (int k = k0; k < k1; k += to->span) {
+            quant_side side = first;
+            for (int r = 0; r < some; r++) {
+                quant_round_span(to, &side, x + (size_t)r * (size_t)d, d, k);
+                side.code += QUANT_QUAD;
+                side.scale++;
+                side.sums++;
+            }
+        }
     }
 }
 
@@ -1747,4 +1770,4 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     }
 }
 
-const quant_kernels QUANT_KERNELS = {block_quant, quant_row, coded_piece, QUANT_FILL};
+const quant_kernels QUANT_KERNELS = {block_quant, quant_round, coded_piece, QUANT_FILL};

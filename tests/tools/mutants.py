@@ -127,7 +127,7 @@ _rule("quant.coded-scales", "engine/cpu/quant_kernels.h",
       "(__m512)(v[1] * scale[1])", "(__m512)(v[1] * scale[0])",
       "cpu.test_kernels", "each column's codes have its own scale (where VDPBF16PS runs)")
 _rule("quant.order-of-x", "engine/cpu/linear.c",
-      "turned[k] = x[w->quant.order[k]];", "turned[k] = x[k];",
+      "x[(size_t)r * d + w->quant.order[k]];", "x[(size_t)r * d + k];",
       "cpu.test_kernels", "a quantised matrix reads x in its own order of columns")
 _rule("quant.zero", "engine/cpu/quant_kernels.h",
       "if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);", "",
@@ -136,8 +136,11 @@ _rule("quant.nested-min", "engine/cpu/quant_kernels.h",
       "*of = f->has_min ? part + f->min_parts : part;", "*of = part;",
       "cpu.test_kernels", "nested mins have parts of their own")
 _rule("quant.run-of-x", "engine/cpu/quant_kernels.h",
-      "if (k0 % to->span == 0) {", "if (k0 % QUANT_K == 0) {",
+      "if (k == k0) {", "if (k >= k0) {",
       "cpu.test_kernels", "beside nested scales a whole run of x has one scale")
+_rule("quant.cut-at-spans", "engine/cpu/linear.c",
+      "if (job->quant[i].span > unit) unit", "if (job->quant[i].span < unit) unit",
+      "cpu.test_kernels", "threads share out columns of x by whole groups that have a scale")
 _rule("quant.rows-by-span", "engine/cpu/linear.c",
       "!w->quant.order && quant_span(&w->quant) == quant_span(f))", "!w->quant.order)",
       "cpu.test_kernels", "outs whose groups of x differ do not share its rounded rows")

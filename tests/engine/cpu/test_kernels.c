@@ -582,6 +582,38 @@ START_TEST(threads_change_no_bit)
 }
 END_TEST
 
+/* More threads than groups of rows share out x by columns, to be rounded. */
+START_TEST(threads_change_no_bit_of_quantised_rows)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    enum { D_IN = 1344, D_OUT = 40, FORMS = 3 };
+    static const int of[FORMS] = {1, 3, 11}; /* a group of 32, an order of its own, nested */
+    for (int i = 0; i < 2 * FORMS; i++) {
+        int n_rows = i % 2 ? 13 : 7;
+        size_t bytes = sizeof(float) * (size_t)n_rows * D_OUT;
+        float *first = NULL;
+        problem p;
+        rng = 31;
+        make_problem(&p, DT_F32, n_rows, D_IN, D_OUT, false);
+        quantise_problem(&p, &forms[of[i / 2]]);
+        for (int threads = 1; threads <= 4; threads++) {
+            backend *be = open_cpu(_i, threads);
+            weight *w;
+            weight_source source = source_of(&p);
+            ck_assert_int_eq(be_weight_create(be, &w, &source, NULL), ERR_NONE);
+            float *y = run_rows(be, &p, w, NULL, 0, n_rows);
+            if (!first) first = y;
+            ck_assert_mem_eq(first, y, bytes);
+            if (y != first) free(y);
+            be_weight_destroy(be, w);
+            be_close(be);
+        }
+        free(first);
+        drop_problem(&p);
+    }
+}
+END_TEST
+
 /* ---------------------------------------------------------------- attention -- */
 
 enum { SEQS = 5, MAX_POS = 1200 };
@@ -1059,6 +1091,7 @@ int main(void)
     tcase_add_loop_test(tc, outs_round_x_each_its_own_way, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, gains_are_of_the_dequantised_matrix, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, threads_change_no_bit, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_loop_test(tc, threads_change_no_bit_of_quantised_rows, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, long_contexts_are_split_and_keep_their_bits, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, rotations_turn_what_they_should, ISA_PORTABLE, ISA_AMX + 1);
