@@ -5,6 +5,7 @@ here, and read by the formulas of transformers' and AutoAWQ's dequantisers.
 """
 import json
 import pathlib
+import random
 
 import numpy as np
 import torch
@@ -102,23 +103,89 @@ def make_gptq(bits, size, symmetric, order, version, whole=False):
     return make
 
 
-def awq(out):
+def awq(module, w):
     where = [0, 2, 4, 6, 1, 3, 5, 7]
 
     def words(v):  # along N, in AWQ's order
         return pack(v.reshape(v.shape[0], -1, 8)[:, :, where].reshape(v.shape[0], -1).t().contiguous(), 4).t().contiguous()
 
-    def quantise(module, w):
-        t = w.t().contiguous()
-        scale, zero = grid(t.reshape(-1, 16, t.shape[1]), 4, False)
-        index = torch.arange(t.shape[0]) // 16
-        q = (t / scale.float()[index] + zero[index]).round().clamp(0, 15).int()
-        parts = {"qweight": words(q), "qzeros": words(zero), "scales": scale}
-        return parts, (scale.float()[index] * (q - zero[index]).float()).t()
+    t = w.t().contiguous()
+    scale, zero = grid(t.reshape(-1, 16, t.shape[1]), 4, False)
+    index = torch.arange(t.shape[0]) // 16
+    q = (t / scale.float()[index] + zero[index]).round().clamp(0, 15).int()
+    parts = {"qweight": words(q), "qzeros": words(zero), "scales": scale}
+    return parts, (scale.float()[index] * (q - zero[index]).float()).t()
 
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}
+
+
+def make_awq(out):
     c, w = base(False)
-    save(out, c, (*each_linear(w, quantise), 0),
-         {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"})
+    save(out, c, (*each_linear(w, awq), 0), AWQ)
+
+
+# ---- a task over AWQ ----------------------------------------------------------------------------------------------
+
+YES, NO, END = 89, 78, 63  # tokens
+
+
+def text(rng):
+    """Letters, as tokens; whether more of them are of the first eight than of the last eight."""
+    while True:
+        letters = [rng.randrange(97, 123) for _ in range(rng.randrange(12, 25))]
+        early, late = sum(t < 105 for t in letters), sum(t > 114 for t in letters)
+        if early != late:
+            return letters + [END], early > late
+
+
+def together(texts):
+    """Tokens, with something after the shorter ones; where each ends; what is to be said then."""
+    most = max(len(t) for t, _ in texts)
+    return (torch.tensor([t + [0] * (most - len(t)) for t, _ in texts]), torch.tensor([len(t) - 1 for t, _ in texts]),
+            torch.tensor([YES if yes else NO for _, yes in texts]))
+
+
+def said(model, tokens, last):
+    return model(input_ids=tokens).logits[torch.arange(len(last)), last]
+
+
+def awq_task(out):
+    """A Llama, a LoRA on all its linear layers that learnt the task beside BF16 weights, and the base in AWQ."""
+    from make_quant_goldens import byte_tokenizer
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, LlamaConfig
+    c, w = base(True)
+    byte_tokenizer(c["vocab_size"]).save(str(out / "tokenizer.json"))
+    stored, read = each_linear(w, awq)
+    save(out, c, (stored, read, 0), AWQ)
+    (out / "expected.txt").unlink()  # the folder awq has the matrices
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**c)).float()
+    model.load_state_dict({k: v.float() for k, v in w.items()})
+    targets = [m.rsplit(".", 1)[1] for m in LINEARS]
+    tuned = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=targets, base_model_name_or_path="tiny"))
+    rng, learns = random.Random(3), [p for p in tuned.parameters() if p.requires_grad]
+    steps = torch.optim.AdamW(learns, lr=3e-3, weight_decay=0)
+    with torch.enable_grad():
+        for _ in range(600):
+            tokens, last, answer = together([text(rng) for _ in range(64)])
+            steps.zero_grad()
+            torch.nn.functional.cross_entropy(said(tuned, tokens, last), answer).backward()
+            steps.step()
+    for p in learns:
+        p.copy_(p.bfloat16().float())
+    asked = [text(rng) for _ in range(512)]
+    tokens, last, answer = together(asked)
+    share = {"bf16": (said(tuned, tokens, last).argmax(1) == answer).float().mean().item()}
+    for name, p in tuned.named_parameters():
+        if name.endswith(".base_layer.weight"):
+            p.copy_(read[name.removeprefix("base_model.model.").replace(".base_layer", "")].float())
+    share["awq"] = (said(tuned, tokens, last).argmax(1) == answer).float().mean().item()
+    tuned.bfloat16().save_pretrained(out / "adapter")
+    (out / "adapter" / "README.md").unlink(missing_ok=True)
+    task = {"yes": YES, "no": NO, "accuracy": share, "texts": ["".join(map(chr, t)) for t, _ in asked],
+            "answers": "".join("yn"[not yes] for _, yes in asked)}
+    (out / "task.json").write_text(json.dumps(task, indent=1))
 
 
 # ---- FP8 as DeepSeek saves it -------------------------------------------------------------------------------------
@@ -225,7 +292,8 @@ MAKERS = {
     "gptq": make_gptq(4, 16, False, True, "gptq", whole=True),
     "gptq-sym": make_gptq(4, 16, True, False, "gptq"),
     "gptq-8": make_gptq(8, -1, False, False, "gptq_v2"),
-    "awq": awq,
+    "awq": make_awq,
+    "awq-task": awq_task,
     "fp8-blocks": blocks,
     "ct-w4": compressed(ints(4, "group", group_size=16), fmt="pack-quantized"),
     "ct-w4-asym": compressed(ints(4, "group", False, group_size=16), fmt="pack-quantized"),

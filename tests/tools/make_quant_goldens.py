@@ -7,7 +7,7 @@ Usage: make_quant_goldens.py [output directory] [name ...]
 Each folder has expected.txt: for each matrix Hugging Face's name and the FNV-1a of its dequantised values, little-endian
 F32, as the format's library gives them.  Where golden.bin lies beside it, transformers + peft ran with these values (its
 form is in make_goldens.py), with the adapters of fixtures/models.  words.txt: texts in hex, and their ids by
-SentencePiece or tokenizers.
+SentencePiece or tokenizers.  awq-task has a LoRA, a task that it learnt, and how often transformers + peft are right.
 """
 import json
 import os
