@@ -90,10 +90,14 @@ class Server:
         self.dir = pathlib.Path(directory or tempfile.mkdtemp(prefix="lorad-e2e-"))
         self.own_dir = directory is None
         self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
-        backend = os.environ.get("LORAD_BACKEND")  # tests/gpu/run.sh: these tests on a device
+        # What runs where: tests/gpu/run.sh has these tests on a device, CMakeLists.txt some over other weights.
+        backend, weights = os.environ.get("LORAD_BACKEND"), os.environ.get("LORAD_WEIGHTS")
         # How full the disk of whoever runs these tests is must not matter (data.min_free).
         # Nothing runs but what a test asks for (adapters.probe).
-        self.model, self.settings = model, {"data.min_free": "1MiB", "adapters.probe": "no", **({"engine.backend": backend} if backend else {}), **({"engine.device_memory_fraction": "0.1"} if backend == "cuda" else {}), **(settings or {})}
+        self.model, self.settings = model, {
+            "data.min_free": "1MiB", "adapters.probe": "no",
+            **({"engine.backend": backend} if backend else {}), **({"model.weights": weights} if weights else {}),
+            **({"engine.device_memory_fraction": "0.1"} if backend == "cuda" else {}), **(settings or {})}
         self.process, self.program, self.env = None, program, {}
         self.log_path = self.dir.with_suffix(".log")
         self.admin_key = None
