@@ -114,20 +114,23 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
 
 /* -------------------------------------------------------------------- memory -- */
 
-/* Large blocks (an adapter's slab, activations) lie on huge pages as far as whole ones fit. */
-static void *cpu_alloc(backend *be, size_t bytes)
+void *cpu_block(size_t bytes)
 {
-    (void)be;
     size_t padded = (bytes + 63) / 64 * 64;
     if (padded < bytes) return NULL;
     /* Not aligned_alloc(): sanitizers hold it to sizes that are multiples of the alignment. */
     void *p = NULL;
     if (posix_memalign(&p, bytes >= HUGE_BYTES ? HUGE_BYTES : 64, padded ? padded : 64) != 0)
         return NULL;
-    if (bytes >= HUGE_BYTES) {
-        (void)madvise(p, bytes / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
-    }
-    if (p) memset(p, 0, padded);
+    if (bytes >= HUGE_BYTES) (void)madvise(p, bytes / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+    return p;
+}
+
+static void *cpu_alloc(backend *be, size_t bytes)
+{
+    (void)be;
+    void *p = cpu_block(bytes);
+    if (p) memset(p, 0, (bytes + 63) / 64 * 64);
     return p;
 }
 

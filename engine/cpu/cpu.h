@@ -85,6 +85,9 @@ void cpu_logits_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 void cpu_experts_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 
+/* Not zeroed, to a multiple of 64 bytes, for free(); what fills whole huge pages lies on them: a
+ * part of one would take it all. */
+void *cpu_block(size_t bytes);
 /* Lazily zeroed, on huge pages as far as whole ones fit. */
 void *cpu_map(backend *be, size_t bytes);
 void cpu_unmap(backend *be, void *p, size_t bytes);

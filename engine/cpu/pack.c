@@ -12,7 +12,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine/base/halves.h"
 #include "engine/base/round.h"
@@ -194,15 +193,6 @@ static cpu_weight *weight_shape(const backend *be, const weight_source *src)
     return w;
 }
 
-static void *data_alloc(size_t bytes)
-{
-    size_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : 64;
-    size_t padded = (bytes + align - 1) / align * align;
-    void *p = aligned_alloc(align, padded);
-    if (p && align == HUGE_BYTES) (void)madvise(p, padded, MADV_HUGEPAGE);
-    return p;
-}
-
 static err_code pack(cpu_weight *w, const weight_source *src, thread_pool *pool, err *e)
 {
     if (weight_source_quantised(src)) return quant_pack(w, src, pool, e);
@@ -219,7 +209,7 @@ static err_code weight_create(backend *be, weight **out, const weight_source *sr
 {
     cpu_weight *w = weight_shape(be, src);
     if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
-    w->data = data_alloc(w->head.bytes);
+    w->data = cpu_block(w->head.bytes);
     err_code rc = w->data ? pack(w, src, pool, e)
                           : err_set(e, ERR_NOMEM, "no memory for a weight of %d x %d (%zu bytes)",
                                     src->rows, src->cols, w->head.bytes);
