@@ -10,7 +10,8 @@
 
 /* ------------------------------------------------------------ instruction sets -- */
 
-static const char *const isa_names[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
+static const char *const isa_names[] = {"portable",   "avx2",       "avx512",
+                                        "avx512vnni", "avx512bf16", "amx"};
 
 const char *cpu_isa_name(cpu_isa isa)
 {
@@ -44,8 +45,8 @@ cpu_isa cpu_isa_detect(void)
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (!avx512) return ISA_AVX2;
-    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
-        return ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512vnni")) return ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16")) return ISA_AVX512VNNI;
     return has_amx() ? ISA_AMX : ISA_AVX512BF16;
 }
 
@@ -74,9 +75,10 @@ err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e)
         *out = (cpu_isa)i;
         return ERR_NONE;
     }
-    return err_set(e, ERR_INPUT,
-                   "unknown instruction set '%s': auto, amx, avx512bf16, avx512, avx2 or portable",
-                   name);
+    return err_set(
+        e, ERR_INPUT,
+        "unknown instruction set '%s': auto, amx, avx512bf16, avx512vnni, avx512, avx2 or portable",
+        name);
 }
 
 /* ---------------------------------------------------------------------- life -- */

@@ -31,7 +31,8 @@ typedef enum {
     ISA_PORTABLE,
     ISA_AVX2,       /* AVX2 + FMA + F16C */
     ISA_AVX512,     /* F, BW, DQ, VL */
-    ISA_AVX512BF16, /* + AVX512_BF16, AVX512_VNNI */
+    ISA_AVX512VNNI, /* + AVX512_VNNI */
+    ISA_AVX512BF16, /* + AVX512_BF16 */
     ISA_AMX,        /* + AMX-TILE, AMX-BF16, permission granted by the kernel */
 } cpu_isa;
 

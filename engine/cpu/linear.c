@@ -35,6 +35,7 @@ enum {
 const linear_kernels *linear_kernels_of(const backend *be)
 {
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
+    if (isa == ISA_AVX512VNNI) return &linear_avx512vnni;
     if (isa >= ISA_AVX512) return &linear_avx512;
     return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
 }
@@ -50,6 +51,7 @@ static const quant_kernels *quant_kernels_of(const backend *be)
 {
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
     if (isa >= ISA_AVX512BF16) return &quant_avx512bf16;
+    if (isa == ISA_AVX512VNNI) return &quant_avx512vnni;
     if (isa == ISA_AVX512) return &quant_avx512;
     return isa == ISA_AVX2 ? &quant_avx2 : &quant_portable;
 }

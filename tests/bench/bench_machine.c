@@ -156,6 +156,7 @@ static const struct {
 } peaks[] = {[ISA_PORTABLE] = {sse2_loop, REPEAT * 4, 2.0 * 4},
              [ISA_AVX2] = {fma256_loop, REPEAT * 4, 2.0 * 8},
              [ISA_AVX512] = {fma512_loop, REPEAT * 4, 2.0 * 16},
+             [ISA_AVX512VNNI] = {fma512_loop, REPEAT * 4, 2.0 * 16},
              [ISA_AVX512BF16] = {bf16_loop, REPEAT * 4, 2.0 * 32},
              [ISA_AMX] = {amx_loop, REPEAT, 2.0 * 16 * 16 * 32}};
 static cpu_isa isa;

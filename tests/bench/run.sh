@@ -6,8 +6,8 @@
 #
 # decode-1, lora-8, streams-8, prompt-512, long-context:
 # moe: LORAD_BENCH_THREADS=1 counts one thread's processor time, which load beside does not move.
-# LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction set instead of the
-# best, LORAD_BENCH_SIZE=135M the small model.
+# LORAD_BENCH_ISA=avx2 takes that instruction set (engine.isa) instead of the best,
+# LORAD_BENCH_SIZE=135M the small model.
 #
 # Figures are ratios within one run of one machine.  Random-weight models are made once under
 # build/bench.  Exit status: 0 ok, 1 short, 2 could not be measured.

@@ -91,6 +91,7 @@ engine/sample: engine/base/exp.h engine/base/heap.h
 engine: engine/sample/sampler.h engine/base
 engine/cpu: engine engine/base
 engine/cpu/experts: engine/cpu engine/base/round.h
+engine/cpu/sets: engine/cpu
 engine/cuda: engine engine/sample/sampler.h engine/base engine/cuda/products engine/cuda/rows
 engine/cuda/products: engine engine/base
 engine/cuda/rows: engine engine/cuda/products
