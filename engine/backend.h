@@ -51,11 +51,10 @@ typedef struct kv_pool kv_pool;             /* opaque: K and V of all pages and 
 typedef struct weight_source weight_source; /* engine/weight_source.h */
 
 typedef struct backend_config {
-    int n_threads; /* CPU: compute threads including the caller; 0: one per core */
-    const char
-        *isa;     /* CPU: "auto", "amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "portable" */
-    int device;   /* CUDA: ordinal; of several (backend_cuda_tp) the first */
-    int n_device; /* CUDA: that share the model, one behind another; 0: 1 */
+    int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
+    const char *isa; /* CPU: engine.isa */
+    int device;      /* CUDA: ordinal; of several (backend_cuda_tp) the first */
+    int n_device;    /* CUDA: that share the model, one behind another; 0: 1 */
     double fraction; /* CUDA: of the device's memory, for everything; 0: 0.9 */
     /* CUDA: the largest step; 0: 512 rows, 64 sequences, 8192 positions each */
     int max_rows, max_seqs, max_context;

@@ -27,7 +27,7 @@ static const attend_kernels *kernels_of(const backend *be)
 {
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
     if (isa >= ISA_AVX512) return &attend_avx512;
-    return isa == ISA_AVX2 ? &attend_avx2 : &attend_portable;
+    return isa >= ISA_AVX2 ? &attend_avx2 : &attend_portable;
 }
 
 /* --------------------------------------------------------------------- pages -- */

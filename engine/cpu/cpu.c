@@ -10,7 +10,7 @@
 
 /* ------------------------------------------------------------ instruction sets -- */
 
-static const char *const isa_names[] = {"portable",   "avx2",       "avx512",
+static const char *const isa_names[] = {"portable",   "avx2",       "avxvnni", "avx512",
                                         "avx512vnni", "avx512bf16", "amx"};
 
 const char *cpu_isa_name(cpu_isa isa)
@@ -37,27 +37,48 @@ static bool has_amx(void)
     return (d & (1U << 24)) && (d & (1U << 22)) && tiles_granted(); /* AMX-TILE, AMX-BF16 */
 }
 
-cpu_isa cpu_isa_detect(void)
+static bool has_avxvnni(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & (1U << 4);
+}
+
+bool cpu_isa_runs(cpu_isa isa)
 {
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (!avx2) return ISA_PORTABLE;
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (!avx512) return ISA_AVX2;
-    if (!__builtin_cpu_supports("avx512vnni")) return ISA_AVX512;
-    if (!__builtin_cpu_supports("avx512bf16")) return ISA_AVX512VNNI;
-    return has_amx() ? ISA_AMX : ISA_AVX512BF16;
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+               avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl"),
+               vnni = avx512 && __builtin_cpu_supports("avx512vnni"),
+               bf16 = vnni && __builtin_cpu_supports("avx512bf16");
+    switch (isa) {
+    case ISA_PORTABLE: return true;
+    case ISA_AVX2: return avx2;
+    case ISA_AVXVNNI: return avx2 && has_avxvnni();
+    case ISA_AVX512: return avx512;
+    case ISA_AVX512VNNI: return vnni;
+    case ISA_AVX512BF16: return bf16;
+    case ISA_AMX: return bf16 && has_amx();
+    }
+    return false;
 }
 
 #else
 
-cpu_isa cpu_isa_detect(void)
+bool cpu_isa_runs(cpu_isa isa)
 {
-    return ISA_PORTABLE;
+    return isa == ISA_PORTABLE;
 }
 
 #endif
+
+cpu_isa cpu_isa_detect(void)
+{
+    cpu_isa best = ISA_AMX;
+    while (!cpu_isa_runs(best)) best--;
+    return best;
+}
 
 err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e)
 {
@@ -68,17 +89,17 @@ err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e)
     }
     for (int i = ISA_PORTABLE; i <= ISA_AMX; i++) {
         if (strcmp(name, isa_names[i]) != 0) continue;
-        if (i > (int)best) {
+        if (!cpu_isa_runs((cpu_isa)i)) {
             return err_set(e, ERR_UNSUPPORTED, "this machine has no %s; the best it has is %s",
                            name, isa_names[best]);
         }
         *out = (cpu_isa)i;
         return ERR_NONE;
     }
-    return err_set(
-        e, ERR_INPUT,
-        "unknown instruction set '%s': auto, amx, avx512bf16, avx512vnni, avx512, avx2 or portable",
-        name);
+    return err_set(e, ERR_INPUT,
+                   "unknown instruction set '%s': auto, amx, avx512bf16, avx512vnni, avx512, "
+                   "avxvnni, avx2 or portable",
+                   name);
 }
 
 /* ---------------------------------------------------------------------- life -- */

@@ -24,13 +24,14 @@
 #include "engine/backend_ops.h"
 #include "engine/base/pool.h"
 
-/* Ascending: each level has what the ones before it have, but AMX and AVX512_BF16 may be used
- * side by side only where their results are bit-identical for a row (they are not for bf16
- * products: one level serves all products of a process). */
+/* Ascending: each level has what the ones before it have (but AVX512 has no AVX-VNNI).  AMX and
+ * AVX512_BF16 may be used side by side only where their results are bit-identical for a row (they
+ * are not for bf16 products: one level serves all products of a process). */
 typedef enum {
     ISA_PORTABLE,
     ISA_AVX2,       /* AVX2 + FMA + F16C */
-    ISA_AVX512,     /* F, BW, DQ, VL */
+    ISA_AVXVNNI,    /* + AVX-VNNI */
+    ISA_AVX512,     /* AVX2 + F, BW, DQ, VL */
     ISA_AVX512VNNI, /* + AVX512_VNNI */
     ISA_AVX512BF16, /* + AVX512_BF16 */
     ISA_AMX,        /* + AMX-TILE, AMX-BF16, permission granted by the kernel */
@@ -70,6 +71,8 @@ static inline cpu_state *cpu_of(backend *be)
 }
 
 /* What the machine can do; tiles are requested from the kernel here (arch_prctl). */
+/* Whether this machine has it; the best that it has. */
+bool cpu_isa_runs(cpu_isa isa);
 cpu_isa cpu_isa_detect(void);
 /* ERR_UNSUPPORTED if it can't run. */
 err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e);

@@ -37,6 +37,7 @@ const linear_kernels *linear_kernels_of(const backend *be)
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
     if (isa == ISA_AVX512VNNI) return &linear_avx512vnni;
     if (isa >= ISA_AVX512) return &linear_avx512;
+    if (isa == ISA_AVXVNNI) return &linear_avxvnni;
     return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
 }
 
@@ -53,6 +54,7 @@ static const quant_kernels *quant_kernels_of(const backend *be)
     if (isa >= ISA_AVX512BF16) return &quant_avx512bf16;
     if (isa == ISA_AVX512VNNI) return &quant_avx512vnni;
     if (isa == ISA_AVX512) return &quant_avx512;
+    if (isa == ISA_AVXVNNI) return &quant_avxvnni;
     return isa == ISA_AVX2 ? &quant_avx2 : &quant_portable;
 }
 

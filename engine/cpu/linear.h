@@ -75,7 +75,8 @@ typedef struct linear_kernels {
     int tile_rows; /* rows of a group of packed x */
 } linear_kernels;
 
-extern const linear_kernels linear_portable, linear_avx2, linear_avx512, linear_avx512vnni;
+extern const linear_kernels linear_portable, linear_avx2, linear_avxvnni, linear_avx512,
+    linear_avx512vnni;
 
 typedef struct quant_kernels {
     block_fn *block; /* x: quant_rows */
@@ -84,8 +85,8 @@ typedef struct quant_kernels {
     int fill_from; /* rows of the last group from which on it has to be filled: quant_filled() */
 } quant_kernels;
 
-extern const quant_kernels quant_portable, quant_avx2, quant_avx512, quant_avx512vnni,
-    quant_avx512bf16;
+extern const quant_kernels quant_portable, quant_avx2, quant_avxvnni, quant_avx512,
+    quant_avx512vnni, quant_avx512bf16;
 
 const linear_kernels *linear_kernels_of(const backend *be);
 /* Of plain weights that are no tiles. */

@@ -22,6 +22,12 @@
 #include "engine/cpu/linear.h"
 #include "engine/cpu/vec.h"
 
+/* Four products of bytes and their sum are one instruction, of 512 bits or of 256 (AVX-VNNI).
+ * QUANT_EVEX: the latter in AVX-512's encoding, for tests where AVX-VNNI itself is missing. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(QUANT_EVEX)
+#    define QUANT_VNNI
+#endif
+
 enum {
     QUANT_CODES = QUANT_K * PANEL,
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
@@ -34,14 +40,14 @@ enum {
  * these rows, of 16 or 8 columns each; whether few rows ask for lines; into which cache these come
  * (of __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether sums of 16 bits are
  * times a nested scale's part where they become such of 32. */
-#ifdef __AVX512VNNI__
+#ifdef QUANT_VNNI
 enum {
     QUANT_ROWS = 8,
     QUANT_PLANES = INT_MAX,
     QUANT_FILL = QUANT_SOME - 1,
     QUANT_FILLS_WIDE = true,
-    QUANT_DOTS = 16,
-    QUANT_SUMS = 8,
+    QUANT_DOTS = VEC,
+    QUANT_SUMS = VEC / 2,
     QUANT_ASKS = false,
     QUANT_INTO = 2,
     QUANT_FOLDS = false
@@ -890,7 +896,7 @@ static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const qu
 
 #ifdef __AVX2__
 
-#    ifdef __AVX512VNNI__
+#    ifdef QUANT_VNNI
 enum { QUANT_WIDE_OFF = 0 };
 /* A Zen 4's prefetchers go by the places of loads in the program, and follow few better. */
 #        define QUANT_UNROLL _Pragma("GCC unroll 2")
@@ -906,7 +912,9 @@ static inline __attribute__((always_inline)) int quant_each(const int bits)
 }
 #    endif
 
-#    ifdef __AVX512VNNI__
+#    if defined(__AVXVNNI__)
+#        define QUANT_ADD(sum, codes, x) ((sum) = _mm256_dpbusd_avx_epi32(sum, codes, x))
+#    elif defined(QUANT_VNNI)
 /* In place: of the intrinsic GCC copies sums from register to register, and has too few of them. */
 #        define QUANT_ADD(sum, codes, x) \
             __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x))
@@ -919,7 +927,7 @@ static inline __attribute__((always_inline)) int quant_each(const int bits)
 static inline __attribute__((always_inline)) void
 quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bits)
 {
-#    ifdef __AVX512VNNI__
+#    ifdef QUANT_VNNI
     (void)two, (void)bits;
 #        pragma GCC unroll 8
     for (int r = 0; r < rows; r++) QUANT_ADD(dot[r], v, quant_four(x + r * QUANT_QUAD));
@@ -967,7 +975,7 @@ static inline __attribute__((always_inline)) void quant_flush(qv *dot, qv *two, 
                                                               const int quads, const int rows,
                                                               const int bits, const qv *times)
 {
-#    ifdef __AVX512VNNI__
+#    ifdef QUANT_VNNI
     (void)dot, (void)two, (void)q, (void)quads, (void)rows, (void)bits, (void)times;
 #    else
     const int each = quant_each(bits);
@@ -1324,7 +1332,7 @@ static void quant_to_bytes(uint8_t *codes, const uint8_t *at, const quant_form *
 }
 
 /* What the products have to know of codes: how many bits they may have, as far as it matters. */
-#ifdef __AVX512VNNI__
+#ifdef QUANT_VNNI
 #    define QUANT_BY_SIZE(f, call) call(8);
 #else
 #    define QUANT_BY_SIZE(f, call)           \
@@ -1366,15 +1374,16 @@ quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, 
 static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
                        int n, bool planes)
 {
+    enum { TALL_LANES = QUANT_DOTS / QUANT_ROWS };
     const bool asks = planes && !QUANT_ASKS;
-#ifdef __AVX512VNNI__
-    enum { LANES = PANEL / QUANT_COLS };
+#ifdef QUANT_VNNI
+    enum { LANES = 2 };
     /* The sums of one vector of columns stay in registers.  But codes of 8 bits are read in
      * ascending order. */
-#    define TALL(n)                                                    \
-        if (s->form->bits == 8)                                        \
-            quant_product(out, s, x, row, k0, n, LANES, false, false); \
-        else                                                           \
+#    define TALL(n)                                                         \
+        if (s->form->bits == 8)                                             \
+            quant_product(out, s, x, row, k0, n, TALL_LANES, false, false); \
+        else                                                                \
             quant_product(out, s, x, row, k0, n, 1, planes, asks);
 #else
     enum { LANES = 1 };
@@ -1383,7 +1392,7 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
     case 1: quant_product(out, s, x, row, k0, 1, PANEL / QUANT_COLS, planes, false); break;
     case 2: quant_product(out, s, x, row, k0, 2, LANES, planes, asks); break;
     case 3: quant_product(out, s, x, row, k0, 3, LANES, planes, asks); break;
-#ifdef __AVX512VNNI__
+#ifdef QUANT_VNNI
     case 4: quant_product(out, s, x, row, k0, 4, LANES, planes, asks); break;
     case 5: TALL(5) break;
     case 6: TALL(6) break;
@@ -1392,7 +1401,7 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
 #endif
     default:
         if (!QUANT_ASKS && s->ahead && s->form->bits == 8)
-            quant_product(out, s, x, row, k0, QUANT_ROWS, LANES, false, true);
+            quant_product(out, s, x, row, k0, QUANT_ROWS, TALL_LANES, false, true);
         else if (!QUANT_ASKS && s->ahead) /* with `true` GCC slows 8 bits by a tenth */
             quant_product(out, s, x, row, k0, QUANT_ROWS, 1, true, asks);
         else
@@ -1402,7 +1411,7 @@ static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, 
 
 /* -------------------------------------------------------------------------- many rows -- */
 
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+#if defined(__AVX2__) && !defined(QUANT_VNNI)
 #    define QUANT_MANY
 
 /* QUANT_SOME rows stand together, and are multiplied with eight columns at a time, whose codes come
@@ -1692,7 +1701,7 @@ static bool quant_beside(int n_rows)
 {
 #ifdef QUANT_MANY
     return n_rows > 1;
-#elif defined(__AVX512VNNI__)
+#elif defined(QUANT_VNNI)
     return n_rows > QUANT_ROWS;
 #else
     (void)n_rows;

@@ -17,7 +17,7 @@ enum {
 const row_kernels *rows_kernels_of(cpu_isa isa)
 {
     if (isa >= ISA_AVX512) return &rows_avx512;
-    return isa == ISA_AVX2 ? &rows_avx2 : &rows_portable;
+    return isa >= ISA_AVX2 ? &rows_avx2 : &rows_portable;
 }
 
 typedef struct {

@@ -243,7 +243,7 @@ const option config_options[] = {
     {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,
-     "Instruction set: auto, amx, avx512bf16, avx512vnni, avx512, avx2, portable."},
+     "Instruction set: auto, amx, avx512bf16, avx512vnni, avx512,\navxvnni, avx2, portable."},
     {"engine", "max_rows", OPT_INT, AT(engine_max_rows), "0", 0, 8192,
      "Rows in one step: decode rows and prompt tokens together, at least 16.  Longer prompts are\n"
      "cut in chunks.  0: 512; on a CUDA device of 20 GiB or more 2048, of 75 GiB or more 8192."},

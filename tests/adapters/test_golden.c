@@ -115,8 +115,8 @@ enum { ISA_LEAST = 1 };
 static const char *const isas[] = {"auto"};
 enum { ISA_LEAST = 1 };
 #else
-static const char *const isas[] = {"plain",      "portable",   "avx2", "avx512",
-                                   "avx512vnni", "avx512bf16", "amx"};
+static const char *const isas[] = {"plain",  "portable",   "avx2",       "avxvnni",
+                                   "avx512", "avx512vnni", "avx512bf16", "amx"};
 enum { ISA_LEAST = 2 }; /* plain and portable run everywhere */
 #endif
 

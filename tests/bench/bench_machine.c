@@ -155,6 +155,7 @@ static const struct {
     double flop;
 } peaks[] = {[ISA_PORTABLE] = {sse2_loop, REPEAT * 4, 2.0 * 4},
              [ISA_AVX2] = {fma256_loop, REPEAT * 4, 2.0 * 8},
+             [ISA_AVXVNNI] = {fma256_loop, REPEAT * 4, 2.0 * 8},
              [ISA_AVX512] = {fma512_loop, REPEAT * 4, 2.0 * 16},
              [ISA_AVX512VNNI] = {fma512_loop, REPEAT * 4, 2.0 * 16},
              [ISA_AVX512BF16] = {bf16_loop, REPEAT * 4, 2.0 * 32},

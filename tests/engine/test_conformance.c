@@ -56,8 +56,8 @@ static uint32_t case_step = CASE_STEP;
 static const char *const isa_names[] = {"cuda"};
 enum { ISA_LEAST = 1 };
 #else
-static const char *const isa_names[] = {"plain",      "portable",   "avx2", "avx512",
-                                        "avx512vnni", "avx512bf16", "amx"};
+static const char *const isa_names[] = {"plain",  "portable",   "avx2",       "avxvnni",
+                                        "avx512", "avx512vnni", "avx512bf16", "amx"};
 enum { ISA_LEAST = 2 }; /* plain and portable run everywhere */
 #endif
 

@@ -16,6 +16,7 @@ import sys
 # Functions by object, and the products of one turn of the largest loop: TILE_ROWS x 2 vectors, as tile.h has it.
 TILES = {"portable": 4 * 2, "avx2": 6 * 2, "avx512": 8 * 2}
 HOT = {f"linear_{isa}": (("block_f32", "block_f16", "block_bf16", "shrink", "expand"), n) for isa, n in TILES.items()}
+HOT["linear_avxvnni"] = HOT["linear_avx2"]
 HOT["linear_avx512vnni"] = HOT["linear_avx512"]
 HOT |= {f"attend_{isa}": (("page_f32", "page_bf16", "page_f16", "page_scores_i8", "page_values_i8", "gather_end_f32", "gather_end_bf16", "gather_end_f16"), n) for isa, n in TILES.items()}
 HOT["linear_avx512bf16"] = (("rows_of",), 8 * 2)
