@@ -53,7 +53,7 @@ static void *as_type(float *v, size_t n, dtype type)
     return h;
 }
 
-/* Here AVX-VNNI's kernels are those of evex_avxvnni.c. */
+/* Here AVX-VNNI's kernels are those of vnni_avx2.c. */
 static bool runs(int isa)
 {
     return cpu_isa_runs(isa == ISA_AVXVNNI ? ISA_AVX512VNNI : (cpu_isa)isa);

@@ -1,4 +1,4 @@
-/* evex_avxvnni.c -- linear_avxvnni.c in AVX-512's encoding, which test_kernels.c has in its place:
+/* vnni_avx2.c -- linear_avxvnni.c in AVX-512's encoding, which test_kernels.c has in its place:
  * so processors run it that have AVX-512 alone. */
 #define KERNELS       linear_avxvnni
 #define QUANT_KERNELS quant_avxvnni
