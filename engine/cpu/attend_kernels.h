@@ -9,6 +9,7 @@
 #include <stdalign.h>
 
 #include "engine/cpu/attend.h"
+#include "engine/cpu/fetch.h"
 #include "engine/cpu/tile.h"
 
 enum { PAGE = CPU_PAGE_TOKENS };
@@ -366,12 +367,6 @@ static void rows_of_page(page_work p, const attn_shape *sh, int layer, const att
     }
 }
 
-/* To the second-level cache. */
-static void fetch(const char *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
-}
-
 static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, int n,
                   const int32_t *page, int layer, int kv_head, int at)
 {
@@ -385,7 +380,7 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
         last = attn_from(sh, layer, rows[n - 1].pos) > 0 ? (sh->kept - 1) / PAGE : -1;
     }
     /* Of the first page nothing was asked for in the midst of another. */
-    if (first <= last) fetch(kv_k(kv, page[first], layer, kv_head), kv->head_bytes);
+    if (first <= last) cpu_fetch(kv_k(kv, page[first], layer, kv_head), kv->head_bytes);
     alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
     alignas(64) int16_t whole[ATTEND_ROWS][HEAD_DIM_MAX];
     float by[ATTEND_ROWS];

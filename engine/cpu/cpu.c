@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/base/round.h"
+
 /* ------------------------------------------------------------ instruction sets -- */
 
 static const char *const isa_names[] = {"portable",   "avx2",       "avxvnni", "avx512",
@@ -153,7 +155,7 @@ static void *cpu_alloc(backend *be, size_t bytes)
 {
     (void)be;
     void *p = cpu_block(bytes);
-    if (p) memset(p, 0, (bytes + 63) / 64 * 64);
+    if (p) memset(p, 0, round_up_size(bytes, 64));
     return p;
 }
 

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "engine/base/round.h"
+#include "engine/cpu/fetch.h"
 
 enum {
     ROW_CHUNK = 256, /* rows of one item, beside tiles and where all is quantised */
@@ -34,11 +35,14 @@ enum {
 
 const linear_kernels *linear_kernels_of(const backend *be)
 {
-    cpu_isa isa = ((const cpu_state *)be->impl)->isa;
-    if (isa == ISA_AVX512VNNI) return &linear_avx512vnni;
-    if (isa >= ISA_AVX512) return &linear_avx512;
-    if (isa == ISA_AVXVNNI) return &linear_avxvnni;
-    return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
+    static const linear_kernels *const of[] = {[ISA_PORTABLE] = &linear_portable,
+                                               [ISA_AVX2] = &linear_avx2,
+                                               [ISA_AVXVNNI] = &linear_avxvnni,
+                                               [ISA_AVX512] = &linear_avx512,
+                                               [ISA_AVX512VNNI] = &linear_avx512vnni,
+                                               [ISA_AVX512BF16] = &linear_avx512,
+                                               [ISA_AMX] = &linear_avx512};
+    return of[((const cpu_state *)be->impl)->isa];
 }
 
 block_fn *linear_block_of(const linear_kernels *kern, packing pack)
@@ -50,12 +54,12 @@ block_fn *linear_block_of(const linear_kernels *kern, packing pack)
 
 static const quant_kernels *quant_kernels_of(const backend *be)
 {
-    cpu_isa isa = ((const cpu_state *)be->impl)->isa;
-    if (isa >= ISA_AVX512BF16) return &quant_avx512bf16;
-    if (isa == ISA_AVX512VNNI) return &quant_avx512vnni;
-    if (isa == ISA_AVX512) return &quant_avx512;
-    if (isa == ISA_AVXVNNI) return &quant_avxvnni;
-    return isa == ISA_AVX2 ? &quant_avx2 : &quant_portable;
+    static const quant_kernels *const of[] = {
+        [ISA_PORTABLE] = &quant_portable,     [ISA_AVX2] = &quant_avx2,
+        [ISA_AVXVNNI] = &quant_avxvnni,       [ISA_AVX512] = &quant_avx512,
+        [ISA_AVX512VNNI] = &quant_avx512vnni, [ISA_AVX512BF16] = &quant_avx512bf16,
+        [ISA_AMX] = &quant_avx512bf16};
+    return of[((const cpu_state *)be->impl)->isa];
 }
 
 /* ------------------------------------------------------------------- linear -- */
@@ -234,9 +238,8 @@ static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
     for (; sg < job->seg + job->n_seg && sg->row0 < row0 + n; sg++) {
         const lora_mat *m = mat_of(job, sg, &job->outs[o]);
         if (!m || m->rank == 0) continue;
-        const char *b = b_of(m, p0, job->outs[o].w);
-        size_t bytes = lora_bytes(job->outs[o].w->type, m->rank, PANEL);
-        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(b + i, 0, 2);
+        const weight *w = job->outs[o].w;
+        cpu_fetch(b_of(m, p0, w), lora_bytes(w->type, m->rank, PANEL));
     }
 }
 

@@ -10,6 +10,10 @@ def cpu_s(pid):
     return (int(f[11]) + int(f[12])) / TICK
 
 
-def rss_kib(pid):
+def status_kib(pid, name):
     return int(next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-                    if line.startswith("VmRSS")).split()[1])
+                    if line.startswith(name)).split()[1])
+
+
+def rss_kib(pid):
+    return status_kib(pid, "VmRSS")

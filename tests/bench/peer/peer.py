@@ -209,6 +209,11 @@ class Client(threading.Thread):
         self.tokens += OUT
 
 
+def vocabulary_of(where):
+    """Without the special tokens."""
+    return json.loads((where / "config.json").read_text())["vocab_size"] - 3
+
+
 def body_of(rng, vocabulary, more):
     return {"prompt": [rng.randrange(vocabulary) for _ in range(PROMPT)], "max_tokens": OUT, "ignore_eos": True,
             "temperature": 0.8, "top_k": 40, "top_p": 0.95, "stream": True, "stream_options": {"include_usage": True},
@@ -234,7 +239,7 @@ def measure(connect, headers, bodies):
 def load(where, row, form):
     model = quantised(where / "gguf", form) if form else where
     streams, adapters, each = ROWS[row]
-    vocabulary = json.loads((where / "config.json").read_text())["vocab_size"] - 3  # without the special ones
+    vocabulary = vocabulary_of(where)
     rng = random.Random(1)
 
     def bodies(of, n, more):
@@ -280,7 +285,7 @@ def cosine(a, b):
 
 
 def embeddings(where):
-    vocabulary = json.loads((where / "config.json").read_text())["vocab_size"] - 3
+    vocabulary = vocabulary_of(where)
     rng, plain = random.Random(1), {"Content-Type": "application/json"}
     took = {"lorad": [], "peer": []}
 

@@ -12,25 +12,24 @@ import tempfile
 import time
 
 import peer
+from process import status_kib
 
 ARENA_MIB = 1024  # conf/lorad.conf: on the CPU
 
 
 def peak_mib(pid):
     """The most that was resident, with all of the arena."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
     arenas = [int(m[2]) / 1024 for m in re.finditer(r"\nSize:\s+(\d+) kB\n(?:.*\n){2}Rss:\s+(\d+) kB\n",
                                                     pathlib.Path(f"/proc/{pid}/smaps").read_text())
               if int(m[1]) == 1024 * ARENA_MIB]
     assert len(arenas) == 1, arenas
-    return peak + ARENA_MIB - arenas[0]
+    return status_kib(pid, "VmHWM") / 1024 + ARENA_MIB - arenas[0]
 
 
 def main():
     where, held, key = peer.prepared("1.1B"), [], None
     model = peer.quantised(where / "gguf", sys.argv[1])
-    vocabulary, rng = json.loads((where / "config.json").read_text())["vocab_size"] - 3, random.Random(1)
+    vocabulary, rng = peer.vocabulary_of(where), random.Random(1)
     with tempfile.TemporaryDirectory() as data:
         for _ in range(2):
             with peer.Lorad(model, data, {"adapters.host_memory": 0}) as s:

@@ -564,28 +564,35 @@ START_TEST(gains_are_of_the_dequantised_matrix)
 }
 END_TEST
 
+/* All rows of a problem have the same bits on 1 to `most` threads. */
+static void check_threads(int isa, const problem *p, const weight_source *source, int most)
+{
+    const size_t bytes = sizeof(float) * (size_t)p->n_rows * (size_t)p->d_out;
+    float *first = NULL;
+    for (int threads = 1; threads <= most; threads++) {
+        backend *be = open_cpu(isa, threads);
+        weight *w;
+        ck_assert_int_eq(be_weight_create(be, &w, source, NULL), ERR_NONE);
+        float *y = run_rows(be, p, w, NULL, 0, p->n_rows);
+        if (!first) first = y;
+        ck_assert_mem_eq(first, y, bytes);
+        if (y != first) free(y);
+        be_weight_destroy(be, w);
+        be_close(be);
+    }
+    free(first);
+}
+
 START_TEST(threads_change_no_bit)
 {
     if (!runs(_i)) return;
     for (int type = DT_F32; type <= DT_BF16; type += 2) {
-        float *first = NULL;
-        for (int threads = 1; threads <= 3; threads++) {
-            rng = 99;
-            problem p;
-            make_problem(&p, (dtype)type, 40, 320, 330, false);
-            backend *be = open_cpu(_i, threads);
-            weight *w;
-            weight_source source = weight_source_plain(p.w_raw, (dtype)type, 330, 320);
-            ck_assert_int_eq(be_weight_create(be, &w, &source, NULL), ERR_NONE);
-            float *y = run_rows(be, &p, w, NULL, 0, 40);
-            if (!first) first = y;
-            ck_assert_mem_eq(first, y, 40 * 330 * sizeof(float));
-            if (y != first) free(y);
-            be_weight_destroy(be, w);
-            be_close(be);
-            drop_problem(&p);
-        }
-        free(first);
+        rng = 99;
+        problem p;
+        make_problem(&p, (dtype)type, 40, 320, 330, false);
+        weight_source source = source_of(&p);
+        check_threads(_i, &p, &source, 3);
+        drop_problem(&p);
     }
 }
 END_TEST
@@ -594,29 +601,14 @@ END_TEST
 START_TEST(threads_change_no_bit_of_quantised_rows)
 {
     if (!runs(_i)) return;
-    enum { D_IN = 1344, D_OUT = 40, FORMS = 3 };
-    static const int of[FORMS] = {1, 3, 11}; /* a group of 32, an order of its own, nested */
-    for (int i = 0; i < 2 * FORMS; i++) {
-        int n_rows = i % 2 ? 13 : 7;
-        size_t bytes = sizeof(float) * (size_t)n_rows * D_OUT;
-        float *first = NULL;
-        problem p;
+    static const int of[] = {1, 3, 11}; /* a group of 32, an order of its own, nested */
+    for (int i = 0; i < 6; i++) {
         rng = 31;
-        make_problem(&p, DT_F32, n_rows, D_IN, D_OUT, false);
+        problem p;
+        make_problem(&p, DT_F32, i % 2 ? 13 : 7, 1344, 40, false);
         quantise_problem(&p, &forms[of[i / 2]]);
-        for (int threads = 1; threads <= 4; threads++) {
-            backend *be = open_cpu(_i, threads);
-            weight *w;
-            weight_source source = source_of(&p);
-            ck_assert_int_eq(be_weight_create(be, &w, &source, NULL), ERR_NONE);
-            float *y = run_rows(be, &p, w, NULL, 0, n_rows);
-            if (!first) first = y;
-            ck_assert_mem_eq(first, y, bytes);
-            if (y != first) free(y);
-            be_weight_destroy(be, w);
-            be_close(be);
-        }
-        free(first);
+        weight_source source = source_of(&p);
+        check_threads(_i, &p, &source, 4);
         drop_problem(&p);
     }
 }
