@@ -36,7 +36,8 @@ static bool has_amx(void)
 {
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    return (d & (1U << 24)) && (d & (1U << 22)) && tiles_granted(); /* AMX-TILE, AMX-BF16 */
+    const unsigned all = 1U << 24 | 1U << 22 | 1U << 25; /* AMX-TILE, AMX-BF16, AMX-INT8 */
+    return (d & all) == all && tiles_granted();
 }
 
 static bool has_avxvnni(void)

@@ -34,7 +34,7 @@ typedef enum {
     ISA_AVX512,     /* AVX2 + F, BW, DQ, VL */
     ISA_AVX512VNNI, /* + AVX512_VNNI */
     ISA_AVX512BF16, /* + AVX512_BF16 */
-    ISA_AMX,        /* + AMX-TILE, AMX-BF16, permission granted by the kernel */
+    ISA_AMX,        /* + AMX-TILE, AMX-BF16, AMX-INT8, permission granted by the kernel */
 } cpu_isa;
 
 enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages */

@@ -200,9 +200,10 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
     err_code code = g.squares ? gain_begin(&g, e)
                               : err_set(e, ERR_NOMEM, "no memory for the norms of a DoRA adapter");
     if (code == ERR_NONE) {
-        if (g.amx) linear_tile_begin();
+        int tiles = 0;
+        if (g.amx) linear_tiles(&tiles, LINEAR_TILE_PAIRS);
         code = gains(&g, magnitude, gain, e);
-        if (g.amx) linear_tile_end();
+        linear_tiles(&tiles, 0);
     }
     free(g.x);
     free(g.x16);

@@ -33,16 +33,26 @@ enum {
     PACK_LEAST = 4096, /* values of x in an item, where there are so many */
 };
 
+/* Of each instruction set: who multiplies plain weights that are no tiles, and quantised ones. */
+static const struct {
+    const linear_kernels *plain;
+    const quant_kernels *quant;
+} kernels[] = {[ISA_PORTABLE] = {&linear_portable, &quant_portable},
+               [ISA_AVX2] = {&linear_avx2, &quant_avx2},
+               [ISA_AVXVNNI] = {&linear_avxvnni, &quant_avxvnni},
+               [ISA_AVX512] = {&linear_avx512, &quant_avx512},
+               [ISA_AVX512VNNI] = {&linear_avx512vnni, &quant_avx512vnni},
+               [ISA_AVX512BF16] = {&linear_avx512, &quant_avx512bf16},
+               [ISA_AMX] = {&linear_avx512, &quant_amx}};
+
 const linear_kernels *linear_kernels_of(const backend *be)
 {
-    static const linear_kernels *const of[] = {[ISA_PORTABLE] = &linear_portable,
-                                               [ISA_AVX2] = &linear_avx2,
-                                               [ISA_AVXVNNI] = &linear_avxvnni,
-                                               [ISA_AVX512] = &linear_avx512,
-                                               [ISA_AVX512VNNI] = &linear_avx512vnni,
-                                               [ISA_AVX512BF16] = &linear_avx512,
-                                               [ISA_AMX] = &linear_avx512};
-    return of[((const cpu_state *)be->impl)->isa];
+    return kernels[((const cpu_state *)be->impl)->isa].plain;
+}
+
+static const quant_kernels *quant_kernels_of(const backend *be)
+{
+    return kernels[((const cpu_state *)be->impl)->isa].quant;
 }
 
 block_fn *linear_block_of(const linear_kernels *kern, packing pack)
@@ -50,16 +60,6 @@ block_fn *linear_block_of(const linear_kernels *kern, packing pack)
     return pack == PACK_F32   ? kern->block_f32
            : pack == PACK_F16 ? kern->block_f16
                               : kern->block_bf16;
-}
-
-static const quant_kernels *quant_kernels_of(const backend *be)
-{
-    static const quant_kernels *const of[] = {
-        [ISA_PORTABLE] = &quant_portable,     [ISA_AVX2] = &quant_avx2,
-        [ISA_AVXVNNI] = &quant_avxvnni,       [ISA_AVX512] = &quant_avx512,
-        [ISA_AVX512VNNI] = &quant_avx512vnni, [ISA_AVX512BF16] = &quant_avx512bf16,
-        [ISA_AMX] = &quant_avx512bf16};
-    return of[((const cpu_state *)be->impl)->isa];
 }
 
 /* ------------------------------------------------------------------- linear -- */
@@ -298,14 +298,25 @@ static void put_row(const linear_out *out, const float *bias, int row, int p, co
     }
 }
 
+/* What a thread has while it takes items: room for an item's sums, and what its tiles are for. */
+typedef struct {
+    float *buf;
+    int tiles; /* linear_tiles() */
+} linear_seat;
+
 /* Panels [p0, p0 + n_panel) of output o for rows [row0, row0 + n). */
-static void run_item(const linear_job *job, float *buf, int o, int p0, int n_panel, int row0, int n)
+static void run_item(const linear_job *job, linear_seat *seat, int o, int p0, int n_panel, int row0,
+                     int n)
 {
+    float *buf = seat->buf;
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
     if (job->seg) fetch_b(job, o, p0, row0, n);
     int pad = round_up(n, PANEL); /* kernels may write whole blocks of rows */
+    if (w->pack == PACK_TILE && job->amx) linear_tiles(&seat->tiles, LINEAR_TILE_PAIRS);
     if (w->pack == PACK_QUANT) {
-        job->quants->block(buf, pad, w, p0, n_panel, &job->quant[job->quant_of[o]], row0, n);
+        const quant_rows *x = &job->quant[job->quant_of[o]];
+        if (x->tiled) linear_tiles(&seat->tiles, w->quant.k);
+        job->quants->block(buf, pad, w, p0, n_panel, x, row0, n);
     } else if (w->pack != PACK_TILE) {
         block_fn *fn = linear_block_of(job->kern, w->pack);
         fn(buf, pad, w, p0, n_panel, job->packed ? job->packed : job->x, row0, n);
@@ -331,13 +342,13 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
 }
 
 /* One group of panels for chunk c of the rows. */
-static void panels_item(const linear_job *job, float *buf, int c, int item)
+static void panels_item(const linear_job *job, linear_seat *seat, int c, int item)
 {
     int row0 = c * job->chunk, o = 0;
     int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
     while (item >= groups_of(job, o)) item -= groups_of(job, o++);
     int p0 = item * job->group, left = cpu_weight_of(&job->outs[o])->n_panel - p0;
-    run_item(job, buf, o, p0, left < job->group ? left : job->group, row0, n);
+    run_item(job, seat, o, p0, left < job->group ? left : job->group, row0, n);
 }
 
 /* The first item of a part, where parts are runs of panels. */
@@ -355,8 +366,7 @@ static void panels_thread(void *arg, int thread)
 {
     linear_job *job = arg;
     alignas(64) float own[ROW_CHUNK * PANEL];
-    float *buf = job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own;
-    if (job->amx) linear_tile_begin();
+    linear_seat seat = {job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own, 0};
     for (int turn = 0; turn < job->n_part; turn++) {
         int part = (thread + turn) % job->n_part, end = job->n_group, c = part;
         if (job->n_chunk == 1) {
@@ -364,9 +374,9 @@ static void panels_thread(void *arg, int thread)
             c = 0;
         }
         for (int item; (item = atomic_fetch_add(&job->next[part * APART], 1)) < end;)
-            panels_item(job, buf, c, item);
+            panels_item(job, &seat, c, item);
     }
-    if (job->amx) linear_tile_end();
+    linear_tiles(&seat.tiles, 0);
 }
 
 /* As many panels an item as leave each thread some items. */
@@ -449,6 +459,11 @@ static int rows_of(const linear_job *job, int o)
     return job->n_quant;
 }
 
+static bool tiled(const linear_job *job)
+{
+    return job->n_rows >= job->quants->tiles_from;
+}
+
 /* Who of the outs reads x in which form. */
 static void find_forms(linear_job *job, const cpu_state *cpu)
 {
@@ -461,7 +476,9 @@ static void find_forms(linear_job *job, const cpu_state *cpu)
             continue;
         }
         int rows = rows_of(job, o);
-        if (rows == job->n_quant) job->quant[job->n_quant++].span = quant_span(&w->quant);
+        if (rows == job->n_quant)
+            job->quant[job->n_quant++] =
+                (quant_rows){.span = quant_span(&w->quant), .tiled = tiled(job)};
         job->quant_of[o] = rows;
         job->ordered |= w->quant.order != NULL;
     }
@@ -475,7 +492,9 @@ typedef struct linear_room {
 /* Of one of the forms of x that quantised outs read. */
 static size_t place_rows(const linear_job *job, quant_rows *q, void *mem)
 {
-    return quant_rows_place(q, mem, quant_filled(job->n_rows, job->quants->fill_from), job->d_in);
+    int rows = tiled(job) ? round_up(job->n_rows, QUANT_TILE)
+                          : quant_filled(job->n_rows, job->quants->fill_from);
+    return quant_rows_place(q, mem, rows, job->d_in);
 }
 
 static linear_room room_of(const linear_job *job)
@@ -617,7 +636,6 @@ void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_
 typedef struct linear_batch {
     linear_job *job;
     int n_job, n_part;
-    bool amx;              /* some want it */
     int *prepare, *panels; /* [n_job + 1]: first items */
     atomic_int next_row, *next;
 } linear_batch;
@@ -654,18 +672,18 @@ static void batch_panels_thread(void *arg, int thread)
 {
     linear_batch *b = arg;
     alignas(64) float own[ROW_CHUNK * PANEL];
-    if (b->amx) linear_tile_begin();
+    linear_seat seat = {own, 0};
     for (int turn = 0; turn < b->n_part; turn++) {
         int part = (thread + turn) % b->n_part, end = batch_start(b, part + 1);
         for (int i; (i = atomic_fetch_add(&b->next[part * APART], 1)) < end;) {
             int j = job_of(b->panels, b->n_job, i);
             const linear_job *job = &b->job[j];
-            float *buf = job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own;
+            seat.buf = job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own;
             int item = i - b->panels[j];
-            panels_item(job, buf, item / job->n_group, item % job->n_group);
+            panels_item(job, &seat, item / job->n_group, item % job->n_group);
         }
     }
-    if (b->amx) linear_tile_end();
+    linear_tiles(&seat.tiles, 0);
 }
 
 static void group_job(backend *be, const linear_group *g, int layer, linear_job *job)
@@ -715,10 +733,7 @@ void cpu_linear_groups(backend *be, const linear_group *groups, int n, int layer
     if (!b.job || !b.next) return;
     b.prepare = (int *)(void *)(b.job + n);
     b.panels = b.prepare + n + 1;
-    for (int j = 0; j < n; j++) {
-        group_job(be, &groups[j], layer, &b.job[j]);
-        b.amx |= b.job[j].amx;
-    }
+    for (int j = 0; j < n; j++) group_job(be, &groups[j], layer, &b.job[j]);
     if (!take_scratch(be, b.job, n)) return;
     for (int j = 0; j < n; j++) zero_pad(&b.job[j]);
     size_t prepare, work;

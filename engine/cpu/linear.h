@@ -81,12 +81,12 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avxvnni, linear
 typedef struct quant_kernels {
     block_fn *block; /* x: quant_rows */
     quant_round_fn *round;
-    coded_fn *coded;
-    int fill_from; /* rows of the last group from which on it has to be filled: quant_filled() */
+    int fill_from;  /* rows of the last group from which on it has to be filled: quant_filled() */
+    int tiles_from; /* rows from which on x lies as tiles */
 } quant_kernels;
 
 extern const quant_kernels quant_portable, quant_avx2, quant_avxvnni, quant_avx512,
-    quant_avx512vnni, quant_avx512bf16;
+    quant_avx512vnni, quant_avx512bf16, quant_amx;
 
 const linear_kernels *linear_kernels_of(const backend *be);
 /* Of plain weights that are no tiles. */
@@ -118,14 +118,16 @@ void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]
 void linear_pack_rows(float *dst, const float *src, int n, int d);
 
 /* linear_amx.c */
+enum { LINEAR_TILE_PAIRS = 2 * K_BLOCK }; /* of linear_tiles(): bf16 */
 panel_fn linear_panel_tile;
 block_fn linear_block_tile;
-void linear_tile_begin(void); /* per thread: loads the tile configuration */
-void linear_tile_end(void);
+/* The calling thread's tiles take rows of x of so many bytes (0: none; *now: before the call). */
+void linear_tiles(int *now, int row_bytes);
 
 /* linear_avx512bf16.c */
 panel_fn linear_panel_pairs;
 block_fn linear_block_pairs;
+coded_fn linear_coded_tiles;
 /* Row of x rounded to bf16 into its place among the tiles, zero-padded to k_pad; or all zero. */
 void linear_round_row(uint16_t *x16, int row, const float *src, int d_in, int k_pad);
 void linear_zero_row(uint16_t *x16, int row, int k_pad);

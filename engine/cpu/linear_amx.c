@@ -1,4 +1,5 @@
-/* linear_amx.c -- bf16 products on AMX tiles: 16 x 16 outputs, 32 of k in each instruction.
+/* linear_amx.c -- products on AMX tiles: 16 x 16 outputs, 64 bytes of k (32 bf16) in each
+ * instruction.
  *
  * Tiles: 0-3 accumulators (2 row blocks x 2 column blocks), 4-5 rows of x, 6-7 columns of W.  Tile
  * products are independent row by row, so a row's bits do not depend on how many rows stand with
@@ -6,12 +7,15 @@
  * never from outside.
  */
 #include <immintrin.h>
+#include <limits.h>
 #include <stdalign.h>
 
+#include "engine/base/round.h"
 #include "engine/cpu/linear.h"
+#include "engine/cpu/quant_parts.h"
 #include "engine/cpu/vec.h"
 
-enum { TILE = 16, BLOCK_K = 256 /* 16 KiB of a panel */ };
+enum { TILE = QUANT_TILE, BLOCK_K = 256 /* 16 KiB of a panel */ };
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -19,21 +23,24 @@ typedef struct {
     uint8_t rows[16];
 } __attribute__((packed)) tile_config;
 
-void linear_tile_begin(void)
+void linear_tiles(int *now, int row_bytes)
 {
+    if (*now == row_bytes) return;
+    *now = row_bytes;
+    if (row_bytes == 0) {
+        _tile_release();
+        return;
+    }
     alignas(64) tile_config cfg = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        cfg.colsb[i] = 64;
-        cfg.rows[i] = TILE;
+        cfg.colsb[i] = (uint16_t)(i == 4 || i == 5 ? row_bytes : 64);
+        cfg.rows[i] = (uint8_t)(i < 6 ? TILE : row_bytes / 4);
     }
     __asm__ volatile("" : : "r"(&cfg) : "memory"); /* gcc 12's intrinsic names 8 bytes of it */
     _tile_loadconfig(&cfg);
 }
 
-void linear_tile_end(void)
-{
-    _tile_release();
-}
+/* ---------------------------------------------------------------------------- bf16 -- */
 
 /* Lines of weights that are wanted soon, fetched into the second-level cache four at each step. */
 typedef struct {
@@ -147,7 +154,7 @@ void linear_block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, in
             float *o = out + (size_t)p * rows_pad * PANEL;
             const uint16_t *data = panel_data(w, p0 + p) + (size_t)k0 * PANEL;
             if (coded) {
-                quant_avx512bf16.coded(plain, w, p0 + p, k0, k1);
+                linear_coded_tiles(plain, w, p0 + p, k0, k1);
                 data = plain;
             }
             int i = 0;
@@ -160,3 +167,162 @@ void linear_block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, in
         }
     }
 }
+
+/* ----------------------------------------------------------------------- quantised -- */
+
+/* Codes of a block, in bytes, are a tile of [k / 4][16 columns][4] as they lie, rows of x one of
+ * [16 rows][k].  A block's sums become floats as quant_parts.h has it: so a row has the bits that
+ * VPDPBUSD gives it, which multiplies where rows are few. */
+
+typedef int32_t tile_sums[2][TILE * TILE]; /* of a block's 16 columns each: [row][column] */
+
+/* `sums` of the block whose codes are at w, by accumulators c and d and the tile `a` of x. */
+#define TILE_PRODUCT(sums, w, x, c, d, a)       \
+    _tile_loadd(a, x, QUANT_K);                 \
+    _tile_loadd(6, w, QUANT_QUAD_BYTES);        \
+    _tile_zero(c);                              \
+    _tile_dpbsud(c, a, 6);                      \
+    _tile_loadd(7, (w) + 64, QUANT_QUAD_BYTES); \
+    _tile_zero(d);                              \
+    _tile_dpbsud(d, a, 7);                      \
+    _tile_stored(c, (sums)[0], 64);             \
+    _tile_stored(d, (sums)[1], 64);
+
+/* TILE rows of x times a stretch. */
+static void tile_products(tile_sums *sums, const quant_stretch *s, const int8_t *x)
+{
+    for (int i = 0, k = 0; i < s->n; i++, k += s->form->k) {
+        const int8_t *rows = x + k / QUANT_K * (TILE * QUANT_K) + k % QUANT_K;
+        quant_ask(s);
+        if (i % 2) {
+            TILE_PRODUCT(sums[i], s->at[i], rows, 2, 3, 5)
+        } else {
+            TILE_PRODUCT(sums[i], s->at[i], rows, 0, 1, 4)
+        }
+    }
+}
+
+/* A block's sums of row `row` of its tile and those after it: QUANT_ROWS rows, 16 columns. */
+static inline __attribute__((always_inline)) void tile_dots(qi dot[QUANT_ROWS], const int32_t *sums,
+                                                            int row, const int32_t *start)
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < QUANT_ROWS; r++) {
+        const qi zero = {0};
+        dot[r] = quant_load_whole(sums + (row + r) * TILE) + (start[r] - zero);
+    }
+}
+
+/* Into out, of the h-th 16 columns. */
+static inline __attribute__((always_inline)) void
+tile_add(float *out, const quant_stretch *s, const quant_terms *t, const tile_sums *sums, int row,
+         const int h, const bool zeros, const bool mins)
+{
+    const quant_form f = {.form = zeros ? SCALES_ZERO : SCALES_OWN, .has_min = mins};
+    const int c = h * TILE;
+    qf v[QUANT_ROWS];
+#pragma GCC unroll 8
+    for (int r = 0; r < QUANT_ROWS; r++) v[r] = quant_load(out + r * PANEL + c);
+    for (int i = 0; i < s->n; i++) {
+        qi dot[QUANT_ROWS];
+        tile_dots(dot, sums[i][h], row, t->start[i]);
+#pragma GCC unroll 8
+        for (int r = 0; r < QUANT_ROWS; r++)
+            v[r] = quant_add(v[r], dot[r], &f, s->scale[i] + c, s->off[i] + c, t->scale[i][r],
+                             t->lean[i][r]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < QUANT_ROWS; r++) memcpy(out + r * PANEL + c, &v[r], sizeof(v[r]));
+}
+
+/* The same of a run whose scales nest. */
+static inline __attribute__((always_inline)) void tile_add_run(float *out, const quant_stretch *s,
+                                                               const quant_terms *t,
+                                                               const tile_sums *sums, int row,
+                                                               const int h)
+{
+    const int c = h * TILE;
+    const bool mins = s->form->has_min;
+    qi whole[QUANT_ROWS] = {{0}}, lean[QUANT_ROWS];
+    for (int i = 0; i < s->n; i++) {
+        qi dot[QUANT_ROWS];
+        const qi part = quant_load_whole(s->part[i] + c);
+        tile_dots(dot, sums[i][h], row, t->start[i]);
+#pragma GCC unroll 8
+        for (int r = 0; r < QUANT_ROWS; r++) whole[r] += dot[r] * part;
+    }
+    quant_leans(lean, s, t->leans, QUANT_ROWS, c, mins);
+#pragma GCC unroll 8
+    for (int r = 0; r < QUANT_ROWS; r++) {
+        float *at = out + r * PANEL + c;
+        qf v = quant_add_run(quant_load(at), whole[r], lean[r], s->scale[0] + c, s->off[0] + c,
+                             t->scale[0][r], mins);
+        memcpy(at, &v, sizeof(v));
+    }
+}
+
+/* TILE rows from `row` on times a stretch that begins at column k0. */
+static void tile_rows(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0)
+{
+    alignas(64) tile_sums sums[QUANT_BLOCKS];
+    tile_products(sums, s, x->code + quant_tile_of(x, row) + (size_t)k0 * TILE);
+    for (int r = 0; r < TILE; r += QUANT_ROWS, out += QUANT_ROWS * PANEL) {
+        quant_terms t;
+        quant_terms_of(&t, s, x, row + r, k0, QUANT_ROWS, s->form->least);
+        for (int h = 0; h < 2; h++) {
+            if (s->form->form == SCALES_NESTED)
+                tile_add_run(out, s, &t, sums, r, h);
+            else if (s->form->form == SCALES_ZERO)
+                tile_add(out, s, &t, sums, r, h, true, false);
+            else if (s->form->has_min)
+                tile_add(out, s, &t, sums, r, h, false, true);
+            else
+                tile_add(out, s, &t, sums, r, h, false, false);
+        }
+    }
+}
+
+static void block_bytes(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                        const void *x, int row0, int n_rows)
+{
+    const quant_form *f = &w->quant;
+    const int most = f->form == SCALES_NESTED ? f->span / f->k : QUANT_STRETCH;
+    alignas(64) uint8_t bytes[QUANT_STRETCH * QUANT_CODES];
+    if (!((const quant_rows *)x)->tiled) {
+        quant_avx512bf16.block(out, rows_pad, w, p0, n_panel, x, row0, n_rows);
+        return;
+    }
+    quant_stretch s = {.form = f};
+    for (int p = 0; p < n_panel; p++, out += (size_t)rows_pad * PANEL) {
+        memset(out, 0, (size_t)round_up(n_rows, TILE) * PANEL * sizeof(*out));
+        quant_begin(&s, (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes);
+        for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {
+            n = left < most ? left : most;
+            const char *from = quant_place(&s);
+            quant_read(&s, n);
+            quant_unpack(&s, bytes);
+            quant_asks soon = quant_asks_of(&s, from, 1);
+            s.asked = true;
+            s.soon = &soon;
+            for (int i = 0; i < n_rows; i += TILE, s.soon = NULL)
+                tile_rows(out + (size_t)i * PANEL, &s, x, row0 + i, k0);
+        }
+    }
+}
+
+/* Rows that lie as tiles, and others. */
+static void round_bytes(const quant_rows *to, int row, int n, const float *x, int d, int k0, int k1)
+{
+    if (!to->tiled) {
+        quant_avx512bf16.round(to, row, n, x, d, k0, k1);
+        return;
+    }
+    for (int i = 0; i < n; i++, x += d) {
+        quant_side side = quant_side_of(to, row + i);
+        side.code = quant_tile_of(to, row + i);
+        for (int k = k0; k < k1; k += to->span) quant_round_span(to, &side, x, d, k, true);
+    }
+}
+
+/* Of so few rows tiles would be empty by half. */
+const quant_kernels quant_amx = {block_bytes, round_bytes, QUANT_FILL, QUANT_ROWS + 1};

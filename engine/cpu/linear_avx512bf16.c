@@ -156,6 +156,11 @@ static void rows_of(float *out, const uint16_t *w, const uint16_t *x, int k_pad,
     }
 }
 
+void linear_coded_tiles(void *out, const cpu_weight *w, int p, int k0, int k1)
+{
+    coded_piece(out, w, p, k0, k1);
+}
+
 static const uint16_t *panel_data(const cpu_weight *w, int p)
 {
     return (const void *)((const char *)w->data + (size_t)p * w->panel_bytes);

@@ -75,7 +75,9 @@ void quant_row_zero(const quant_rows *to, int row)
 {
     const quant_side side = quant_side_of(to, row);
     const size_t some = (size_t)side.some, end = (size_t)to->k_pad;
-    for (size_t k = 0; k < end; k += QUANT_QUAD)
+    for (size_t k = 0; to->tiled && k < end; k += QUANT_K)
+        memset(to->code + quant_tile_of(to, row) + k * QUANT_TILE, 0, QUANT_K);
+    for (size_t k = 0; !to->tiled && k < end; k += QUANT_QUAD)
         memset(to->code + side.code + k * some, 0, QUANT_QUAD);
     for (size_t k = 0; k < end; k += QUANT_K) to->scale[side.scale + k / QUANT_K * some] = 0;
     for (size_t k = 0; k < end; k += QUANT_HALF) to->sums[side.sums + k / QUANT_HALF * some] = 0;

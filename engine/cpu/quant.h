@@ -62,14 +62,16 @@ typedef struct coded_form {
 
 /* Rows of x, rounded.  QUANT_SOME rows (of the last group as many as are left) stand side by side,
  * so that a kernel that takes them together reads one stream. */
-enum { QUANT_SOME = 8 };
+enum { QUANT_SOME = 8, QUANT_TILE = 16 };
 
 typedef struct quant_rows {
-    int8_t *code;  /* [group of rows][k_pad / QUANT_QUAD][its rows][QUANT_QUAD] */
+    int8_t *code;  /* [group of rows][k_pad / QUANT_QUAD][its rows][QUANT_QUAD], or as tiles:
+                    * [row / QUANT_TILE][k_pad / QUANT_K][QUANT_TILE][QUANT_K] */
     float *scale;  /* [group][k_pad / QUANT_K][its rows] */
     int32_t *sums; /* [group][k_pad / QUANT_HALF][its rows]: of codes */
     int rows, k_pad;
-    int span; /* columns that share a scale: a multiple of QUANT_K, which divides k_pad */
+    int span;   /* columns that share a scale: a multiple of QUANT_K, which divides k_pad */
+    bool tiled; /* `rows` is a multiple of QUANT_TILE */
 } quant_rows;
 
 /* Where row `row` stands at k = 0, and the rows of its group. */
@@ -86,6 +88,14 @@ static inline quant_side quant_side_of(const quant_rows *q, int row)
                         .scale = at / QUANT_K + (size_t)in,
                         .sums = at / QUANT_HALF + (size_t)in,
                         .some = left < QUANT_SOME ? left : QUANT_SOME};
+}
+
+/* Where the codes of a row stand at k = 0, where they lie as tiles: those of k = QUANT_K stand
+ * QUANT_TILE * QUANT_K further. */
+static inline size_t quant_tile_of(const quant_rows *q, int row)
+{
+    size_t in = (size_t)row % QUANT_TILE;
+    return ((size_t)row - in) * (size_t)q->k_pad + in * QUANT_K;
 }
 
 /* So many rows where a last group of `from` and more is filled up with rows of zeros. */
@@ -109,8 +119,8 @@ typedef void quant_round_fn(const quant_rows *to, int row, int n, const float *x
 /* A row of zeros. */
 void quant_row_zero(const quant_rows *to, int row);
 
-/* Of `rows` rows of `cols` columns, one behind the other, but for `span`; `mem` NULL: the bytes
- * alone. */
+/* Of `rows` rows of `cols` columns, one behind the other, but for `span` and `tiled`; `mem` NULL:
+ * the bytes alone. */
 size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols);
 
 /* The form of such a source, and the bytes of one panel and of what stands behind them. */

@@ -120,22 +120,22 @@ _rule("quant.signs", "engine/cpu/quant_kernels.h",
       "qv four = _mm256_sign_epi8(quant_four(x + r * QUANT_QUAD), v);",
       "qv four = quant_four(x + r * QUANT_QUAD);",
       "cpu.test_kernels", "products of quantised weights have the weights' signs")
-_rule("quant.rounded-bf16", "engine/cpu/quant_kernels.h",
+_rule("quant.rounded-bf16", "engine/cpu/quant_coded.h",
       "vf_set(0x1.8p16F)", "vf_set(0x1.8p15F)",
       "cpu.test_kernels", "what FP8 and NF4 stand for is rounded to bf16, with one row as with many")
-_rule("quant.coded-scales", "engine/cpu/quant_kernels.h",
+_rule("quant.coded-scales", "engine/cpu/quant_coded.h",
       "(__m512)(v[1] * scale[1])", "(__m512)(v[1] * scale[0])",
       "cpu.test_kernels", "each column's codes have its own scale (where VDPBF16PS runs)")
 _rule("quant.order-of-x", "engine/cpu/linear.c",
       "x[(size_t)r * d + w->quant.order[k]];", "x[(size_t)r * d + k];",
       "cpu.test_kernels", "a quantised matrix reads x in its own order of columns")
-_rule("quant.zero", "engine/cpu/quant_kernels.h",
+_rule("quant.zero", "engine/cpu/quant_parts.h",
       "if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);", "",
       "cpu.test_kernels", "each column's own zero is taken away")
-_rule("quant.nested-min", "engine/cpu/quant_kernels.h",
+_rule("quant.nested-min", "engine/cpu/quant_parts.h",
       "*of = f->has_min ? part + f->min_parts : part;", "*of = part;",
       "cpu.test_kernels", "nested mins have parts of their own")
-_rule("quant.run-of-x", "engine/cpu/quant_kernels.h",
+_rule("quant.run-of-x", "engine/cpu/quant_parts.h",
       "if (k == k0) {", "if (k >= k0) {",
       "cpu.test_kernels", "beside nested scales a whole run of x has one scale")
 _rule("quant.cut-at-spans", "engine/cpu/linear.c",
@@ -167,6 +167,10 @@ _rule("quant.upper-halves", "engine/cpu/quant_kernels.h",
 _rule("quant.row-of-eight", "engine/cpu/quant_kernels.h",
       "                         leans[r]);", "                         leans[0]);",
       "cpu.test_kernels", "each of eight rows has its own sum of codes (AVX2, avx512)")
+_rule("quant.tiles-of-rows", "engine/cpu/linear_amx.c",
+      "tile_dots(dot, sums[i][h], row, t->start[i]);\n#pragma GCC unroll 8\n        for (int r = 0; r < QUANT_ROWS; r++) whole",
+      "tile_dots(dot, sums[i][h], 0, t->start[i]);\n#pragma GCC unroll 8\n        for (int r = 0; r < QUANT_ROWS; r++) whole",
+      "cpu.test_kernels", "each of a tile's sixteen rows has its own sum (AMX, whose tiles are emulated)")
 _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")

@@ -10,6 +10,7 @@
 
 #include "engine/base/halves.h"
 #include "engine/cpu/cpu.h"
+#include "tests/engine/cpu/stand_ins.h"
 #include "tests/run_suite.h"
 
 static uint64_t rng = 1;
@@ -53,20 +54,11 @@ static void *as_type(float *v, size_t n, dtype type)
     return h;
 }
 
-/* Here AVX-VNNI's kernels are those of vnni_avx2.c. */
-static bool runs(int isa)
-{
-    return cpu_isa_runs(isa == ISA_AVXVNNI ? ISA_AVX512VNNI : (cpu_isa)isa);
-}
-
 static backend *open_cpu(int isa, int threads)
 {
     err e;
     backend *be;
-    const cpu_isa opened = isa == ISA_AVXVNNI ? ISA_AVX2 : (cpu_isa)isa;
-    backend_config cfg = {.n_threads = threads, .isa = cpu_isa_name(opened)};
-    ck_assert_msg(be_open(&be, &backend_cpu, &cfg, &e) == ERR_NONE, "%s", e.msg);
-    ((cpu_state *)be->impl)->isa = (cpu_isa)isa;
+    ck_assert_msg(stand_in_open(&be, isa, threads, &e) == ERR_NONE, "%s", e.msg);
     return be;
 }
 
@@ -404,7 +396,7 @@ static void check_linear(backend *be, const form *f, dtype type, int n_rows, int
 
 START_TEST(linear_meets_the_oracle_and_itself)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     static const int shape[][3] = {{1, 64, 64},   {5, 33, 7},   {16, 96, 151},
                                    {17, 32, 33},  {70, 80, 40}, {33, 576, 64},
                                    {140, 48, 96}, {9, 7, 300},  {205, 300, 70}};
@@ -468,7 +460,7 @@ END_TEST
 
 START_TEST(quantised_linear_meets_the_oracle_and_itself)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     static const int shape[][3] = {
         {1, 64, 64}, {5, 128, 7}, {17, 192, 33}, {140, 64, 96}, {8, 576, 70}};
     rng = 11;
@@ -499,36 +491,39 @@ START_TEST(quantised_linear_meets_the_oracle_and_itself)
 }
 END_TEST
 
-/* Outs of one x whose groups of it differ have the bits that each has alone. */
+/* Outs of one x that read it each in its own form have the bits that each has alone. */
 START_TEST(outs_round_x_each_its_own_way)
 {
-    if (!runs(_i)) return;
-    enum { N_ROWS = 9, D_IN = 128, D_OUT = 40, OUTS = 3 };
-    static const int of[OUTS] = {1, 13, 0}; /* nested between groups of 32 */
+    if (!stand_in_runs(_i)) return;
+    enum { N_ROWS = 9, D_IN = 128, D_OUT = 40, OUTS = 3, PLAIN = -1 };
+    /* Nested between groups of 32; blocks of 16, plain, blocks of 32. */
+    static const int of[][OUTS] = {{1, 13, 0}, {9, PLAIN, 1}};
     backend *be = open_cpu(_i, 2);
-    problem p[OUTS];
-    weight *w[OUTS];
-    linear_out out[OUTS];
-    float *y[OUTS];
-    step st = {.n_rows = N_ROWS};
-    for (int o = 0; o < OUTS; o++) {
-        rng = 23; /* the same x */
-        make_problem(&p[o], DT_F32, N_ROWS, D_IN, D_OUT, false);
-        quantise_problem(&p[o], &forms[of[o]]);
-        weight_source source = source_of(&p[o]);
-        ck_assert_int_eq(be_weight_create(be, &w[o], &source, NULL), ERR_NONE);
-        y[o] = malloc(sizeof(float) * N_ROWS * D_OUT);
-        out[o] = (linear_out){.y = y[o], .w = w[o], .bias = p[o].bias, .lora_proj = -1};
-    }
-    be_linear(be, p[0].x, out, OUTS, &st, 0);
-    ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
-    for (int o = 0; o < OUTS; o++) {
-        float *alone = run_rows(be, &p[o], w[o], NULL, 0, N_ROWS);
-        ck_assert_mem_eq(alone, y[o], sizeof(float) * N_ROWS * D_OUT);
-        free(alone);
-        free(y[o]);
-        be_weight_destroy(be, w[o]);
-        drop_problem(&p[o]);
+    for (size_t n = 0; n < sizeof(of) / sizeof(of[0]); n++) {
+        problem p[OUTS];
+        weight *w[OUTS];
+        linear_out out[OUTS];
+        float *y[OUTS];
+        step st = {.n_rows = N_ROWS};
+        for (int o = 0; o < OUTS; o++) {
+            rng = 23; /* the same x */
+            make_problem(&p[o], DT_BF16, N_ROWS, D_IN, D_OUT, false);
+            if (of[n][o] != PLAIN) quantise_problem(&p[o], &forms[of[n][o]]);
+            weight_source source = source_of(&p[o]);
+            ck_assert_int_eq(be_weight_create(be, &w[o], &source, NULL), ERR_NONE);
+            y[o] = malloc(sizeof(float) * N_ROWS * D_OUT);
+            out[o] = (linear_out){.y = y[o], .w = w[o], .bias = p[o].bias, .lora_proj = -1};
+        }
+        be_linear(be, p[0].x, out, OUTS, &st, 0);
+        ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
+        for (int o = 0; o < OUTS; o++) {
+            float *alone = run_rows(be, &p[o], w[o], NULL, 0, N_ROWS);
+            ck_assert_mem_eq(alone, y[o], sizeof(float) * N_ROWS * D_OUT);
+            free(alone);
+            free(y[o]);
+            be_weight_destroy(be, w[o]);
+            drop_problem(&p[o]);
+        }
     }
     be_close(be);
 }
@@ -537,7 +532,7 @@ END_TEST
 /* DoRA's gains over a quantised matrix are those over its values. */
 START_TEST(gains_are_of_the_dequantised_matrix)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     enum { D_IN = 192, D_OUT = 40, ADAPTER = 3 };
     rng = 17;
     backend *be = open_cpu(_i, 2);
@@ -585,7 +580,7 @@ static void check_threads(int isa, const problem *p, const weight_source *source
 
 START_TEST(threads_change_no_bit)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     for (int type = DT_F32; type <= DT_BF16; type += 2) {
         rng = 99;
         problem p;
@@ -600,7 +595,7 @@ END_TEST
 /* More threads than groups of rows share out x by columns, to be rounded. */
 START_TEST(threads_change_no_bit_of_quantised_rows)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     static const int of[] = {1, 3, 11}; /* a group of 32, an order of its own, nested */
     for (int i = 0; i < 6; i++) {
         rng = 31;
@@ -804,7 +799,7 @@ static void check_attend(backend *be, int n_head, int n_kv, int d, int window, d
 
 START_TEST(attention_meets_the_oracle_and_itself)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     rng = 5;
     backend *be = open_cpu(_i, 2);
     check_attend(be, 4, 4, 16, 0, DT_F32, 0);
@@ -843,7 +838,7 @@ static double weight_of_second(backend *be, const rope_table *rope, float q[], f
 /* Pairs are neighbours or halves, of the first values alone, or of none. */
 START_TEST(rotations_turn_what_they_should)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     backend *be = open_cpu(_i, 1);
     float cos[16], sin[16], q[16], k[2][16];
     rng = 9;
@@ -889,7 +884,7 @@ END_TEST
 /* Whatever keys and values are kept as, a query that is no number gives none. */
 START_TEST(a_query_that_is_no_number_shows)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     backend *be = open_cpu(_i, 1);
     float one[16], q[2][16], k[2][16] = {{0}}, v[2][16] = {{0}}, out[2][16];
     rope_table rope = {.cos = one, .sin = one, .max_pos = 2};
@@ -915,7 +910,7 @@ END_TEST
 /* A few long contexts: more threads than items, so that each item's keys are shared out. */
 START_TEST(long_contexts_are_split_and_keep_their_bits)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     static const int lens[SEQS] = {1150, 0, 700, 0, 0}, chunk[] = {MAX_POS, 1, 7};
     static const int shape[][3] = {{4, 24, 0}, {8, 64, 600}, {6, 32, 0}};
     rng = 13;
@@ -945,7 +940,7 @@ END_TEST
 
 START_TEST(rows_meet_the_oracle)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     rng = 3;
     backend *be = open_cpu(_i, 2);
     for (int dim = 1; dim < 70; dim += 3) {
@@ -987,7 +982,7 @@ static double gelu_oracle(double x)
 /* The operations that only some families ask for. */
 START_TEST(more_rows_meet_the_oracle)
 {
-    if (!runs(_i)) return;
+    if (!stand_in_runs(_i)) return;
     rng = 4;
     backend *be = open_cpu(_i, 2);
     for (int dim = 1; dim < 70; dim += 3) {

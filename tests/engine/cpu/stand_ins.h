@@ -1,0 +1,28 @@
+/* stand_ins.h -- instruction sets that few machines have, as tests run them: AVX-VNNI's kernels are
+ * those of vnni_avx2.c, AMX's of tiles_avx512bf16.c.  For tests that link these.
+ */
+#ifndef TESTS_ENGINE_CPU_STAND_INS_H
+#define TESTS_ENGINE_CPU_STAND_INS_H
+
+#include "engine/cpu/cpu.h"
+
+static inline bool stand_in_runs(int isa)
+{
+    return cpu_isa_runs(isa == ISA_AVXVNNI ? ISA_AVX512VNNI
+                        : isa == ISA_AMX   ? ISA_AVX512BF16
+                                           : (cpu_isa)isa);
+}
+
+/* be_open() of such a set: of one that the machine has, which then becomes it. */
+static inline err_code stand_in_open(backend **be, int isa, int threads, err *e)
+{
+    const cpu_isa opened = isa == ISA_AVXVNNI ? ISA_AVX2
+                           : isa == ISA_AMX   ? ISA_AVX512BF16
+                                              : (cpu_isa)isa;
+    backend_config cfg = {.n_threads = threads, .isa = cpu_isa_name(opened)};
+    err_code code = be_open(be, &backend_cpu, &cfg, e);
+    if (code == ERR_NONE) cpu_of(*be)->isa = (cpu_isa)isa;
+    return code;
+}
+
+#endif
