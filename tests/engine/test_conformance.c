@@ -8,6 +8,7 @@
  *   - in chunks of several sizes, token by token, with logits of the last row only, and in a
  *     mixed batch of 16 sequences with 8 adapters: bit for bit what one piece gave.
  *
+ * CONFORM_STAND_INS: on the sets whose kernels have stand-ins (tests/engine/stand_ins.h) alone.
  * On the emulated device (CONFORM_EMULATED) `--plant NAME` puts a fault between model and backend:
  * the program must then fail, and ctest holds it to that (emu.planted_NAME).
  */
@@ -21,6 +22,9 @@
 #include "tests/engine/golden_rig.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"
+#ifdef CONFORM_STAND_INS
+#    include "tests/engine/stand_ins.h"
+#endif
 #ifdef CONFORM_EMULATED
 #    include "engine/backend_ops.h"
 #    include "tests/emu/cuda_rt/emu_rt.h"
@@ -55,6 +59,9 @@ static uint32_t case_step = CASE_STEP;
 #ifdef CONFORM_CUDA
 static const char *const isa_names[] = {"cuda"};
 enum { ISA_LEAST = 1 };
+#elif defined(CONFORM_STAND_INS)
+static const char *const isa_names[] = {"avxvnni", "amx"};
+enum { ISA_LEAST = 0 }; /* they want AVX-512 */
 #else
 static const char *const isa_names[] = {"plain",  "portable",   "avx2",       "avxvnni",
                                         "avx512", "avx512vnni", "avx512bf16", "amx"};
@@ -113,21 +120,30 @@ static bool plant(const char *name)
 }
 #endif
 
+#ifdef CONFORM_STAND_INS
+static err_code open_isa(backend **be, const char *isa, err *e)
+{
+    cpu_isa set = strcmp(isa, "amx") == 0 ? ISA_AMX : ISA_AVXVNNI;
+    if (!stand_in_runs(set)) return err_set(e, ERR_UNSUPPORTED, "%s has no stand-in here", isa);
+    return stand_in_open(be, set, 2, e);
+}
+#else
 static err_code open_isa(backend **be, const char *isa, err *e)
 {
     backend_config cfg = {.n_threads = 2, .isa = isa, .max_rows = MAX_ROWS, .max_seqs = CASES_MAX};
     const backend_ops *ops = strcmp(isa, "plain") == 0 ? &backend_plain : &backend_cpu;
-#ifdef CONFORM_CUDA
+#    ifdef CONFORM_CUDA
     ops = &backend_cuda;
-#endif
-#ifdef CONFORM_EMULATED
+#    endif
+#    ifdef CONFORM_EMULATED
     ops = &planted;
     emu_rt_device(1, (size_t)96 << 20);
-#elif defined(CONFORM_CUDA)
+#    elif defined(CONFORM_CUDA)
     cfg.fraction = DEVICE_FRACTION;
-#endif
+#    endif
     return be_open(be, ops, &cfg, e);
 }
+#endif
 
 /* All cases at once; each step takes another number of rows from each. */
 static void run_mixed(rig *r, const golden *g, unsigned seed, float *const logits[])
@@ -279,7 +295,7 @@ START_TEST(matches_transformers_and_peft)
 }
 END_TEST
 
-#ifndef CONFORM_CUDA
+#if !defined(CONFORM_CUDA) && !defined(CONFORM_STAND_INS)
 /* Keys and values of another type change log-probabilities by little, and still nothing by
  * company: `bound` is of the largest difference over all tokens of all rows; a row's largest is
  * less than a third of it on average. */
@@ -381,7 +397,7 @@ int main(int argc, char **argv)
     TCase *tc = tcase_create("golden");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, matches_transformers_and_peft, from, to);
-#ifndef CONFORM_CUDA
+#if !defined(CONFORM_CUDA) && !defined(CONFORM_STAND_INS)
     tcase_add_loop_test(tc, keys_and_values_of_other_types, from, to);
 #endif
     suite_add_tcase(s, tc);

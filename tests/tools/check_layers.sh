@@ -149,6 +149,7 @@ tests/emu: engine/kv_int8.h engine/base engine/cuda engine/cuda/products engine/
 tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine
 tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
+tests/engine/stand_ins.h: engine/cpu/cpu.h
 tests/engine/grammar: engine/grammar/automaton engine/grammar/regex engine/grammar/schema
 tests/gateway: tests/gateway/http/fake_civetweb.h
 tests/fuzz/wire: gateway/http gateway/route.h tests/fuzz

@@ -10,8 +10,8 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/model/quantise.h"
-#include "tests/engine/cpu/stand_ins.h"
 #include "tests/engine/plain_backend.h"
+#include "tests/engine/stand_ins.h"
 #include "tests/run_suite.h"
 
 enum { N = 11, TOP_K = 3, DIM = 96, FFN = 64, ROWS = 130, ADAPTERS = 3, RANK = 5, MATS = N * 3 };

@@ -10,7 +10,7 @@
 
 #include "engine/base/halves.h"
 #include "engine/cpu/cpu.h"
-#include "tests/engine/cpu/stand_ins.h"
+#include "tests/engine/stand_ins.h"
 #include "tests/run_suite.h"
 
 static uint64_t rng = 1;

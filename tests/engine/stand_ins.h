@@ -1,8 +1,8 @@
 /* stand_ins.h -- instruction sets that few machines have, as tests run them: AVX-VNNI's kernels are
- * those of vnni_avx2.c, AMX's of tiles_avx512bf16.c.  For tests that link these.
+ * those of cpu/vnni_avx2.c, AMX's of cpu/tiles_avx512bf16.c.  For tests that link these.
  */
-#ifndef TESTS_ENGINE_CPU_STAND_INS_H
-#define TESTS_ENGINE_CPU_STAND_INS_H
+#ifndef TESTS_ENGINE_STAND_INS_H
+#define TESTS_ENGINE_STAND_INS_H
 
 #include "engine/cpu/cpu.h"
 
