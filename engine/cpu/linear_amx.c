@@ -191,6 +191,7 @@ typedef int32_t tile_sums[2][TILE * TILE]; /* of a block's 16 columns each: [row
 /* TILE rows of x times a stretch. */
 static void tile_products(tile_sums *sums, const quant_stretch *s, const int8_t *x)
 {
+    __asm__ volatile("" : : : "memory"); /* gcc 12's tile loads do not say that they read any */
     for (int i = 0, k = 0; i < s->n; i++, k += s->form->k) {
         const int8_t *rows = x + k / QUANT_K * (TILE * QUANT_K) + k % QUANT_K;
         quant_ask(s);
