@@ -1,9 +1,10 @@
 """peer.py -- lorad beside llama.cpp's server, in turns: peer.py startup SIZE | embeddings SIZE | ROW SIZE [FORM]
 
 The same random BF16 weights on both sides, as safetensors and as GGUF (peer_gguf.py), two threads each; lorad over
-TLS with keys, llama.cpp over plain HTTP; both run, one is asked.  llama.cpp comes as the wheel xllamacpp, which goes into a
-virtual environment under build/bench, never into the tests.  FORM (q8_0, q4_0, q4_k_s):
-the same quantised file on both sides.  One line of JSON.
+TLS with keys, llama.cpp over plain HTTP; both run, one is asked.  llama.cpp is what LORAD_PEERS names (peer_engines.py), if its
+target llama-server was built as well; lorad takes the instruction set that LORAD_BENCH_ISA says.  Else it is the wheel xllamacpp,
+which goes into a virtual environment under build/bench, never into the tests.  That has AVX2's kernels alone, so lorad takes
+AVX2's, too.  FORM (q8_0, q4_0, q4_k_s): the same quantised file on both sides.  One line of JSON.
 
 startup  Process start to the first 200 of /readyz, or /health, and the processor time until then, which load beside
          does not move.  Files in the page cache.  llama.cpp's begins where its libraries are loaded: Python has no
@@ -101,9 +102,24 @@ def answers(port, path, tls=None):
         c.close()
 
 
+def built_server():
+    """The peer's own server and its libraries, or None: the wheel's."""
+    for item in os.environ.get("LORAD_PEERS", "").split():
+        name, _, where = item.partition("=")
+        server = pathlib.Path(where.partition(":")[2]) / "bin/llama-server"
+        if name == "llama" and server.exists():
+            return server
+    return None
+
+
+def own_isa():
+    """What lorad takes, so that both sides have the same."""
+    return os.environ.get("LORAD_BENCH_ISA") or ("auto" if built_server() else "avx2")
+
+
 class Lorad(Server):
     def __init__(self, where, directory=None, settings=None):
-        super().__init__(where, {"engine.threads": 2, "log.level": "warn", **(settings or {})}, directory)
+        super().__init__(where, {"engine.threads": 2, "engine.isa": own_isa(), "log.level": "warn", **(settings or {})}, directory)
 
     def wait_ready(self, seconds=120):
         """Asks more often than the tests do."""
@@ -122,17 +138,23 @@ class Lorad(Server):
 class Peer:
     """Of one file."""
     def __init__(self, path, adapters=(), embeds=False):
-        self.port = free_port()
-        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", path, str(self.port), str(STREAMS), str(CONTEXT)]
-        if embeds:
-            self.argv.append("--mean")
-        self.argv += adapters
+        self.port, server = free_port(), built_server()
+        self.wheel = server is None
+        if server:
+            self.argv = [server, "-m", path, "--host", "127.0.0.1", "--port", str(self.port), "-np", str(STREAMS),
+                         "-c", str(STREAMS * CONTEXT), "-t", "2", "-tb", "2", "--lora-init-without-apply"]
+            self.argv += ["--embedding", "--pooling", "mean"] if embeds else []
+            for adapter in adapters:
+                self.argv += ["--lora", adapter]
+        else:
+            self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", path, str(self.port), str(STREAMS), str(CONTEXT)]
+            self.argv += [*(["--mean"] if embeds else []), *adapters]
         self.log = tempfile.TemporaryFile("w+")
 
     def __enter__(self):
         self.started = time.monotonic()
-        self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, stderr=self.log, text=True)
-        assert self.process.stdout.readline() == "begins\n"
+        self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE if self.wheel else self.log, stderr=self.log, text=True)
+        assert not self.wheel or self.process.stdout.readline() == "begins\n"
         self.began, self.began_cpu_s = time.monotonic(), cpu_s(self.process.pid)
         while not answers(self.port, "/health"):
             if self.process.poll() is not None:
