@@ -1,5 +1,5 @@
-/* linear_amx.c -- products on AMX tiles: 16 x 16 outputs, 64 bytes of k (32 bf16) in each
- * instruction.
+/* linear_amx.c -- products on AMX tiles: 16 x 16 outputs in each instruction, by 32 of k in bf16,
+ * or by the 32 or 16 bytes of a block.
  *
  * Tiles: 0-3 accumulators (2 row blocks x 2 column blocks), 4-5 rows of x, 6-7 columns of W.  Tile
  * products are independent row by row, so a row's bits do not depend on how many rows stand with
@@ -7,7 +7,6 @@
  * never from outside.
  */
 #include <immintrin.h>
-#include <limits.h>
 #include <stdalign.h>
 
 #include "engine/base/round.h"

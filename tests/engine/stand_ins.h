@@ -13,13 +13,10 @@ static inline bool stand_in_runs(int isa)
                                            : (cpu_isa)isa);
 }
 
-/* be_open() of such a set: of one that the machine has, which then becomes it. */
+/* be_open() of such a set: of the one that all machines have, which then becomes it. */
 static inline err_code stand_in_open(backend **be, int isa, int threads, err *e)
 {
-    const cpu_isa opened = isa == ISA_AVXVNNI ? ISA_AVX2
-                           : isa == ISA_AMX   ? ISA_AVX512BF16
-                                              : (cpu_isa)isa;
-    backend_config cfg = {.n_threads = threads, .isa = cpu_isa_name(opened)};
+    backend_config cfg = {.n_threads = threads, .isa = cpu_isa_name(ISA_PORTABLE)};
     err_code code = be_open(be, &backend_cpu, &cfg, e);
     if (code == ERR_NONE) cpu_of(*be)->isa = (cpu_isa)isa;
     return code;

@@ -67,13 +67,19 @@ def compiled(name, source, build):
     return to
 
 
+def named_peers():
+    """Of LORAD_PEERS, "ik=SOURCE:BUILD llama=SOURCE:BUILD" or one of them: (SOURCE, BUILD) by name."""
+    items = [item.partition("=") for item in os.environ.get("LORAD_PEERS", "").split()]
+    return {name: where.partition(":")[::2] for name, _, where in items}
+
+
 def peers():
-    """Of LORAD_PEERS, "ik=SOURCE:BUILD llama=SOURCE:BUILD" or one of them: their programs by name."""
-    named = [item.partition("=") for item in os.environ.get("LORAD_PEERS", "").split()]
-    if not named or any(name not in ("ik", "llama") or ":" not in where for name, _, where in named):
+    """Their programs by name."""
+    named = named_peers()
+    if not named or any(name not in ("ik", "llama") or not build for name, (_, build) in named.items()):
         print('LORAD_PEERS is not set: "ik=SOURCE:BUILD llama=SOURCE:BUILD", checkouts and where they are built', file=sys.stderr)
         sys.exit(2)
-    return {name: compiled(name, *where.split(":", 1)) for name, _, where in named}
+    return {name: compiled(name, *where) for name, where in named.items()}
 
 
 def quantised(folder, form):
@@ -104,12 +110,9 @@ def answers(port, path, tls=None):
 
 def built_server():
     """The peer's own server and its libraries, or None: the wheel's."""
-    for item in os.environ.get("LORAD_PEERS", "").split():
-        name, _, where = item.partition("=")
-        server = pathlib.Path(where.partition(":")[2]) / "bin/llama-server"
-        if name == "llama" and server.exists():
-            return server
-    return None
+    _, build = named_peers().get("llama", ("", ""))
+    server = pathlib.Path(build) / "bin/llama-server"
+    return server if build and server.exists() else None
 
 
 def own_isa():

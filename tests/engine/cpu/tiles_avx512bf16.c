@@ -1,5 +1,5 @@
-/* tiles_avx512bf16.c -- linear_amx.c on tiles in plain C, which test_kernels.c has in its place: so
- * processors run it that have AVX512-BF16 alone.
+/* tiles_avx512bf16.c -- linear_amx.c on tiles in plain C, which tests have in its place
+ * (stand_ins.h): so processors run it that have AVX512-BF16 alone.
  *
  * Source: Intel's Software Developer's Manual, volume 2, of LDTILECFG, TILELOADD, TDPBF16PS and
  * TDPBSUD.  What raises #UD there ends the test here.
