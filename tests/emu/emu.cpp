@@ -31,6 +31,7 @@ emu_world emu_w;
 namespace
 {
 
+enum { BARRIERS = 16 };
 enum wait_kind { RUNNING, AT_BARRIER, AT_WARP, AT_GROUP, ENDED };
 enum warp_op { OP_SYNC, OP_SHFL, OP_BALLOT, OP_MMA, OP_LDMATRIX };
 const char *const op_name[] = {"__syncwarp", "shuffle", "vote", "mma", "ldmatrix"};
@@ -52,7 +53,7 @@ struct thread : emu_fiber {
     wait_kind wait;
     /* at a barrier */
     const char *file;
-    int line, pred, count;
+    int line, pred, count, id;
     /* in a collective */
     warp_op op;
     unsigned mask;
@@ -72,7 +73,8 @@ struct state {
     char *stacks;
     std::vector<int> ready; /* threads that can run: a queue, or a bag when order is random */
     size_t ready_at;
-    int n_ended, n_at_barrier;
+    int n_ended, n_at_barrier[BARRIERS];
+    unsigned n_pause; /* of the block */
     uint64_t seed, rng;
     int rounding; /* of mma */
     void (*body)(const void *);
@@ -196,22 +198,30 @@ void thread_prepare(thread *t)
 
 /* ---- barriers ----------------------------------------------------------------------- */
 
-void barrier(const char *file, int line, int pred)
+/* Of the whole block, id 0, or of as many as call one by name. */
+void barrier(int id, int needed, const char *file, int line, int pred)
 {
     thread *t = self();
     t->file = file;
     t->line = line;
     t->pred = pred;
-    if (++S.n_at_barrier < emu_w.n_thread) {
-        t->wait = AT_BARRIER;
+    t->id = id;
+    if (id > 0 && t->group > 0 && t->group != id)
+        emu_fault(EMU_DIVERGED, "thread %d, of the barrier %d, calls %d", t->tid, t->group, id);
+    t->wait = AT_BARRIER;
+    if (++S.n_at_barrier[id] < needed) {
         give_way();
         return;
     }
-    S.n_at_barrier = 0;
+    t->wait = RUNNING;
+    S.n_at_barrier[id] = 0;
     emu_w.epoch++;
+    if (id == 0) emu_w.whole_epoch = emu_w.epoch;
     int count = 0;
+    auto here = [&](const thread *o) { return o == t || (o->wait == AT_BARRIER && o->id == id); };
     for (int i = 0; i < emu_w.n_thread; i++) {
         thread *o = &S.threads[static_cast<size_t>(i)];
+        if (!here(o)) continue;
         if (o->line != line || (o->file != file && strcmp(o->file, file) != 0))
             emu_fault(EMU_DIVERGED,
                       "threads %d and %d meet at two different barriers, lines %d and %d of %s",
@@ -220,7 +230,10 @@ void barrier(const char *file, int line, int pred)
     }
     for (int i = 0; i < emu_w.n_thread; i++) {
         thread *o = &S.threads[static_cast<size_t>(i)];
+        if (!here(o)) continue;
         o->count = count;
+        o->epoch = emu_w.epoch;
+        o->group = id;
         if (o != t) make_ready(o);
     }
     if (S.seed) { /* the last to come must not always be the first to go on */
@@ -417,8 +430,10 @@ void do_ballot(thread *any)
 void do_sync(thread *any)
 {
     uint32_t known[EMU_WARP] = {0};
+    emu_clocks others;
     for (int l = 0; l < EMU_WARP; l++) {
         if (!(any->mask >> l & 1)) continue;
+        if (!lane_of(any, l)->others.empty()) emu_learn(&others, lane_of(any, l)->others);
         for (int i = 0; i < EMU_WARP; i++) {
             uint32_t c = lane_of(any, l)->clock[i];
             if (c > known[i]) known[i] = c;
@@ -428,6 +443,7 @@ void do_sync(thread *any)
         if (!(any->mask >> l & 1)) continue;
         thread *t = lane_of(any, l);
         memcpy(t->clock, known, sizeof(known));
+        if (!others.empty()) t->others = others;
         t->clock[l]++;
     }
 }
@@ -499,18 +515,23 @@ void run_block(uint3 block)
     emu_shared_reset();
     S.statics.clear();
     S.static_bytes = 0;
-    emu_w.block_epoch = ++emu_w.epoch;
+    emu_w.block_epoch = emu_w.whole_epoch = ++emu_w.epoch;
     S.dynamic = S.dynamic_bytes ? emu_shared_array(S.dynamic_bytes) : nullptr;
     S.ready.clear();
     S.ready_at = 0;
-    S.n_ended = S.n_at_barrier = 0;
+    S.n_ended = 0;
+    S.n_pause = 0;
+    memset(S.n_at_barrier, 0, sizeof(S.n_at_barrier));
     for (int i = 0; i < emu_w.n_thread; i++) {
         thread *t = &S.threads[static_cast<size_t>(i)];
         t->where.block_idx = block;
         memset(t->clock, 0, sizeof(t->clock));
         t->clock[t->lane] = 1;
+        t->others.clear();
         t->fenced = false;
         t->async_serial = 0;
+        t->epoch = emu_w.epoch;
+        t->group = 0;
         t->waited = !S.early;
         t->copies.clear();
         t->group_end.clear();
@@ -644,6 +665,11 @@ void emu_allow_shared(const void *kernel, size_t bytes)
     S.allowed[kernel] = bytes;
 }
 
+void emu_apart(struct CUstream_st *stream)
+{
+    S.chain[stream] = 0;
+}
+
 emu_stream_fn emu_on_stream;
 
 void emu_launch_raw(const emu_job *job)
@@ -758,12 +784,28 @@ void emu_store(void *to, const void *from, int bytes)
 
 void emu_syncthreads(const char *file, int line)
 {
-    barrier(file, line, 0);
+    barrier(0, emu_w.n_thread, file, line, 0);
+}
+
+void emu_barrier_of(int id, int n_thread, const char *file, int line)
+{
+    if (id < 1 || id >= BARRIERS || n_thread % EMU_WARP || n_thread > emu_w.n_thread)
+        emu_fault(EMU_CONFIG, "a barrier %d of %d threads", id, n_thread);
+    barrier(id, n_thread, file, line, 0);
+}
+
+void emu_pause(void)
+{
+    enum { MOST = 1 << 20 };
+    thread *t = self();
+    if (++S.n_pause > MOST) emu_fault(EMU_DIVERGED, "thread %d looks for what never comes", t->tid);
+    make_ready(t);
+    give_way();
 }
 
 int emu_syncthreads_count(int pred, const char *file, int line)
 {
-    barrier(file, line, pred);
+    barrier(0, emu_w.n_thread, file, line, pred);
     return self()->count;
 }
 

@@ -12,9 +12,10 @@
  *       shared arrays, or misaligned;
  *     - reads of what nobody has written (shared memory starts each block as NaN patterns);
  *     - races: two threads touch the same place, one writes, and no barrier stands
- *       between.  __syncthreads() orders a block, __syncwarp(mask) those of the mask;
- *       shuffles, votes and mma order nothing.  Blocks of one launch are ordered by
- *       nothing but atomics after a __threadfence();
+ *       between.  __syncthreads() orders a block, a named barrier those that call it,
+ *       __syncwarp(mask) those of the mask; shuffles, votes and mma order nothing.  Blocks of one
+ *       launch are ordered by nothing but atomics after a __threadfence(), which order warps of a
+ *       block as well;
  *     - cp.async: the target is unwritten from the issue until the thread's wait, and written at
  *       the wait; a source that changes until then; a thread that ends with copies in flight;
  *     - wgmma: its registers are NaN from the issue until the wait; what it reads must be fenced,
@@ -25,8 +26,10 @@
  *       launches wrote that may still run then, which are all of the stream back to the last one
  *       that did not begin early; after it: reads of that by loads for memory which nobody
  *       writes while the kernel runs; threads that end without the wait.
- * Not found: races between single bytes; overruns from one part of a shared array into another part
- * of the same array; anything about time, caches or the memory model's reordering.
+ * Not found: races between single bytes; writes of what threads of another named barrier have read;
+ * of warps of one block that atomics order, what a thread does behind its atomic until its warp's
+ * next barrier; overruns from one part of a shared array into another part of the same array;
+ * anything about time, caches or the memory model's reordering.
  *
  * Host memory is not device memory: kernels may touch only emu_alloc()'s, their arguments, their
  * own stack, and constants of the program.
@@ -122,6 +125,11 @@ dim3 emu_grid_dim(void);
 
 void emu_syncthreads(const char *file, int line);
 int emu_syncthreads_count(int pred, const char *file, int line);
+/* bar.sync id, n_thread: a barrier of its own for those that call it, id 1 to 15.  Between two
+ * __syncthreads() a thread keeps to one. */
+void emu_barrier_of(int id, int n_thread, const char *file, int line);
+/* Others may run: for a thread that looks again and again for what they do. */
+void emu_pause(void);
 void emu_syncwarp(unsigned mask);
 void emu_threadfence(void);
 
@@ -183,6 +191,8 @@ typedef struct emu_job {
     size_t args_bytes;
 } emu_job;
 void emu_launch_raw(const emu_job *job);
+/* The stream's next launch does not begin before all that it has had have ended. */
+void emu_apart(struct CUstream_st *stream);
 /* More than 48 KiB of dynamic shared memory must have been asked for. */
 void emu_allow_shared(const void *kernel, size_t bytes);
 

@@ -2,11 +2,18 @@
 #ifndef EMU_INSIDE_H
 #define EMU_INSIDE_H
 
+#include <array>
+#include <map>
+
 #include "tests/emu/emu.h"
 
 enum { EMU_WARP = 32, EMU_THREADS_MAX = 1024, EMU_STACK = 128 << 10 };
 
 typedef struct emu_fiber emu_fiber;
+/* Of warps, by their number: each lane's clock. */
+typedef std::map<int, std::array<uint32_t, EMU_WARP>> emu_clocks;
+/* Whatever one of the two knows, `to` knows. */
+void emu_learn(emu_clocks *to, const emu_clocks &from);
 
 /* What the watch must know about the thread that runs. */
 struct emu_fiber {
@@ -14,8 +21,11 @@ struct emu_fiber {
     int tid, warp, lane;
     uintptr_t stack_lo;       /* [stack_lo, stack_lo + EMU_STACK) */
     uint32_t clock[EMU_WARP]; /* of the warp's lanes, as far as this one has synchronised */
+    emu_clocks others;        /* of other warps of the block, by atomics behind a fence */
     bool fenced;              /* has called __threadfence() */
     uint32_t async_serial;    /* writes of its own up to this one wgmma sees */
+    uint32_t epoch;           /* grows at each barrier that it passes */
+    int group;                /* the named barrier that it uses; 0: none since the last whole one */
     bool waited;              /* the launches before this one have ended */
 };
 
@@ -24,7 +34,8 @@ emu_fiber *emu_fiber_of(int tid);   /* of the block */
 
 /* The launch that runs. */
 typedef struct emu_world {
-    uint32_t epoch;        /* grows at every block's start and every __syncthreads() */
+    uint32_t epoch;        /* the last: grows at every block's start and every barrier */
+    uint32_t whole_epoch;  /* that of the block's last __syncthreads(), or of its start */
     uint32_t launch_epoch; /* the launch's first */
     uint32_t block_epoch;  /* the block's first */
     uint32_t chain_epoch;  /* the first of launches that may run beside this one's begin */

@@ -58,6 +58,9 @@ std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
 std::set<uint32_t> acquired;        /* blocks that are ordered before this one */
 uint32_t acquired_by;               /* block_epoch that `acquired` belongs to */
 std::unordered_map<uintptr_t, std::set<uint32_t>> released; /* by atomics on an address */
+/* What threads of this block have made known by them. */
+std::unordered_map<uintptr_t, emu_clocks> released_here;
+uint32_t released_by; /* block_epoch that it belongs to */
 
 region make(size_t bytes, bool is_shared)
 {
@@ -104,10 +107,20 @@ region *find(uintptr_t p)
     return find_global(p);
 }
 
-/* Has t learnt, by barriers of its warp, of what thread `tid` had done at `clock`? */
+/* Has t learnt, by barriers of its warp or atomics, of what thread `tid` had done at `clock`? */
 bool knows(const emu_fiber *t, int tid, uint32_t clock)
 {
-    return tid / EMU_WARP == t->warp && t->clock[tid % EMU_WARP] >= clock;
+    if (tid / EMU_WARP == t->warp) return t->clock[tid % EMU_WARP] >= clock;
+    auto other = t->others.find(tid / EMU_WARP);
+    return other != t->others.end() && other->second[static_cast<size_t>(tid % EMU_WARP)] >= clock;
+}
+
+/* Has a barrier stood between what thread `tid` did at `epoch` and what t does now?  Not one of the
+ * block, but one by name, where both call the same. */
+bool barred(const emu_fiber *t, int tid, uint32_t epoch)
+{
+    if (epoch < emu_w.whole_epoch) return true;
+    return epoch < t->epoch && emu_fiber_of(tid)->group == t->group;
 }
 
 /* Was it another block of this launch that acted at `epoch`, with no atomics in between? */
@@ -135,8 +148,9 @@ void race(const region *r, uintptr_t p, const char *what, const char *with, int 
 
 void check_writer(const emu_fiber *t, const region *r, const cell *c, uintptr_t p, const char *what)
 {
-    if (c->w_epoch == emu_w.epoch) {
-        if (c->w_tid != t->tid && !knows(t, c->w_tid, c->w_clock))
+    if (c->w_epoch >= emu_w.block_epoch) {
+        if (c->w_tid != t->tid && !barred(t, c->w_tid, c->w_epoch) &&
+            !knows(t, c->w_tid, c->w_clock))
             race(r, p, what, r->flags[c - r->cells] & BY_ATOMIC ? "changed atomically" : "wrote",
                  c->w_tid);
     } else if (!r->shared && other_block(c->w_epoch)) {
@@ -147,7 +161,8 @@ void check_writer(const emu_fiber *t, const region *r, const cell *c, uintptr_t 
 void check_readers(const emu_fiber *t, const region *r, const cell *c, uintptr_t p,
                    const char *what)
 {
-    if (c->r_epoch == emu_w.epoch) {
+    int any = c->r_warp == MANY ? t->tid : c->r_warp * EMU_WARP;
+    if (c->r_epoch >= emu_w.block_epoch && !barred(t, any, c->r_epoch)) {
         if (c->r_warp == MANY) race(r, p, what, "(and others) read", c->r_mask ? 0 : -1);
         uint32_t others = c->r_mask;
         if (c->r_warp == t->warp) others &= ~(1U << t->lane);
@@ -165,10 +180,10 @@ void check_readers(const emu_fiber *t, const region *r, const cell *c, uintptr_t
 void note_reader(const emu_fiber *t, const region *r, cell *c)
 {
     uint32_t bit = 1U << t->lane, clock = t->clock[t->lane];
-    if (c->r_epoch != emu_w.epoch) {
+    if (c->r_epoch != t->epoch) {
         if (!r->shared && c->r_epoch >= emu_w.launch_epoch && c->r_epoch < emu_w.block_epoch)
             c->r_blocks = emu_w.launch_epoch;
-        c->r_epoch = emu_w.epoch;
+        c->r_epoch = t->epoch;
         c->r_warp = static_cast<uint16_t>(t->warp);
         c->r_mask = bit;
         c->r_clock = clock;
@@ -190,7 +205,7 @@ void note_reader(const emu_fiber *t, const region *r, cell *c)
 
 void note_writer(const emu_fiber *t, cell *c)
 {
-    c->w_epoch = emu_w.epoch;
+    c->w_epoch = t->epoch;
     c->w_clock = t->clock[t->lane];
     c->w_tid = static_cast<uint16_t>(t->tid);
     c->w_serial = serial;
@@ -207,9 +222,20 @@ void check_written(const region *r, const cell *c, uint32_t flags, uintptr_t p)
     emu_fault(EMU_UNINIT, "reads %s, which nobody has written", place(at, sizeof(at), r, p));
 }
 
-/* An atomic orders this block after those that fenced and changed the same word. */
-void atomic_order(const emu_fiber *t, uintptr_t p)
+/* An atomic orders this block, and this thread of it, after those that fenced and changed the same
+ * word. */
+void atomic_order(emu_fiber *t, uintptr_t p)
 {
+    if (released_by != emu_w.block_epoch) released_here.clear();
+    released_by = emu_w.block_epoch;
+    emu_clocks &here = released_here[p];
+    emu_learn(&t->others, here);
+    if (t->fenced) {
+        emu_clocks own;
+        std::copy(t->clock, t->clock + EMU_WARP, own[t->warp].begin());
+        emu_learn(&here, own);
+        emu_learn(&here, t->others);
+    }
     std::set<uint32_t> &rel = released[p];
     if (acquired_by != emu_w.block_epoch) acquired.clear();
     acquired_by = emu_w.block_epoch;
@@ -273,7 +299,7 @@ struct words {
 
 void access_array(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
 {
-    const emu_fiber *t = emu_cur;
+    emu_fiber *t = emu_cur;
     emu_w.accesses++;
     const region *r = find(p);
     if (!r) {
@@ -324,6 +350,14 @@ inline void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
 }
 
 } // namespace
+
+void emu_learn(emu_clocks *to, const emu_clocks &from)
+{
+    for (const auto &[warp, clock] : from) {
+        auto &known = (*to)[warp];
+        for (size_t i = 0; i < EMU_WARP; i++) known[i] = std::max(known[i], clock[i]);
+    }
+}
 
 void emu_access(const void *p, size_t bytes, emu_access_kind kind, bool wide)
 {

@@ -202,6 +202,71 @@ START_TEST(test_last_block)
 }
 END_TEST
 
+/* ---- warps with a barrier of their own --------------------------------------------------- */
+
+enum named_plant {
+    NAMED_NOTHING,
+    NAMED_OTHERS_ROOM, /* one group reads the other's room, behind its own barrier alone */
+    NAMED_NO_BARRIER,
+    NAMED_TWO_NAMES,
+    NAMED_LONELY, /* fewer come than it waits for */
+    NAMED_UNFENCED,
+    NAMED_NEVER, /* looks for what nobody does */
+    N_NAMED
+};
+
+/* Two warps hand values to one another by a barrier of their own; the third hands one to the first
+ * by a word that it changes behind a fence; then all meet. */
+static __global__ void named_kernel(float *out, uint32_t *word, float *value, int plant)
+{
+    CU_STATIC_SHARED(float, room, 96);
+    int t = (int)threadIdx.x;
+    room[t] = (float)t;
+    if (t < 64) {
+        if (plant != NAMED_NO_BARRIER) cu_barrier_of(1, plant == NAMED_LONELY ? 96 : 64);
+        float other = room[plant == NAMED_OTHERS_ROOM ? 64 + t % 32 : 63 - t];
+        if (plant == NAMED_TWO_NAMES) cu_barrier_of(2, 64);
+        if (t == 0) {
+            uint32_t wanted = plant == NAMED_NEVER ? 2 : 1;
+            while (cu_atomic_add_u32(word, 0) < wanted) cu_pause();
+            other += *value;
+        }
+        out[t] = other;
+    } else if (t == 64) {
+        *value = 100;
+        if (plant != NAMED_UNFENCED) cu_threadfence();
+        (void)cu_atomic_add_u32(word, 1);
+    }
+    __syncthreads(); /* all rooms are full */
+    if (t < 64) out[t] += room[64 + t % 32];
+}
+
+START_TEST(test_named_barrier)
+{
+    int plant = _i / SEEDS;
+    char msg[600];
+    float *out = device_floats(64, false), *value = device_floats(1, false);
+    uint32_t *word = (uint32_t *)emu_alloc(4);
+    *word = 0;
+    emu_wrote(word, 4);
+    emu_seed((uint64_t)(_i % SEEDS));
+    emu_catch_faults();
+    CU_LAUNCH(named_kernel, 1, 96, 0, NULL, out, word, value, plant);
+    emu_fault_kind found = emu_take_fault(msg, sizeof(msg));
+    bool early = found == EMU_RACE || found == EMU_UNINIT; /* by the order of threads */
+    bool right = plant == NAMED_NOTHING                                    ? found == EMU_OK
+                 : plant == NAMED_OTHERS_ROOM || plant == NAMED_NO_BARRIER ? early
+                 : plant == NAMED_UNFENCED                                 ? found == EMU_RACE
+                                                                           : found == EMU_DIVERGED;
+    ck_assert_msg(right, "plant %d, seed %d: found %d: %s", plant, _i % SEEDS, found, msg);
+    for (int i = 0; plant == NAMED_NOTHING && i < 64; i++)
+        ck_assert(out[i] == (float)(63 - i + (i == 0 ? 100 : 0) + 64 + i % 32));
+    emu_free(out);
+    emu_free(value);
+    emu_free(word);
+}
+END_TEST
+
 /* ---- planted faults --------------------------------------------------------------------- */
 
 enum plant {
@@ -522,6 +587,7 @@ int main(void)
     tcase_add_loop_test(tc, test_reverse, 0, SEEDS);
     tcase_add_loop_test(tc, test_sum, 0, SEEDS);
     tcase_add_loop_test(tc, test_mma, 0, SEEDS);
+    tcase_add_loop_test(tc, test_named_barrier, 0, N_NAMED * SEEDS);
     tcase_add_test(tc, test_last_block);
     tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
     tcase_add_loop_test(tc, test_wide_over_narrow, 0, 4 * SEEDS);

@@ -640,6 +640,15 @@ CU_INLINE void cu_syncwarp(void)
     emu_syncwarp(CU_FULL);
 }
 
+/* A barrier of its own for the block's warps that call it: `threads` of them, id from 1 to 15. */
+#    define cu_barrier_of(id, threads) emu_barrier_of(id, threads, __FILE__, __LINE__)
+
+/* For one that waits for what other blocks do. */
+CU_INLINE void cu_pause(void)
+{
+    emu_pause();
+}
+
 /* The same number, of which the compiler knows no more: what hangs on it is computed here, and not
  * kept from before in registers. */
 CU_INLINE int cu_anew(int i)
@@ -728,6 +737,18 @@ CU_INLINE void cu_syncwarp(void)
     __syncwarp();
 }
 
+CU_INLINE void cu_barrier_of(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+CU_INLINE void cu_pause(void)
+{
+#    if __CUDA_ARCH__ >= 700
+    __nanosleep(100);
+#    endif
+}
+
 CU_INLINE int cu_anew(int i)
 {
     asm volatile("" : "+r"(i));
@@ -799,6 +820,16 @@ CU_INLINE float cu_shfl_up_f32(float v, int lanes)
 CU_INLINE float cu_shfl_down_f32(float v, int lanes)
 {
     return cu_f32_of_bits(cu_shfl_down_u32(cu_bits_of_f32(v), lanes));
+}
+
+/* Of v, which is not 0. */
+CU_INLINE int cu_leading_zeros(uint32_t v)
+{
+#ifdef LORAD_EMU
+    return __builtin_clz(v);
+#else
+    return __clz((int)v);
+#endif
 }
 
 CU_INLINE bool cu_any(bool pred)

@@ -45,6 +45,11 @@ void emu_bridge_rounding(int like)
     emu_mma_truncates(like);
 }
 
+void emu_bridge_apart(cudaStream_t stream)
+{
+    emu_apart(stream);
+}
+
 void emu_bridge_device(int device)
 {
     emu_device(device);

@@ -3,6 +3,9 @@
  * Its heuristic prefers, by the number of rows, algorithms that add in other orders: halves of K,
  * four interleaved strands of K (which no attribute tells), plain order in another blocking.  A
  * caller that takes the first one gives other bits in other batches.
+ *
+ * EMU_CUBLAS=chain: it has one algorithm, a chain over all of K, as an H200's is seen to be: 16
+ * products at a time, as mma adds them where its sums are exact.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +14,7 @@
 #include "engine/cuda/blas.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 
-enum { PLAIN = 1, HALVES, STRANDS, BLOCKED };
+enum { PLAIN = 1, HALVES, STRANDS, BLOCKED, CHAIN };
 
 typedef struct {
     int compute, transa;
@@ -104,6 +107,12 @@ static lt_status heuristic(void *handle, void *d, void *a, void *b, void *c, voi
     uint64_t rows = ((layout *)b)->cols;
     const int *from = rows <= 16 ? few : rows <= 64 ? some : many;
     int have = rows <= 64 ? 3 : 2;
+    static const int chain[] = {CHAIN};
+    const char *only = getenv("EMU_CUBLAS");
+    if (only && strcmp(only, "chain") == 0) {
+        from = chain;
+        have = 1;
+    }
     if (!emu_rt_has_cublas()) have = 0;
     *n = have < wanted ? have : wanted;
     memset(out, 0, (size_t)*n * sizeof(*out));
@@ -130,9 +139,26 @@ static void values(float *to, const void *p, int type, int k, int at)
         to[i] = type == LT_R_32F ? f[i] : type == LT_R_16F ? f16_to_f32(h[i]) : bf16_to_f32(h[i]);
 }
 
+/* c + 16 products, or as many as there are, in the order of tests/emu/emu.cpp's mma. */
+static float add_16(float c, const float *a, const float *b, int n)
+{
+    double total = 0;
+    for (int first = 0; first < 4; first++) {
+        double sum = 0;
+        for (int i = first; i < n; i += 4) sum += (double)a[i] * (double)b[i];
+        total += sum;
+    }
+    return (float)((double)c + total);
+}
+
 static float dot(int algo, const float *a, const float *b, int k)
 {
     float sum[4] = {0};
+    if (algo == CHAIN) {
+        for (int i = 0; i < k; i += 16)
+            sum[0] = add_16(sum[0], a + i, b + i, k - i < 16 ? k - i : 16);
+        return sum[0];
+    }
     if (algo == STRANDS) {
         for (int i = 0; i < k; i++) sum[i % 4] += a[i] * b[i];
     } else {

@@ -30,6 +30,8 @@ void emu_bridge_free(void *p);
 void emu_bridge_wrote(void *p, size_t bytes);
 /* Aborts where a part of the range was never written. */
 void emu_bridge_read(const char *who, const void *p, size_t bytes);
+/* What comes next on a stream does not begin before what stands there has ended. */
+void emu_bridge_apart(cudaStream_t stream);
 void emu_bridge_open(void);         /* before the first launch */
 void emu_bridge_rounding(int like); /* emu_mma_truncates() */
 
