@@ -55,6 +55,7 @@ add_emu_test(test_attend tests/emu/test_attend.cu)
 add_emu_test(test_sample tests/emu/test_sample.cu)
 add_emu_test(test_sgmv tests/emu/test_sgmv.cu)
 add_emu_test(test_gemm tests/emu/test_gemm.cu)
+add_emu_test(test_gemm_lora tests/emu/test_gemm_lora.cu)
 add_emu_test(test_experts tests/emu/test_experts.cu)
 add_emu_test(test_codes tests/emu/test_codes.cu)
 set_tests_properties(emu.test_gemm emu.test_attend emu.test_codes PROPERTIES COST 60) # begin first

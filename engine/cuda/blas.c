@@ -507,6 +507,21 @@ bool blas_adds(const blas_plan *p, int rows)
     return is_own(&p->algo[bucket_of(p, rows)]);
 }
 
+bool blas_streams(const blas_plan *p, int rows)
+{
+    return is_stream(&p->algo[bucket_of(p, rows)]);
+}
+
+bool blas_inside(const blas_plan *p, int rows)
+{
+    return p->inside[bucket_of(p, rows)];
+}
+
+void blas_set_inside(blas *b, const blas_plan *p, int rows)
+{
+    b->plan[p - b->plan].inside[bucket_of(p, rows)] = true;
+}
+
 bool blas_gates(const blas *b, const blas_plan *p, int rows)
 {
     static uint16_t somewhere;

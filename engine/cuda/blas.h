@@ -97,6 +97,7 @@ typedef struct blas_plan {
     void *desc, *lw, *lx, *ly;
     lt_algo algo[BLAS_BUCKETS]; /* up to 16, 32, 64 ... rows */
     float us[BLAS_BUCKETS];     /* what each takes with all of its rows */
+    bool inside[BLAS_BUCKETS];  /* has LoRA inside, where there is some: inside.c */
     int n_buckets;
     double slowdown; /* by the law: times the fastest of each bucket, on average */
 } blas_plan;
@@ -140,6 +141,10 @@ typedef struct blas_sum {
 /* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
 bool blas_gates(const blas *b, const blas_plan *p, int rows);
+/* Whether they are by one chain (gemm_stream.cu); whether LoRA goes inside them, as was said. */
+bool blas_streams(const blas_plan *p, int rows);
+bool blas_inside(const blas_plan *p, int rows);
+void blas_set_inside(blas *b, const blas_plan *p, int rows);
 /* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
  * blas_adds() or, to gate, blas_gates(). */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,

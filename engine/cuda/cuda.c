@@ -251,6 +251,12 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
     if (!rc) cu->blas.wide = opens_wide(&p);
     if (!rc) cu->blas.streams = p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
+    if (!rc && cu->blas.streams && cu_gemm_lora_setup() == cudaSuccess) {
+        size_t bytes = GEMM_LORA_COUNTERS * sizeof(*cu->drawn);
+        cu->drawn = cuda_take(cu, bytes, false);
+        rc = cu->drawn ? cuda_clear(cu, cu->drawn, bytes, e)
+                       : err_set(e, ERR_NOMEM, "the device has no room for counters");
+    }
     if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
     if (rc) {

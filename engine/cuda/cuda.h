@@ -4,6 +4,7 @@
  *     memory.c    one arena, uploads through pinned staging on a stream of their own
  *     blas.c      the base's products (blas.h)
  *     linear.c    weights, fused groups, be_linear, be_logits
+ *     inside.c    which products have LoRA inside them
  *     experts.c   be_experts(): memory, launches, tables of adapters on experts
  *     products/   matrix products; codes.c: quantised matrices as their kernels read them
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
@@ -281,11 +282,13 @@ typedef struct cuda_state {
     int late_rows; /* of both: the product as well; 0: it has been made */
     sgmv_args late_args;
     bool late_shrunk;
-    void *gate16; /* what a product has gated, and whose that is */
+    bool late_inside; /* the product has LoRA inside */
+    void *gate16;     /* what a product has gated, and whose that is */
     const float *gate16_of;
     int gate16_cols;
     float *t; /* [max_rows][t_cols]: fused products, and what is added to the residual stream */
     float *v; /* of the LoRA kernels */
+    uint32_t *drawn; /* of products with LoRA inside; NULL: the device makes none */
     int t_cols, x_cols;
     size_t v_floats;
     cu_rope_args turn; /* of this layer, left to be_attend(); k NULL: it has been done */
@@ -448,6 +451,20 @@ static inline int cuda_k(dtype type, int cols)
 /* RMS norm of `dim` values of rows that lie apart, into dense rows for a product. */
 void cuda_norm_part(backend *be, float *out, const cuda_alias *x, const float *gain, float eps,
                     int n_rows, int dim);
+
+/* ---- linear.c, inside.c ---------------------------------------------------------------------- */
+
+/* The product of x, which is lora->x, into y, the shrink of LoRA beside it, and its expand. */
+void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y);
+/* When the plan of such matrices has been made: which sizes of steps go inside. */
+err_code cuda_inside_try(backend *be, const weight *w, int rows_of_w, err *e);
+/* Whether this step's product of w, rows_of_w of its rows, is made with LoRA inside; `gated`: and
+ * be_gate() behind it. */
+bool cuda_inside_takes(const cuda_state *cu, const weight *w, int rows_of_w, const sgmv_args *lora,
+                       bool gated);
+/* One launch, into lora->out[] or `gated`.  False: the backend is marked. */
+bool cuda_inside_run(backend *be, const weight *w, int rows_of_w, const sgmv_args *lora,
+                     uint16_t *gated, bool gelu);
 
 /* ---- the ops, by file ------------------------------------------------------------------------ */
 

@@ -302,6 +302,7 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     err_code rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, &w->codes, (int)most, w->p,
                                 trial, cu->stream, e);
     cuda_give(cu, trial);
+    if (!rc && !head && !codes && cu->part.n == 1) rc = cuda_inside_try(be, &w->head, rows, e);
     return rc;
 }
 
@@ -443,6 +444,13 @@ static void finish(backend *be, sgmv_args *a, bool adapted, bool all_rows)
     if (all_rows || shrunk) (void)CU(be, cu_sgmv_expand(cu->stream, a));
 }
 
+void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y)
+{
+    begin_shrink(be, lora, true);
+    (void)multiply(be, w, rows_of_w, lora->x, y, cuda_of(be)->step.shape.n_rows, (blas_sum){0});
+    finish(be, lora, true, false);
+}
+
 static bool is_adapted(const linear_out *o, int layer)
 {
     return layer >= 0 && o->lora_proj >= 0;
@@ -512,6 +520,7 @@ static void leave_to_gate(cuda_state *cu, const sgmv_args *a, const weight *w, i
     cu->late_rows = rows;
     cu->late_args = *a;
     cu->late_shrunk = shrunk;
+    cu->late_inside = false;
 }
 
 /* Whether the product itself gates: that of many rows by wgmma, that of few in decode steps. */
@@ -550,6 +559,12 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
         leave_to_gate(cu, a, outs[0].w, fused, false);
         return;
     }
+    if (shrunk && cuda_inside_takes(cu, outs[0].w, fused, a, gate)) {
+        if (gate) leave_to_gate(cu, a, outs[0].w, fused, false);
+        cu->late_inside = gate;
+        if (!gate) (void)cuda_inside_run(be, outs[0].w, fused, a, NULL, false);
+        return;
+    }
     begin_shrink(be, a, rest.adapted);
     (void)multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows, (blas_sum){0});
     if (gate && cu->step.shape.kind != CUDA_EXACT && (shrunk || rest.all_rows))
@@ -584,6 +599,14 @@ static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int 
             continue; /* nothing comes after it */
         }
         a->out[a->n_out++] = out;
+        bool alone = a->n_out == 1 && (o->accumulate || n_out == 1);
+        if (alone && shrinks(a, rest.adapted) &&
+            cuda_inside_takes(cu, o->w, o->w->rows, a, false)) {
+            if (!cuda_inside_run(be, o->w, o->w->rows, a, NULL, false)) return;
+            if (cu->x16_of == o->y) cu->x16_of = NULL;
+            a->n_out = 0;
+            continue;
+        }
         if (o->accumulate || i + 1 == n_out) begin_shrink(be, a, rest.adapted);
         const blas_sum apart = {.stride = o->accumulate ? 0 : o->stride};
         (void)multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows, apart);
@@ -718,7 +741,10 @@ static void finish_gated(backend *be, const float *gate, bool gelu)
     sgmv_args *a = &cu->late_args;
     if (cu->late_rows > 0) { /* its x lies in x16 */
         const blas_sum more = {.gated = cu->gate16, .gelu = gelu};
-        (void)multiply(be, cu->late, cu->late_rows, a->x, cu->t, cu->step.shape.n_rows, more);
+        if (cu->late_inside)
+            (void)cuda_inside_run(be, cu->late, cu->late_rows, a, cu->gate16, gelu);
+        else
+            (void)multiply(be, cu->late, cu->late_rows, a->x, cu->t, cu->step.shape.n_rows, more);
         cu->x16_of = NULL;
         cu->gate16_of = gate;
     } else {

@@ -21,73 +21,10 @@ enum {
     ROOM = SGMV_COLS * 16 * 2, /* for 16 ranks of a block of columns of B */
 };
 
-template <bool BF16>
-CU_INLINE void mma16(float *d, const uint32_t *a, const uint32_t *b)
-{
-    if (BF16)
-        cu_mma_bf16_k16(d, a, b);
-    else
-        cu_mma_f16_k16(d, a, b);
-}
-
-template <bool BF16>
-CU_INLINE void mma8(float *d, const uint32_t *a, uint32_t b)
-{
-    if (BF16)
-        cu_mma_bf16_k8(d, a, b);
-    else
-        cu_mma_f16_k8(d, a, b);
-}
-
-/* d += (two rows of 8 k) (a column of 8 k), for the 32 k of four lanes. */
-template <bool BF16>
-CU_INLINE void mma32(float *d, uint4 lo, uint4 hi, uint4 x)
-{
-    uint32_t a0[4] = {lo.x, hi.x, lo.y, hi.y}, b0[2] = {x.x, x.y};
-    uint32_t a1[4] = {lo.z, hi.z, lo.w, hi.w}, b1[2] = {x.z, x.w};
-    mma16<BF16>(d, a0, b0);
-    mma16<BF16>(d, a1, b1);
-}
-
-CU_INLINE uint4 zero16()
-{
-    return make_uint4(0, 0, 0, 0);
-}
-
 /* ---- shrink: chains over warps, planes over blocks
  * ----------------------------------------- v[plane][row][out][r] = A[r] . x[row] over the
  * plane's k, for one chunk, one projection and up to 64 ranks.  Grid (chunk, projection *
  * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8. */
-/* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the
- * slice's 128 k from k0 on. */
-template <int NT, bool BF16>
-CU_INLINE void add_slice(float (*acc)[4], const uint16_t *lo, const uint16_t *hi, const uint16_t *x,
-                         size_t x_stride, int n_rows, int k0, int end, int g, int q)
-{
-    enum { AT_ONCE = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
-#pragma unroll 1
-    for (int part = 0; part < 4; part += AT_ONCE) {
-        uint4 al[AT_ONCE], ah[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            int k = k0 + 32 * (part + i) + 8 * q;
-            al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
-            ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            int k = k0 + 32 * (part + i) + 8 * q;
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                int row = nt * 8 + g;
-                bool in = row < n_rows && k < end;
-                uint4 xv = in ? cu_ldg16(x + (size_t)row * x_stride + k) : zero16();
-                mma32<BF16>(acc[nt], al[i], ah[i], xv);
-            }
-        }
-    }
-}
-
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(THREADS, 2)
     shrink_kernel(sgmv_args p, int n_plane, int plane_k, int n_pass)
@@ -110,7 +47,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const uint16_t *lo = r0 + g < m.rank ? sgmv_a_row16(&m, r0 + g, d8) : nullptr;
         const uint16_t *hi = r0 + g + 8 < m.rank ? sgmv_a_row16(&m, r0 + g + 8, d8) : nullptr;
         for (int k0 = plane * plane_k + warp * SGMV_SLICE; k0 < end; k0 += SGMV_CHAINS * SGMV_SLICE)
-            add_slice<NT, BF16>(acc, lo, hi, x, (size_t)p.x_stride, c.n_rows, k0, end, g, q);
+            sgmv_add_slice<NT, BF16, false>(acc, lo, hi, x, (size_t)p.x_stride, c.n_rows, k0, end,
+                                            g, q);
         __syncthreads(); /* the last ranks' sums have been taken out of red */
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
@@ -237,7 +175,7 @@ CU_INLINE void add_stage(tile_sums acc, const uint16_t *stage, int warp, int g, 
             uint4 lo = cu_ld16(a + swizzled(mt * 16 + g, 4 * i + q));
             uint4 hi = cu_ld16(a + swizzled(mt * 16 + 8 + g, 4 * i + q));
 #pragma unroll
-            for (int nt = 0; nt < 2; nt++) mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
+            for (int nt = 0; nt < 2; nt++) sgmv_mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
         }
     }
 }
@@ -333,24 +271,6 @@ CU_INLINE void b_fragments(uint4 *b, const uint16_t *block, int k, int lane)
         b[i] = cu_ldg16_once(block + (size_t)k * SGMV_COLS + (i * 32 + lane) * 8);
 }
 
-template <bool BF16>
-CU_INLINE uint32_t pair_of(float a, float b)
-{
-    return BF16 ? cu_bf16x2_of(a, b) : cu_f16x2_of(a, b);
-}
-
-template <bool BF16>
-CU_INLINE float low_of(uint32_t pair)
-{
-    return BF16 ? cu_bf16_lo(pair) : cu_f32_of_f16((uint16_t)(pair & 0xFFFFU));
-}
-
-template <bool BF16>
-CU_INLINE float high_of(uint32_t pair)
-{
-    return BF16 ? cu_bf16_hi(pair) : cu_f32_of_f16((uint16_t)(pair >> 16));
-}
-
 /* v of the chunk's rows, its planes added, as pairs: high halves [NT *
  * 8][row_words], then low ones. */
 template <int NT, bool BF16>
@@ -372,10 +292,10 @@ CU_INLINE void load_shrunk(uint32_t *vs, const sgmv_args *p, const sgmv_chunk *c
                 v1 += more.y;
             }
         }
-        uint32_t high = pair_of<BF16>(v0, v1);
+        uint32_t high = sgmv_pair_of<BF16>(v0, v1);
         vs[row * row_words + r / 2] = high;
         vs[(NT * 8 + row) * row_words + r / 2] =
-            pair_of<BF16>(v0 - low_of<BF16>(high), v1 - high_of<BF16>(high));
+            sgmv_pair_of<BF16>(v0 - sgmv_low_of<BF16>(high), v1 - sgmv_high_of<BF16>(high));
     }
 }
 
@@ -392,8 +312,8 @@ CU_INLINE void add_16_ranks(float (*acc)[4][4], const uint4 *b, const uint32_t *
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t a[4] = {b[i].x, b[i].y, b[i].z, b[i].w};
-            mma16<BF16>(acc[nt][i], a, vh);
-            mma16<BF16>(acc[nt][i], a, vl);
+            sgmv_mma16<BF16>(acc[nt][i], a, vh);
+            sgmv_mma16<BF16>(acc[nt][i], a, vl);
         }
     }
 }
@@ -415,8 +335,8 @@ CU_INLINE void add_8_ranks(float (*acc)[4][4], const uint16_t *block, const uint
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t a[2] = {b[i].x, b[i].y};
-            mma8<BF16>(acc[nt][i], a, vh);
-            mma8<BF16>(acc[nt][i], a, vl);
+            sgmv_mma8<BF16>(acc[nt][i], a, vh);
+            sgmv_mma8<BF16>(acc[nt][i], a, vl);
         }
     }
 }

@@ -30,6 +30,7 @@
 
 #include <cuda_runtime.h>
 
+#include "engine/cuda/products/gemm.h"
 #include "engine/cuda/sgmv_plan.h"
 
 #ifdef __cplusplus
@@ -96,6 +97,28 @@ cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *args, const int
  * cols.  out_stride a multiple of 8, out 16-byte aligned. */
 cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype type,
                           const float *x, int x_stride, int n_rows, int cols);
+
+/* ---- inside a product (gemm_lora.cu) -------------------------------------------------------
+ * A product of few rows and all that LoRA adds to it, in one launch: what cu_gemm() by
+ * gemm_stream.cu, cu_sgmv_shrink() and cu_sgmv_expand(), or cu_sgmv_expand_gated(), give, bit for
+ * bit. */
+
+enum { GEMM_LORA_COUNTERS = 3 }; /* words of `drawn` */
+
+/* Once after the device is chosen, where cu_gemm_stream_setup() has succeeded. */
+cudaError_t cu_gemm_lora_setup(void);
+
+/* Whether such a product can be made so: plain weights of two bytes, up to GEMM_SMALL_ROWS rows in
+ * chunks of at most 8, outputs of whole blocks of 64 columns that are the product's columns in
+ * their order, and room for v of the largest rank.  To gate, two outputs as wide as each other. */
+bool gemm_lora_takes(const gemm_args *args, const sgmv_args *lora);
+
+/* out[o].out = gain * (x w^T + scale * B A x) + bias + res of each output, or what `args->gated`
+ * says of two.  Of `args`, y, bias, res and stride are not used; of `lora`, `in`, max_small,
+ * max_tile and max_lora are not.  All rows are written.  drawn [GEMM_LORA_COUNTERS], device: zeros,
+ * and so again when the launch has ended; no two launches at once have the same.  One launch. */
+cudaError_t cu_gemm_lora(cudaStream_t stream, const gemm_args *args, const sgmv_args *lora,
+                         uint32_t *drawn);
 
 #ifdef __cplusplus
 }

@@ -92,4 +92,90 @@ CU_INLINE void sgmv_put(const sgmv_out *out, const sgmv_mat *m, int row, int col
     }
 }
 
+/* ---- 16 ranks, or 16 columns, at a time --------------------------------------------------------
+ */
+
+template <bool BF16>
+CU_INLINE void sgmv_mma16(float *d, const uint32_t *a, const uint32_t *b)
+{
+    if (BF16)
+        cu_mma_bf16_k16(d, a, b);
+    else
+        cu_mma_f16_k16(d, a, b);
+}
+
+template <bool BF16>
+CU_INLINE void sgmv_mma8(float *d, const uint32_t *a, uint32_t b)
+{
+    if (BF16)
+        cu_mma_bf16_k8(d, a, b);
+    else
+        cu_mma_f16_k8(d, a, b);
+}
+
+/* d += (two rows of 8 k) (a column of 8 k), for the 32 k of four lanes. */
+template <bool BF16>
+CU_INLINE void sgmv_mma32(float *d, uint4 lo, uint4 hi, uint4 x)
+{
+    uint32_t a0[4] = {lo.x, hi.x, lo.y, hi.y}, b0[2] = {x.x, x.y};
+    uint32_t a1[4] = {lo.z, hi.z, lo.w, hi.w}, b1[2] = {x.z, x.w};
+    sgmv_mma16<BF16>(d, a0, b0);
+    sgmv_mma16<BF16>(d, a1, b1);
+}
+
+CU_INLINE uint4 sgmv_zero16()
+{
+    return make_uint4(0, 0, 0, 0);
+}
+
+/* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the
+ * slice's 128 k from k0 on.  EARLY: in a launch that may have begun before x was written. */
+template <int NT, bool BF16, bool EARLY>
+CU_INLINE void sgmv_add_slice(float (*acc)[4], const uint16_t *lo, const uint16_t *hi,
+                              const uint16_t *x, size_t x_stride, int n_rows, int k0, int end,
+                              int g, int q)
+{
+    enum { AT_ONCE = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
+#pragma unroll 1
+    for (int part = 0; part < 4; part += AT_ONCE) {
+        uint4 al[AT_ONCE], ah[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int k = k0 + 32 * (part + i) + 8 * q;
+            al[i] = lo && k < end ? cu_ldg16_once(lo + k) : sgmv_zero16();
+            ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : sgmv_zero16();
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int k = k0 + 32 * (part + i) + 8 * q;
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) {
+                int row = nt * 8 + g;
+                bool in = row < n_rows && k < end;
+                const uint16_t *from = x + (size_t)row * x_stride + k;
+                uint4 xv = !in ? sgmv_zero16() : EARLY ? cu_ld16(from) : cu_ldg16(from);
+                sgmv_mma32<BF16>(acc[nt], al[i], ah[i], xv);
+            }
+        }
+    }
+}
+
+template <bool BF16>
+CU_INLINE uint32_t sgmv_pair_of(float a, float b)
+{
+    return BF16 ? cu_bf16x2_of(a, b) : cu_f16x2_of(a, b);
+}
+
+template <bool BF16>
+CU_INLINE float sgmv_low_of(uint32_t pair)
+{
+    return BF16 ? cu_bf16_lo(pair) : cu_f32_of_f16((uint16_t)(pair & 0xFFFFU));
+}
+
+template <bool BF16>
+CU_INLINE float sgmv_high_of(uint32_t pair)
+{
+    return BF16 ? cu_bf16_hi(pair) : cu_f32_of_f16((uint16_t)(pair >> 16));
+}
+
 #endif

@@ -53,6 +53,8 @@ ASSUMED = {
     # a second, on an H200 with a set of 20 MB (both https://github.com/te42kyfo/gpu-benches), and as many written
     "shared_bytes": 128,
     "cache": 9.7e12,
+    # Streams read x through that cache, once a block, and on an H200 it adds to the time of their weights: from 16 to 32 rows
+    # 4,096 x 14,336 took 5.4 us more for 59 MB (tests/bench/RESULTS.md)
     "head_and_rest_us": 60,  # sampling, embedding, the last norm
 }
 
@@ -106,6 +108,14 @@ for nt in (1, 4):
     WORK[f"expand_kernel<{nt},1>", "64 columns, bare"] = {"STG": 2 * nt}
 for rows in (1, 8):
     WORK["expand_gated_kernel", f"64 columns, 16 ranks, {rows} rows"] = {"HMMA": 16, "STG": rows}
+for nt, stages in ((2, 6), (4, 3)):  # 32 rows of up to six units of 16 columns, and of more
+    for n in (1, 2):
+        load, mma = 8 * (nt // 2 + 1) * n, 8 * nt * n
+        WORK[f"gemm_stream_kernel<{nt},{stages},1>", f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
+        for gated in (0, 1):
+            label = f"gemm_lora_kernel<{nt},{stages},1,{gated}>"
+            WORK[label, f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
+            WORK[label, f"shrink of 1024 k, {16 * n} ranks"] = {"HMMA": 64 * n, "ATOMG": 3, "STG": 4 * n}
 for nt in (1, 2, 4, 8):
     for k in (128, 256):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
@@ -176,10 +186,10 @@ def weigh(objects):
 class Step:
     """One step on one device; each method is the time of a launch, in us."""
 
-    def __init__(self, device, weights, step, ours):
+    def __init__(self, device, weights, step, law):
         self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
         self.cycles = ghz * 1e3
-        self.weights, self.ours = weights, ours
+        self.weights, self.ours, self.chain = weights, law == "own", law == "chain"
         self.rows, self.len, self.each, self.adapters, self.kind, *codes = STEPS[step]
         self.form = next((FORMS[c] for c in codes if c in FORMS), None)
         self.head_form = self.form if "all" in codes else None
@@ -314,6 +324,46 @@ class Step:
         ahead = threads * (128 if not self.form else 0 if nt == 8 else 64 if self.form[1] == 8 else 32)
         return self.launch(label, -(-n // cols), threads, first + (summed - least) * each, bytes_, ahead=ahead)
 
+    def stream(self, n, k, bytes_, label="gemm_stream_kernel", gated="", chain_us=0.0, more=0):
+        """By one chain: the weights, then each block's x through the second-level cache; `more` bytes from there besides."""
+        units = -(-n // 16)
+        units = -(-units // (-(-units // (14 * self.n_sm)) * self.n_sm))  # stream_cut_of()
+        nt, stages = (2, 6) if units <= 6 else (4, 3)
+        blocks, warps = -(-n // (16 * units)), units * (2 if nt == 2 else 1)
+        if self.rows != 32 or self.arch != 90:
+            raise SystemExit("streams are weighed of 32 rows on sm_90")
+        label = f"{label}<{nt},{stages},1{gated}>"
+        one, two = (self.work(label, f"{i} k") for i in (128, 256))
+        issue = (one + (k / 128 - 1) * (two - one)) * warps / ASSUMED["sm_ipc"] / self.cycles
+        more += blocks * self.rows * k * 2
+        fixed = ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us - (ASSUMED["early_us"] if self.early else 0)
+        self.bytes += bytes_
+        return self.took(fixed, issue, bytes_ / (self.copy * ASSUMED["memory"]) * 1e6 + more / ASSUMED["cache"] * 1e6)
+
+    def gemm_stream_kernel(self):
+        self.at += 1
+        n, k, outs = self.products[self.at]
+        gated = len(outs) == 2 and not self.adapters
+        return self.stream(n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
+
+    def gemm_lora_kernel(self):
+        """The product and all of LoRA: A's and B's bytes behind those of the weights; a block has four warps that shrink, which
+        read x's rows once for each piece."""
+        self.at += 1
+        n, k, outs = self.products[self.at]
+        gated, rank = len(outs) == 2, MODEL["rank"]
+        bytes_ = 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)) + self.adapters * rank * 2 * (len(outs) * k + n)
+        again = self.chunks() * len(outs) * 8 * k * 2 + (self.chunks() - self.adapters) * rank * 2 * (len(outs) * k + n)
+        us = self.stream(n, k, bytes_, "gemm_lora_kernel", f",{int(gated)}", 2 * ASSUMED["trip_us"], again)
+        fixed, issue, moved = self.last
+        slices = -(-k // 8192)  # of 128 k, in each of a plane's 8 chains: sgmv_plan.h
+        planes = -(-k // (slices * 1024))
+        label = next(w for w in self.weights if w.startswith("gemm_lora_kernel<" + ("4" if gated else "2")) and w.endswith(f"1,{int(gated)}>"))
+        one, two = (self.work(label, f"shrink of 1024 k, {i} ranks") for i in (16, 32))
+        turns = -(-self.chunks() * len(outs) * planes // (4 * self.n_sm))
+        chains = 8 * slices * 2 * ASSUMED["trip_us"] + (two - one) * slices / ASSUMED["warp_ipc"] / self.cycles
+        return max(us, self.ended(fixed + turns * (chains + 2 * ASSUMED["trip_us"])))
+
     def product(self):
         self.at += 1
         return self.multiply(*self.products[self.at][:2])
@@ -446,11 +496,14 @@ def steps(weights, launches):
     for device in DEVICES:
         for name, step in STEPS.items():
             sm = f"sm_{DEVICES[device][0]}"
-            ours, least = Step(device, weights, name, True).total(launches[f"{sm} own"][step[4]])
+            ours, least = Step(device, weights, name, "own").total(launches[f"{sm} own"][step[4]])
             out[f"{device}: {name}"] = {"ours_ms": round(ours, 3), "least_ms": round(least, 3)}
             if len(step) == 5:  # cuBLAS has none with codes
-                ms, least = Step(device, weights, name, False).total(launches[f"{sm} cublas"][step[4]])
+                ms, least = Step(device, weights, name, "cublas").total(launches[f"{sm} cublas"][step[4]])
                 out[f"{device}: {name}"].update(cublas_ms=round(ms, 3), least_ms=round(least, 3))
+            if len(step) == 5 and step[0] == 32 and sm == "sm_90":
+                ms, _ = Step(device, weights, name, "chain").total(launches[f"{sm} chain"][step[4]])
+                out[f"{device}: {name}"].update(chain_ms=round(ms, 3))
     return out
 
 
@@ -460,19 +513,22 @@ def steps(weights, launches):
 def traced(program):
     """{device and products: {kind: [launches of one layer]}}: beside another one behind a ~, early behind a +."""
     return {f"sm_{sm} {products}": traced_on(program, sm, products)
-            for sm in sorted(d[0] for d in DEVICES.values()) for products in ("own", "cublas")}
+            for sm in sorted(d[0] for d in DEVICES.values()) for products in ("own", "cublas", "chain") if products != "chain" or sm >= 90}
 
 
 def traced_on(program, sm, products):
     """{kind: [launches of one layer]} of emu.bench_device, whose shape has two layers."""
-    asked = ["--shape", "tiny", "--fraction", "0.9", "--products", products, "launches"]
+    chain = products == "chain"  # cuBLAS's, and ours that have its order
+    asked = ["--shape", "tiny", "--fraction", "0.9", "--products", "cublas" if chain else products, "launches"]
     said = subprocess.run([pathlib.Path(program).resolve(), *asked], check=True, capture_output=True, text=True,
-                          env={**os.environ, "EMU_CAPABILITY": str(sm)}, cwd=pathlib.Path(__file__).parent.parent).stdout
+                          env={**os.environ, "EMU_CAPABILITY": str(sm), **({"EMU_CUBLAS": "chain"} if chain else {})}, cwd=pathlib.Path(__file__).parent.parent).stdout
     out = {}
     for kind, names in re.findall(r"^LAUNCHES (\w+): (.*)$", said, re.M):
         how = [re.match("[~+]?", n).group(0) for n in names.split(";") if n]
         every = [re.search(r"[A-Za-z_]\w+", n).group(0) for n in names.split(";") if n]
-        every = [h + ("product" if n == "cublasLtMatmul" or n.startswith("gemm_") else n) for h, n in zip(how, every)]
+        streams = ("gemm_stream_kernel", "gemm_lora_kernel") if chain and kind != "prompts" else ()
+        every = [h + ("product" if (n == "cublasLtMatmul" or n.startswith("gemm_")) and n not in streams else n)
+                 for h, n in zip(how, every)]
         for n in range(len(every) // 2, 0, -1):  # the longest run that stands there twice
             begin = [i for i in range(len(every) - 2 * n + 1) if every[i:i + n] == every[i + n:i + 2 * n]]
             if begin:
@@ -551,6 +607,7 @@ def main():
             print(f"{where}, {kind}: {len(names)} launches a layer: {', '.join(names)}")
     for name, t in times.items():
         cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
+        cublas += f" {t['chain_ms']:.2f} with streams of it," if "chain_ms" in t else ""
         print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")
         device, step = name.split(": ", 1)
         bare = next(f"{device}: {s}" for s, v in STEPS.items() if v == STEPS[step][:5])

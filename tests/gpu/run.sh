@@ -33,7 +33,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 root=$PWD
 parts="build kernels conformance invariance bench times served faults sanitizer"
-programs="test_attend test_codes test_gemm test_rows test_norms test_experts test_sample test_sgmv test_blas_load test_conformance test_golden test_batch_invariance
+programs="test_attend test_codes test_gemm test_gemm_lora test_rows test_norms test_experts test_sample test_sgmv test_blas_load test_conformance test_golden test_batch_invariance
     bench_device bench_attend bench_sgmv"
 bound_build=120 bound_kernels=45 bound_conformance=60 bound_invariance=60 bound_sanitizer=75 bound_served=60 bound_bench=120
 bound_times=60 bound_faults=60
@@ -198,7 +198,7 @@ kernel() { check "$1" "$2" env -C tests CK_FORK=no CUDA_LAUNCH_BLOCKING=1 "$buil
 
 part_kernels() {
     check kernels cublas "$built/gpu.test_blas_load" --real
-    for t in test_rows test_norms test_experts test_gemm test_codes test_sgmv test_attend test_sample; do kernel kernels $t; done
+    for t in test_rows test_norms test_experts test_gemm test_gemm_lora test_codes test_sgmv test_attend test_sample; do kernel kernels $t; done
 }
 
 part_conformance() {
@@ -227,7 +227,7 @@ part_sanitizer() {
             "$built/gpu.test_conformance" --small llama-bf16
     done
     for t in memcheck racecheck; do
-        for p in test_rows test_norms test_experts test_gemm test_codes test_sgmv test_attend test_sample; do
+        for p in test_rows test_norms test_experts test_gemm test_gemm_lora test_codes test_sgmv test_attend test_sample; do
             check sanitizer $t-$p env -C tests CK_FORK=no CUDA_LAUNCH_BLOCKING=1 "$tool" --tool $t \
                 --error-exitcode 9 "$built/gpu.$p"
         done

@@ -32,7 +32,7 @@ expect 2 'unknown option --fast' --fast
 
 # The course: kernels and bench on the emulated device, the sanitizer as some machines have it.
 smi 'echo "emulated device, 8.0, 160 MiB, 0.0"'
-for t in test_rows test_norms test_experts test_attend test_codes test_gemm test_sample test_sgmv; do program gpu.$t 'exit 0'; done
+for t in test_rows test_norms test_experts test_attend test_codes test_gemm test_gemm_lora test_sample test_sgmv; do program gpu.$t 'exit 0'; done
 # cuBLAS is where Python has it
 program gpu.test_blas_load '[ -n "${LD_LIBRARY_PATH:-}" ] || exit 77'
 mkdir -p "$dir/py/nvidia/cu13/lib"

@@ -1365,9 +1365,33 @@ _rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
       "n_lora) * n_group);\n    if (mine.first >= mine.end) return cu_grid_wait();",
       "n_lora) * n_group);\n    if (mine.first >= mine.end) return;",
       "emu.test_graphs_early", "a block without work stands for the launches before it as well")
-_rule("cuda.stream-stage-early", "engine/cuda/products/gemm_stream.cu",
+_rule("cuda.stream-stage-early", "engine/cuda/products/stream.h",
       "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
       "emu.test_gemm", "a stage of a stream is multiplied when it has come")
+_rule("cuda.inside-unfenced", "engine/cuda/gemm_lora.cu",
+      "        cu_threadfence(); /* of each lane's part of v ... */\n", "",
+      "emu.test_gemm_lora", "a piece of the shrink is there before it is counted")
+_rule("cuda.inside-counts-on", "engine/cuda/gemm_lora.cu",
+      "drawn[i] = 0; /* for the next launch */", "drawn[2] = 0;",
+      "emu.test_gemm_lora", "the next launch makes its shrink, too")
+_rule("cuda.inside-x-early", "engine/cuda/gemm_lora.cu",
+      "    cu_grid_wait(); /* for x, and for v that is read */\n", "",
+      "emu.test_gemm_lora", "a shrink inside a product waits for what x is made by")
+_rule("cuda.inside-b-early", "engine/cuda/gemm_lora.cu",
+      "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
+      "emu.test_gemm_lora", "a stage of B is multiplied when it has come")
+_rule("cuda.inside-others-bias", "engine/cuda/gemm_lora.cu",
+      "const float *bias = own ? own : out->bias;", "const float *bias = out->bias;",
+      "emu.test_gemm_lora", "an adapter's bias takes the place of the base's")
+_rule("cuda.inside-one-row", "engine/cuda/gemm_lora.cu",
+      "if (row < 0 || row >= n_rows) continue;", "if (row < 0) continue;",
+      "emu.test_gemm_lora", "an adapter's product is added to its own rows alone")
+_rule("cuda.inside-slower", "engine/cuda/inside.c",
+      "us[1] <= us[0]", "us[1] < us[0]",
+      "emu.test_graphs_inside", "LoRA goes inside products where that is no slower")
+_rule("cuda.inside-gate", "engine/cuda/linear.c",
+      "cu->late_inside = gate;", "cu->late_inside = false;",
+      "emu.test_graphs_inside", "a gate behind LoRA inside a product has LoRA")
 _rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
       "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",
       "emu.test_sgmv", "the blocks of expand share all items")

@@ -30,7 +30,7 @@ def check(mutants):
             wrong.append(f"{name}: {file} " + ("is not there" if found < 0 else f"has the text {found} times, not once: {old}"))
         if old == new or name in names:
             wrong.append(f"{name}: {'changes nothing' if old == new else 'is there twice'}")
-        wrong += [f"{name}: there is no test {t}" for t in seen_by if t.split(".", 1)[1].removesuffix("_early") not in tests]
+        wrong += [f"{name}: there is no test {t}" for t in seen_by if re.sub("_(early|inside)$", "", t.split(".", 1)[1]) not in tests]
         names.add(name)
     wrong += [f"{q}: --quick names it, the list does not" for q in sorted(QUICK - {m[0] for m in MUTANTS})]
     if len(MUTANTS) < LEAST:

@@ -1,0 +1,241 @@
+/* inside.c -- LoRA inside a product (sgmv.h) in place of a shrink beside it and an
+ * expand behind it: where that is faster.
+ *
+ * Whether it is hangs on the device, so it is tried at load: for each shape of matrix and each size
+ * of step both ways are recorded as a decode step would be, and run.  Equal bits are the condition,
+ * so times choose nothing that an answer shows.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/cuda/cuda.h"
+
+enum { REPEATS = 4, RUNS = 2, RANK = 16, ROWS_MAX = GEMM_SMALL_ROWS };
+
+static const blas_plan *plan_of(const cuda_state *cu, const weight *w, int rows_of_w)
+{
+    return blas_plan_find(&cu->blas, w->type, rows_of_w, cuda_k(w->type, w->cols), NULL);
+}
+
+static gemm_args product_args(const cuda_state *cu, const weight *w, int rows_of_w, const void *x,
+                              uint16_t *gated, bool gelu)
+{
+    return (gemm_args){.type = w->type,
+                       .w = ((const cuda_weight *)w)->p,
+                       .x = x,
+                       .n = rows_of_w,
+                       .k = cuda_k(w->type, w->cols),
+                       .rows = cu->step.shape.n_rows,
+                       .n_sm = cu->n_sm,
+                       .gated = gated,
+                       .gelu = gelu,
+                       .early = cuda_early(cu)};
+}
+
+bool cuda_inside_takes(const cuda_state *cu, const weight *w, int rows_of_w, const sgmv_args *lora,
+                       bool gated)
+{
+    static uint16_t somewhere;
+    if (cu->step.shape.kind == CUDA_EXACT || ((const cuda_weight *)w)->codes.form) return false;
+    const blas_plan *p = plan_of(cu, w, rows_of_w);
+    if (!p || !blas_inside(p, cu->step.shape.n_rows)) return false;
+    gemm_args a = product_args(cu, w, rows_of_w, lora->x, gated ? &somewhere : NULL, false);
+    return gemm_lora_takes(&a, lora);
+}
+
+bool cuda_inside_run(backend *be, const weight *w, int rows_of_w, const sgmv_args *lora,
+                     uint16_t *gated, bool gelu)
+{
+    cuda_state *cu = cuda_of(be);
+    gemm_args a = product_args(cu, w, rows_of_w, lora->x, gated, gelu);
+    return CU(be, cu_gemm_lora(cu->stream, &a, lora, cu->drawn));
+}
+
+/* ---- trials ------------------------------------------------------------------------------ */
+
+/* A step of so many rows, each with an adapter of its own: its matrices are what lies in the
+ * weights, and so is x. */
+typedef struct trial {
+    backend *be;
+    const weight *w;
+    int n; /* columns */
+    sgmv_args lora;
+    float *apart, *inside; /* device, [rows][n] */
+    char *memory;
+} trial;
+
+typedef struct trial_lists {
+    sgmv_mat mat[ROWS_MAX];
+    sgmv_chunk chunk[ROWS_MAX];
+    sgmv_counts counts;
+} trial_lists;
+
+static size_t v_floats(int rows)
+{
+    return (size_t)rows * SGMV_OUT_MAX * RANK;
+}
+
+/* On the upload stream, for which steps wait. */
+static err_code lay_trial(trial *t, int rows, err *e)
+{
+    cuda_state *cu = cuda_of(t->be);
+    int k = cuda_k(t->w->type, t->w->cols), wide = k > t->n ? k : t->n;
+    size_t sums = (size_t)rows * (size_t)t->n * sizeof(float);
+    size_t planes = (size_t)sgmv_planes(k, t->w->type) * v_floats(rows) * sizeof(float);
+    size_t lists = round_up((int)sizeof(trial_lists), 256);
+    trial_lists *host = calloc(1, sizeof(*host));
+    t->memory = cuda_take(cu, lists + planes + 2 * sums, false);
+    if (!host || !t->memory) {
+        free(host);
+        return err_set(e, ERR_NOMEM, "no memory to try it");
+    }
+    const trial_lists *at = (const trial_lists *)t->memory;
+    const char *weights = ((const cuda_weight *)t->w)->p;
+    size_t spare = (size_t)t->n * (size_t)k - (size_t)RANK * (size_t)wide;
+    for (int i = 0; i < rows; i++) {
+        const char *ab = weights + spare / (size_t)rows * (size_t)i / 128 * 128 * sizeof(uint16_t);
+        host->mat[i] = (sgmv_mat){.a = ab,
+                                  .b = ab,
+                                  .rank = RANK,
+                                  .scale = 0.5F,
+                                  .a_first = RANK,
+                                  .a_each = 1,
+                                  .b_first = INT32_MAX,
+                                  .b_each = SGMV_COLS,
+                                  .d_out = t->n};
+        host->chunk[i] = (sgmv_chunk){.mats = &at->mat[i],
+                                      .row0 = i,
+                                      .n_rows = 1,
+                                      .v0 = (uint32_t)(i * SGMV_OUT_MAX * RANK),
+                                      .v_rank = RANK};
+    }
+    host->counts = (sgmv_counts){.n_small = rows, .n_lora = rows, .n_all = rows};
+    t->apart = (float *)(t->memory + lists + planes);
+    t->inside = t->apart + (size_t)rows * (size_t)t->n;
+    t->lora = (sgmv_args){.type = t->w->type,
+                          .x = weights,
+                          .x_stride = k,
+                          .d_in = k,
+                          .v = (float *)(t->memory + lists),
+                          .v_plane = v_floats(rows),
+                          .counts = &at->counts,
+                          .chunk = at->chunk,
+                          .tile = at->chunk,
+                          .max_small = rows,
+                          .max_lora = rows,
+                          .max_all = rows,
+                          .chunk_rows = 8,
+                          .rank_max = RANK,
+                          .n_sm = cu->n_sm,
+                          .early = cuda_early(cu),
+                          .n_out = 1};
+    t->lora.out[0] = (sgmv_out){.d_out = t->n, .in_stride = t->n, .out_stride = t->n};
+    err_code rc = cuda_upload(t->be, t->memory, host, sizeof(*host));
+    free(host);
+    cuda_await_uploads(t->be);
+    return rc ? err_set(e, rc, "the device takes no lists") : ERR_NONE;
+}
+
+static cudaError_t run_way(trial *t, bool inside)
+{
+    cuda_state *cu = cuda_of(t->be);
+    sgmv_args a = t->lora;
+    a.out[0].in = a.out[0].out = inside ? t->inside : t->apart;
+    if (!inside) {
+        cuda_beside(t->be, t->w, t->n, &a, t->apart);
+        return cudaSuccess; /* else the backend is marked */
+    }
+    gemm_args p = product_args(cu, t->w, t->n, a.x, NULL, false);
+    return cu_gemm_lora(cu->stream, &p, &a, cu->drawn);
+}
+
+/* One way, recorded: the least microseconds of a product. */
+static err_code time_way(trial *t, bool inside, cudaEvent_t begin, cudaEvent_t end, float *us,
+                         err *e)
+{
+    cuda_state *cu = cuda_of(t->be);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    err_code rc =
+        CU_TRY(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal), e);
+    if (rc) return rc;
+    for (int i = 0; !rc && i < REPEATS; i++) rc = CU_TRY(cu, run_way(t, inside), e);
+    err_code ended = CU_TRY(cu, cudaStreamEndCapture(cu->stream, &graph), rc ? NULL : e);
+    if (!rc) rc = ended;
+    if (!rc) rc = CU_TRY(cu, cudaGraphInstantiate(&exec, graph, 0), e);
+    for (int i = 0; !rc && i <= RUNS; i++) { /* the first one is for the caches */
+        float ms = 0;
+        rc = CU_TRY(cu, cudaEventRecord(begin, cu->stream), e);
+        if (!rc) rc = CU_TRY(cu, cudaGraphLaunch(exec, cu->stream), e);
+        if (!rc) rc = CU_TRY(cu, cudaEventRecord(end, cu->stream), e);
+        if (!rc) rc = CU_TRY(cu, cudaEventSynchronize(end), e);
+        if (!rc) rc = CU_TRY(cu, cudaEventElapsedTime(&ms, begin, end), e);
+        ms *= 1000.0F / REPEATS;
+        if (i == 1 || (i > 1 && ms < *us)) *us = ms;
+    }
+    if (graph) (void)cudaGraphDestroy(graph);
+    if (exec) (void)cudaGraphExecDestroy(exec);
+    return rc;
+}
+
+static err_code same_bits(trial *t, size_t n, bool *same, err *e)
+{
+    float *a = malloc(n * sizeof(*a)), *b = malloc(n * sizeof(*b));
+    err_code rc = a && b ? ERR_NONE : ERR_NOMEM;
+    if (!rc) rc = cuda_download(t->be, a, t->apart, n * sizeof(*a));
+    if (!rc) rc = cuda_download(t->be, b, t->inside, n * sizeof(*b));
+    *same = !rc && memcmp(a, b, n * sizeof(*a)) == 0;
+    free(a);
+    free(b);
+    return rc ? err_set(e, rc, "what was tried cannot be read") : ERR_NONE;
+}
+
+/* For steps of so many rows, whose shape the backend has been told. */
+static err_code try_rows(trial *t, int rows, bool *faster, err *e)
+{
+    cuda_state *cu = cuda_of(t->be);
+    cudaEvent_t begin = NULL, end = NULL;
+    float us[2] = {0};
+    bool same = false;
+    err_code rc = lay_trial(t, rows, e);
+    gemm_args a = product_args(cu, t->w, t->n, t->lora.x, NULL, false);
+    bool takes = !rc && gemm_lora_takes(&a, &t->lora);
+    if (takes) rc = CU_TRY(cu, cudaEventCreateWithFlags(&begin, cudaEventDefault), e);
+    if (takes && !rc) rc = CU_TRY(cu, cudaEventCreateWithFlags(&end, cudaEventDefault), e);
+    for (int i = 0; takes && !rc && i < 2; i++) rc = time_way(t, i == 1, begin, end, &us[i], e);
+    if (takes && !rc) rc = same_bits(t, (size_t)rows * (size_t)t->n, &same, e);
+    if (begin) (void)cudaEventDestroy(begin);
+    if (end) (void)cudaEventDestroy(end);
+    cuda_give(cu, t->memory);
+    t->memory = NULL;
+    *faster = takes && same && us[1] <= us[0];
+    if (takes && !rc)
+        log_info("engine", "LoRA of products %d x %d, to %d rows: inside %.1f us%s, beside %.1f us",
+                 t->n, cuda_k(t->w->type, t->w->cols), rows, (double)us[1],
+                 same ? "" : " (other bits)", (double)us[0]);
+    return rc;
+}
+
+err_code cuda_inside_try(backend *be, const weight *w, int rows_of_w, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    const blas_plan *p = plan_of(cu, w, rows_of_w);
+    trial t = {.be = be, .w = w, .n = rows_of_w};
+    err_code rc = ERR_NONE;
+    if (!cu->drawn || !cu->graphs.on || !p || w->cols < RANK || rows_of_w < ROWS_MAX)
+        return ERR_NONE;
+    const cuda_shape was = cu->step.shape;
+    for (int rows = BLAS_ROWS_LEAST; !rc && rows <= ROWS_MAX && rows <= cu->max_rows; rows *= 2) {
+        bool faster = false;
+        if (!blas_streams(p, rows)) continue;
+        cu->step.shape = (cuda_shape){CUDA_RANK64, rows, rows};
+        rc = try_rows(&t, rows, &faster, e);
+        if (faster) blas_set_inside(&cu->blas, p, rows);
+    }
+    cu->step.shape = was;
+    if (!rc || cu->lost != 0 || be->failed.code != ERR_NONE) return rc;
+    log_warn("engine", "LoRA stays beside products %d x %d: %s", rows_of_w, w->cols, e->msg);
+    return ERR_NONE; /* all else does as well */
+}
