@@ -1381,7 +1381,7 @@ _rule("cuda.inside-b-early", "engine/cuda/gemm_lora.cu",
       "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
       "emu.test_gemm_lora", "a stage of B is multiplied when it has come")
 _rule("cuda.inside-others-bias", "engine/cuda/gemm_lora.cu",
-      "const float *bias = own ? own : out->bias;", "const float *bias = out->bias;",
+      "const float *bias = own ? own : out->bias;", "const float *bias = out->bias ? out->bias : own;",
       "emu.test_gemm_lora", "an adapter's bias takes the place of the base's")
 _rule("cuda.inside-one-row", "engine/cuda/gemm_lora.cu",
       "if (row < 0 || row >= n_rows) continue;", "if (row < 0) continue;",
