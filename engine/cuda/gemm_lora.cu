@@ -34,7 +34,6 @@ enum {
 
 /* A chunk of the step, in shared memory. */
 typedef struct {
-    const sgmv_mat *mats;
     int row0, n_rows;
     int first, n; /* of its pieces of 16 ranks, in the order of chunks */
 } lora_chunk;
@@ -49,16 +48,16 @@ typedef struct {
 /* How the kernel lies in shared memory, the same for all blocks: the ring, then the rest. */
 typedef struct {
     stream_cut c;
-    int most;      /* chunks */
+    int rows;      /* of x, and of v; chunks are no more */
     int row_words; /* of a row of v, in pairs */
     int n_plane, plane_k;
     int ring, bytes; /* of shared memory: of the ring, in all */
 } lora_cut;
 
 typedef struct {
-    lora_chunk *chunk;  /* [most + 1]: the last one's `first` is the number of pieces */
-    lora_mat_here *mat; /* [most][SGMV_OUT_MAX] */
-    const uint16_t **b; /* [most][BLOCKS]: 64 columns of B */
+    lora_chunk *chunk;  /* [rows + 1]: the last one's `first` is the number of pieces */
+    lora_mat_here *mat; /* [rows][SGMV_OUT_MAX] */
+    const uint16_t **b; /* [rows][BLOCKS]: 64 columns of B */
     int *chunk_of;      /* [rows]: -1: of the bare base */
     int *pairs;         /* of a row of v that are used */
     uint32_t *v;        /* [out][high, low][rows][row_words] */
@@ -66,10 +65,10 @@ typedef struct {
 
 static inline int lora_table_bytes(const lora_cut *l, int n_out)
 {
-    return (l->most + 1) * (int)sizeof(lora_chunk) +
-           l->most * SGMV_OUT_MAX * (int)sizeof(lora_mat_here) +
-           l->most * BLOCKS * (int)sizeof(void *) + (l->c.rows + 4) * (int)sizeof(int) +
-           n_out * 2 * l->c.rows * l->row_words * (int)sizeof(uint32_t);
+    return (l->rows + 1) * (int)sizeof(lora_chunk) +
+           l->rows * SGMV_OUT_MAX * (int)sizeof(lora_mat_here) +
+           l->rows * BLOCKS * (int)sizeof(void *) + (l->rows + 4) * (int)sizeof(int) +
+           n_out * 2 * l->rows * l->row_words * (int)sizeof(uint32_t);
 }
 
 /* Anew, for each who asks: kept from before, so many addresses would take registers that the sums
@@ -79,10 +78,10 @@ CU_INLINE lora_tables tables_of(char *ring, const lora_cut *l)
     char *p = ring + cu_anew(l->ring);
     lora_tables t;
     t.chunk = (lora_chunk *)p;
-    t.mat = (lora_mat_here *)(t.chunk + l->most + 1);
-    t.b = (const uint16_t **)(t.mat + l->most * SGMV_OUT_MAX);
-    t.chunk_of = (int *)(t.b + l->most * BLOCKS);
-    t.pairs = t.chunk_of + l->c.rows;
+    t.mat = (lora_mat_here *)(t.chunk + l->rows + 1);
+    t.b = (const uint16_t **)(t.mat + l->rows * SGMV_OUT_MAX);
+    t.chunk_of = (int *)(t.b + l->rows * BLOCKS);
+    t.pairs = t.chunk_of + l->rows;
     t.v = (uint32_t *)(t.pairs + 4);
     return t;
 }
@@ -154,10 +153,9 @@ CU_INLINE void lay_chunks(const lora_tables *t, const sgmv_args *p, int rows, in
     int before = 0, widest = 0;
     for (int i0 = 0; i0 < n; i0 += CU_WARP) {
         int i = i0 + lane;
-        lora_chunk c = {nullptr, 0, 0, 0, 0};
+        lora_chunk c = {0, 0, 0, 0};
         if (i < n) {
             const sgmv_chunk from = p->chunk[i];
-            c.mats = from.mats;
             c.row0 = from.row0;
             c.n_rows = from.n_rows;
             c.n = !from.mats ? 0 : from.v_rank > 16 ? (from.v_rank + 15) / 16 : 1;
@@ -172,7 +170,7 @@ CU_INLINE void lay_chunks(const lora_tables *t, const sgmv_args *p, int rows, in
         c.first = before + sum - c.n;
         if (i < n) {
             t->chunk[i] = c;
-            for (int r = 0; c.mats && r < c.n_rows; r++) t->chunk_of[c.row0 + r] = i;
+            for (int r = 0; c.n > 0 && r < c.n_rows; r++) t->chunk_of[c.row0 + r] = i;
         }
         before += (int)cu_shfl_u32((uint32_t)sum, CU_WARP - 1);
         if (wide > widest) widest = wide;
@@ -299,26 +297,16 @@ template <bool BF16>
 CU_INLINE void lay_v(const lora_tables *to, const sgmv_args *p, const lora_cut *l, int o0, int o1,
                      int t)
 {
-    int pairs = *to->pairs, rows = l->c.rows, each = rows * pairs;
+    int pairs = *to->pairs, rows = l->rows, each = rows * pairs;
     for (int i = t; i < (o1 - o0 + 1) * each; i += LORA_WARPS * CU_WARP) {
         int o = o0 + i / each, row = i % each / pairs, pair = i % pairs, chunk = to->chunk_of[row];
-        float v0 = 0, v1 = 0;
+        const float *v = nullptr;
         if (chunk >= 0 && 2 * pair < to->mat[chunk * SGMV_OUT_MAX + o].rank8) {
             const sgmv_chunk c = p->chunk[chunk];
-            const float *v = p->v + sgmv_v_at(&c, row - c.row0, o) + 2 * pair;
-            for (int s = 0; s < l->n_plane; s++) {
-                const uint2 more = cu_ld8_fresh(v + (size_t)s * p->v_plane);
-                float m0 = cu_f32_of_bits(more.x), m1 = cu_f32_of_bits(more.y);
-                v0 = s == 0 ? m0 : cu_add(v0, m0);
-                v1 = s == 0 ? m1 : cu_add(v1, m1);
-            }
+            v = p->v + sgmv_v_at(&c, row - c.row0, o) + 2 * pair;
         }
-        uint32_t high = sgmv_pair_of<BF16>(v0, v1);
-        uint32_t low =
-            sgmv_pair_of<BF16>(v0 - sgmv_low_of<BF16>(high), v1 - sgmv_high_of<BF16>(high));
-        uint32_t *at = to->v + (size_t)(o * 2 * rows + row) * (size_t)l->row_words + pair;
-        at[0] = high;
-        at[(size_t)rows * (size_t)l->row_words] = low;
+        uint32_t *high = to->v + (size_t)(o * 2 * rows + row) * (size_t)l->row_words + pair;
+        sgmv_halves<BF16>(high, high + rows * l->row_words, v, p->v_plane, l->n_plane);
     }
 }
 
@@ -383,7 +371,7 @@ CU_INLINE void meet_streaming(int threads)
 /* ---- sums --------------------------------------------------------------------------------------
  */
 
-/* 16 words of a lane: a fragment, or of a pair of units the half of the gate's with that of up's.
+/* A lane's words of a fragment; of a gate's or of up's those of the unit's half, for rows 0 to 7.
  */
 template <bool GATED>
 CU_INLINE void fragment_of(uint32_t *b, const char *at, int half, bool whole, int lane)
@@ -478,7 +466,7 @@ struct lora_adder {
                               const unit_place *at, const unit_outs *u, int slot, int unit,
                               int rank0, int lane)
     {
-        int g = lane / 4, q = lane % 4, rows = l->c.rows, row = row0 + g;
+        int g = lane / 4, q = lane % 4, rows = l->rows, row = row0 + g;
         if (row >= rows) row = rows - 1; /* of nobody's: what it gives is not used */
         CU_UNROLL
         for (int part = 0; part < (GATED ? 2 : 1); part++) {
@@ -501,7 +489,15 @@ struct lora_adder {
     }
 };
 
-/* What the base and whoever else has for an output, and where it goes. */
+/* The row's adapter's, or else the base's. */
+CU_INLINE const float *bias_of(const sgmv_args *p, const lora_tables *t, int row, int o)
+{
+    int chunk = t->chunk_of[row];
+    const float *own = chunk >= 0 ? t->mat[chunk * SGMV_OUT_MAX + o].bias : nullptr;
+    return own ? own : p->out[o].bias;
+}
+
+/* With bias and residual, to where each output goes. */
 template <int NT>
 CU_INLINE void put_out(const sgmv_args *p, const gemm_args *a, const lora_tables *t,
                        float (*sum)[4], int row0, const unit_outs *u, int g, int q)
@@ -513,9 +509,7 @@ CU_INLINE void put_out(const sgmv_args *p, const gemm_args *a, const lora_tables
         for (int i = 0; i < 4; i++) {
             int row = row0 + nt * 8 + 2 * q + i % 2, col = u->col + 4 * g + i / 2 * 32;
             if (row >= a->rows) continue;
-            int chunk = t->chunk_of[row];
-            const float *own = chunk >= 0 ? t->mat[chunk * SGMV_OUT_MAX + u->o[0]].bias : nullptr;
-            const float *bias = own ? own : out->bias;
+            const float *bias = bias_of(p, t, row, u->o[0]);
             float y = sum[nt][i];
             if (bias) y = cu_add(y, bias[col]);
             if (out->res) y = cu_add(y, out->res[(size_t)row * (size_t)out->res_stride + col]);
@@ -534,12 +528,10 @@ CU_INLINE void put_gate(const sgmv_args *p, const gemm_args *a, const lora_table
         for (int i = 0; i < 2; i++) {
             int row = row0 + nt * 8 + 2 * q + i, col = u->col + 4 * g;
             if (row >= a->rows) continue;
-            int chunk = t->chunk_of[row];
             float y[2] = {sum[nt][i], sum[nt][2 + i]};
             CU_UNROLL
             for (int o = 0; o < 2; o++) {
-                const float *own = chunk >= 0 ? t->mat[chunk * SGMV_OUT_MAX + o].bias : nullptr;
-                const float *bias = own ? own : p->out[o].bias;
+                const float *bias = bias_of(p, t, row, o);
                 if (bias) y[o] = cu_add(y[o], bias[col]);
             }
             put_gated(a, row, col, y[0], y[1]);
@@ -606,7 +598,7 @@ CU_INLINE void shrink_beside(const gemm_args *a, const sgmv_args *p, uint32_t *d
 {
     int th = (int)threadIdx.x - th0, lane = th % CU_WARP, n_unit = a->n / UNIT;
     lora_tables t = tables_of(ring, l);
-    if (th < CU_WARP) lay_chunks(&t, p, l->c.rows, n, lane);
+    if (th < CU_WARP) lay_chunks(&t, p, l->rows, n, lane);
     lay_mats<GATED>(&t, p, n, unit0, l->c.units, n_unit, th);
     meet_for_tables();
     cu_grid_wait(); /* for x, and for v that is read */
@@ -708,21 +700,14 @@ static __global__ void __launch_bounds__(LORA_THREADS, 1)
 static lora_cut lora_cut_of(const gemm_args *a, const sgmv_args *p)
 {
     lora_cut l;
-    l.c = stream_cut_of(a);
-    if (a->gated && l.c.units % 2) { /* pairs of units share fragments */
-        l.c.units++;
-        l.c.halves = l.c.rows > 16 && l.c.units <= HALVED ? 2 : 1;
-        l.c.x_warps = l.c.units <= HALVED ? 4 : 2;
-        l.c.blocks = (a->n / UNIT + l.c.units - 1) / l.c.units;
-    }
-    l.most = l.c.rows;
+    l.rows = stream_rows(a);
     l.row_words = (p->rank_max + 15) / 16 * 8 + 4;
     l.n_plane = sgmv_planes(p->d_in, p->type);
     l.plane_k = sgmv_plane_k(p->d_in, p->type);
-    int stage = (l.c.units * UNIT + l.c.rows) * ROW_BYTES, rest = lora_table_bytes(&l, p->n_out);
-    l.c.stages = 6 * stage + rest <= STREAM_SHARED ? 6 : 3 * stage + rest <= STREAM_SHARED ? 3 : 0;
-    l.ring = l.c.stages * stage;
-    l.bytes = l.ring + rest;
+    int tables = lora_table_bytes(&l, p->n_out);
+    l.c = stream_cut_of(a, a->gated ? 2 : 1, tables); /* pairs of a gate's units share fragments */
+    l.ring = l.c.stages * l.c.stage;
+    l.bytes = l.ring + tables;
     return l;
 }
 

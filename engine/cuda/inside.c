@@ -5,7 +5,6 @@
  * of step both ways are recorded as a decode step would be, and run.  Equal bits are the condition,
  * so times choose nothing that an answer shows.
  */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,12 +44,17 @@ bool cuda_inside_takes(const cuda_state *cu, const weight *w, int rows_of_w, con
     return gemm_lora_takes(&a, lora);
 }
 
+static cudaError_t launch(const cuda_state *cu, const weight *w, int rows_of_w,
+                          const sgmv_args *lora, uint16_t *gated, bool gelu)
+{
+    gemm_args a = product_args(cu, w, rows_of_w, lora->x, gated, gelu);
+    return cu_gemm_lora(cu->stream, &a, lora, cu->drawn);
+}
+
 bool cuda_inside_run(backend *be, const weight *w, int rows_of_w, const sgmv_args *lora,
                      uint16_t *gated, bool gelu)
 {
-    cuda_state *cu = cuda_of(be);
-    gemm_args a = product_args(cu, w, rows_of_w, lora->x, gated, gelu);
-    return CU(be, cu_gemm_lora(cu->stream, &a, lora, cu->drawn));
+    return CU(be, launch(cuda_of(be), w, rows_of_w, lora, gated, gelu));
 }
 
 /* ---- trials ------------------------------------------------------------------------------ */
@@ -140,15 +144,11 @@ static err_code lay_trial(trial *t, int rows, err *e)
 
 static cudaError_t run_way(trial *t, bool inside)
 {
-    cuda_state *cu = cuda_of(t->be);
     sgmv_args a = t->lora;
     a.out[0].in = a.out[0].out = inside ? t->inside : t->apart;
-    if (!inside) {
-        cuda_beside(t->be, t->w, t->n, &a, t->apart);
-        return cudaSuccess; /* else the backend is marked */
-    }
-    gemm_args p = product_args(cu, t->w, t->n, a.x, NULL, false);
-    return cu_gemm_lora(cu->stream, &p, &a, cu->drawn);
+    if (inside) return launch(cuda_of(t->be), t->w, t->n, &a, NULL, false);
+    cuda_beside(t->be, t->w, t->n, &a, t->apart);
+    return cudaSuccess; /* else the backend is marked */
 }
 
 /* One way, recorded: the least microseconds of a product. */

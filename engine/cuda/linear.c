@@ -560,9 +560,12 @@ static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int 
         return;
     }
     if (shrunk && cuda_inside_takes(cu, outs[0].w, fused, a, gate)) {
-        if (gate) leave_to_gate(cu, a, outs[0].w, fused, false);
-        cu->late_inside = gate;
-        if (!gate) (void)cuda_inside_run(be, outs[0].w, fused, a, NULL, false);
+        if (gate) {
+            leave_to_gate(cu, a, outs[0].w, fused, false);
+            cu->late_inside = true;
+        } else {
+            (void)cuda_inside_run(be, outs[0].w, fused, a, NULL, false);
+        }
         return;
     }
     begin_shrink(be, a, rest.adapted);

@@ -175,7 +175,7 @@ CU_INLINE void add_stage(tile_sums acc, const uint16_t *stage, int warp, int g, 
             uint4 lo = cu_ld16(a + swizzled(mt * 16 + g, 4 * i + q));
             uint4 hi = cu_ld16(a + swizzled(mt * 16 + 8 + g, 4 * i + q));
 #pragma unroll
-            for (int nt = 0; nt < 2; nt++) sgmv_mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
+            for (int nt = 0; nt < 2; nt++) mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
         }
     }
 }
@@ -280,22 +280,9 @@ CU_INLINE void load_shrunk(uint32_t *vs, const sgmv_args *p, const sgmv_chunk *c
     int pairs = rank8 / 2;
     for (int i = t; i < NT * 8 * pairs; i += THREADS) {
         int row = i / pairs, r = i % pairs * 2;
-        float v0 = 0, v1 = 0;
-        if (row < c->n_rows) {
-            const float *v = p->v + sgmv_v_at(c, row, o) + r;
-            float2 sum = *(const float2 *)v;
-            v0 = sum.x;
-            v1 = sum.y;
-            for (int s = 1; s < n_plane; s++) {
-                float2 more = *(const float2 *)(v + (size_t)s * p->v_plane);
-                v0 += more.x;
-                v1 += more.y;
-            }
-        }
-        uint32_t high = sgmv_pair_of<BF16>(v0, v1);
-        vs[row * row_words + r / 2] = high;
-        vs[(NT * 8 + row) * row_words + r / 2] =
-            sgmv_pair_of<BF16>(v0 - sgmv_low_of<BF16>(high), v1 - sgmv_high_of<BF16>(high));
+        const float *v = row < c->n_rows ? p->v + sgmv_v_at(c, row, o) + r : nullptr;
+        uint32_t *high = vs + row * row_words + r / 2;
+        sgmv_halves<BF16>(high, high + NT * 8 * row_words, v, p->v_plane, n_plane);
     }
 }
 

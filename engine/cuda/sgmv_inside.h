@@ -5,6 +5,7 @@
 
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
+#include "engine/cuda/products/steps.h"
 #include "engine/cuda/sgmv.h"
 
 cudaError_t sgmv_f32_shrink(cudaStream_t stream, const sgmv_args *args);
@@ -113,21 +114,6 @@ CU_INLINE void sgmv_mma8(float *d, const uint32_t *a, uint32_t b)
         cu_mma_f16_k8(d, a, b);
 }
 
-/* d += (two rows of 8 k) (a column of 8 k), for the 32 k of four lanes. */
-template <bool BF16>
-CU_INLINE void sgmv_mma32(float *d, uint4 lo, uint4 hi, uint4 x)
-{
-    uint32_t a0[4] = {lo.x, hi.x, lo.y, hi.y}, b0[2] = {x.x, x.y};
-    uint32_t a1[4] = {lo.z, hi.z, lo.w, hi.w}, b1[2] = {x.z, x.w};
-    sgmv_mma16<BF16>(d, a0, b0);
-    sgmv_mma16<BF16>(d, a1, b1);
-}
-
-CU_INLINE uint4 sgmv_zero16()
-{
-    return make_uint4(0, 0, 0, 0);
-}
-
 /* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the
  * slice's 128 k from k0 on.  EARLY: in a launch that may have begun before x was written. */
 template <int NT, bool BF16, bool EARLY>
@@ -135,26 +121,26 @@ CU_INLINE void sgmv_add_slice(float (*acc)[4], const uint16_t *lo, const uint16_
                               const uint16_t *x, size_t x_stride, int n_rows, int k0, int end,
                               int g, int q)
 {
-    enum { AT_ONCE = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
+    enum { LOADS = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
 #pragma unroll 1
-    for (int part = 0; part < 4; part += AT_ONCE) {
-        uint4 al[AT_ONCE], ah[AT_ONCE];
+    for (int part = 0; part < 4; part += LOADS) {
+        uint4 al[LOADS], ah[LOADS];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
+        for (int i = 0; i < LOADS; i++) {
             int k = k0 + 32 * (part + i) + 8 * q;
-            al[i] = lo && k < end ? cu_ldg16_once(lo + k) : sgmv_zero16();
-            ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : sgmv_zero16();
+            al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
+            ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
         }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
+        for (int i = 0; i < LOADS; i++) {
             int k = k0 + 32 * (part + i) + 8 * q;
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) {
                 int row = nt * 8 + g;
                 bool in = row < n_rows && k < end;
                 const uint16_t *from = x + (size_t)row * x_stride + k;
-                uint4 xv = !in ? sgmv_zero16() : EARLY ? cu_ld16(from) : cu_ldg16(from);
-                sgmv_mma32<BF16>(acc[nt], al[i], ah[i], xv);
+                uint4 xv = !in ? zero16() : EARLY ? cu_ld16(from) : cu_ldg16(from);
+                mma32<BF16>(acc[nt], al[i], ah[i], xv);
             }
         }
     }
@@ -176,6 +162,23 @@ template <bool BF16>
 CU_INLINE float sgmv_high_of(uint32_t pair)
 {
     return BF16 ? cu_bf16_hi(pair) : cu_f32_of_f16((uint16_t)(pair >> 16));
+}
+
+/* v of two ranks, its planes added, as a pair of high halves and one of low ones; v NULL: zeros. */
+template <bool BF16>
+CU_INLINE void sgmv_halves(uint32_t *high, uint32_t *low, const float *v, size_t v_plane,
+                           int n_plane)
+{
+    float v0 = 0, v1 = 0;
+    for (int s = 0; v && s < n_plane; s++) {
+        uint2 more = cu_ld8_fresh(v + (size_t)s * v_plane);
+        float m0 = cu_f32_of_bits(more.x), m1 = cu_f32_of_bits(more.y);
+        v0 = s == 0 ? m0 : cu_add(v0, m0);
+        v1 = s == 0 ? m1 : cu_add(v1, m1);
+    }
+    uint32_t pair = sgmv_pair_of<BF16>(v0, v1);
+    *high = pair;
+    *low = sgmv_pair_of<BF16>(v0 - sgmv_low_of<BF16>(pair), v1 - sgmv_high_of<BF16>(pair));
 }
 
 #endif

@@ -3,38 +3,16 @@
 #ifndef TESTS_EMU_LORA_WORLD_H
 #define TESTS_EMU_LORA_WORLD_H
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <check.h>
-
-#include "engine/base/halves.h"
 #include "engine/cuda/sgmv.h"
-#include "tests/emu/emu.h"
+#include "tests/emu/device_data.h"
 
 enum { ADAPTERS_MAX = 130, MATS = 3, WORDS_MAX = 64 };
-
-static uint64_t rng = 1;
-
-static uint32_t draw(void)
-{
-    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (uint32_t)(rng >> 33);
-}
 
 static float uniform(void)
 {
     return (float)draw() / (float)(1U << 30) - 1.0F;
-}
-
-static void *device_copy(const void *from, size_t bytes)
-{
-    void *p = emu_alloc(bytes);
-    if (bytes) memcpy(p, from, bytes);
-    emu_wrote(p, bytes);
-    return p;
 }
 
 static float rounded(float f, dtype type)
@@ -80,7 +58,7 @@ static void *a_piece(world *w, const plain_mat *pm, int row0, int n)
     void *host = malloc(bytes);
     sgmv_pack(w->type, host, NULL, pm->a + (size_t)row0 * (size_t)w->d_in, NULL, DT_F32, n, w->d_in,
               1);
-    void *p = hold(w, device_copy(host, bytes));
+    void *p = hold(w, to_device(host, bytes));
     free(host);
     return p;
 }
@@ -91,7 +69,7 @@ static void *b_piece(world *w, const plain_mat *pm, int col0, int n)
     void *host = malloc(bytes);
     sgmv_pack(w->type, NULL, host, NULL, pm->b + (size_t)col0 * (size_t)pm->rank, DT_F32, pm->rank,
               1, n);
-    void *p = hold(w, device_copy(host, bytes));
+    void *p = hold(w, to_device(host, bytes));
     free(host);
     return p;
 }
@@ -127,8 +105,8 @@ static sgmv_mat device_mat(world *w, plain_mat *pm, int d_out, bool pieces)
             b_more[i++] = b_piece(w, pm, c, min_of(SGMV_COLS, d_out - c));
         lm.split = &sp;
     }
-    if (pm->gain) lm.gain = (float *)hold(w, device_copy(pm->gain, (size_t)d_out * 4));
-    if (pm->bias) lm.bias = (float *)hold(w, device_copy(pm->bias, (size_t)d_out * 4));
+    if (pm->gain) lm.gain = (float *)hold(w, to_device(pm->gain, (size_t)d_out * 4));
+    if (pm->bias) lm.bias = (float *)hold(w, to_device(pm->bias, (size_t)d_out * 4));
     sgmv_mat out;
     void *table = emu_alloc(sizeof(more));
     int n = sgmv_mat_of(&out, &lm, d_out, more, (const void *const *)table);
@@ -166,7 +144,7 @@ static void world_make(world *w, dtype type, int d_in, const int *d_out, int n_o
             if (extras && i % 2 == 1) pm->bias = random_floats((size_t)d_out[o], 2, DT_F32);
             mats[o] = device_mat(w, pm, d_out[o], draw() % 3 == 0);
         }
-        w->mats[i] = (sgmv_mat *)hold(w, device_copy(mats, sizeof(mats)));
+        w->mats[i] = (sgmv_mat *)hold(w, to_device(mats, sizeof(mats)));
     }
     for (int o = 0; o < n_out; o++) w->d_out[o] = d_out[o];
 }

@@ -113,14 +113,14 @@ static void *halves_of(bed *b, size_t n, float scale)
         float f = uniform() * scale;
         v[i] = b->pc->type == DT_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
     }
-    void *p = keep(b, device_copy(v, 2 * n));
+    void *p = keep(b, to_device(v, 2 * n));
     free(v);
     return p;
 }
 
 static float *floats_of(bed *b, size_t n)
 {
-    float *v = random_floats(n, 2, DT_F32), *p = (float *)keep(b, device_copy(v, 4 * n));
+    float *v = random_floats(n, 2, DT_F32), *p = (float *)keep(b, to_device(v, 4 * n));
     free(v);
     return p;
 }
@@ -134,8 +134,8 @@ static void lay_lists(bed *b, const int *adapter)
     int64_t floats =
         sgmv_plan(chunk, 2 * GEMM_SMALL_ROWS, tile, 2, &counts, seg, n_seg, CHUNK_ROWS, 0);
     ck_assert_int_ge(floats, 0);
-    b->p.counts = (sgmv_counts *)keep(b, device_copy(&counts, sizeof(counts)));
-    b->p.chunk = (sgmv_chunk *)keep(b, device_copy(chunk, sizeof(chunk[0]) * (size_t)rows));
+    b->p.counts = (sgmv_counts *)keep(b, to_device(&counts, sizeof(counts)));
+    b->p.chunk = (sgmv_chunk *)keep(b, to_device(chunk, sizeof(chunk[0]) * (size_t)rows));
     b->p.tile = b->p.chunk;
     b->p.max_small = counts.n_small;
     b->p.max_lora = counts.n_lora;
@@ -180,7 +180,7 @@ static void bed_open(bed *b, const product_case *pc)
         if (pc->res) out->res = floats_of(b, rows * (size_t)n);
     }
     uint32_t none[GEMM_LORA_COUNTERS] = {0};
-    b->drawn = (uint32_t *)keep(b, device_copy(none, sizeof(none)));
+    b->drawn = (uint32_t *)keep(b, to_device(none, sizeof(none)));
 }
 
 static void bed_close(bed *b)
@@ -234,7 +234,7 @@ START_TEST(it_is_the_three_launches)
 {
     const product_case *pc = &cases[_i / 4];
     static bed b;
-    rng = 17 + (uint64_t)_i;
+    rng_state = 17 + (uint64_t)_i;
     bed_open(&b, pc);
     emu_seed((uint64_t)(_i % 4) * 7919);
     b.a.gelu = _i % 2;

@@ -62,7 +62,7 @@ static void run(const world *w, const step_of *s, float **y)
     a.x_stride = x_stride;
     float *wide = (float *)malloc(((size_t)n * (size_t)w->d_in + 1) * 4);
     memcpy(wide, s->x, (size_t)n * (size_t)w->d_in * 4);
-    float *x32 = (float *)device_copy(wide, (size_t)n * (size_t)w->d_in * 4);
+    float *x32 = (float *)to_device(wide, (size_t)n * (size_t)w->d_in * 4);
     void *x = x32, *x16 = NULL;
     if (w->type == DT_F32) {
         a.x_stride = w->d_in;
@@ -74,9 +74,9 @@ static void run(const world *w, const step_of *s, float **y)
     int planes = sgmv_planes(w->d_in, w->type);
     a.v = (float *)emu_alloc((size_t)planes * (size_t)floats * 4);
     a.v_plane = (size_t)floats;
-    void *d_counts = device_copy(&counts, sizeof(counts));
-    void *d_chunk = device_copy(chunk, (size_t)max_chunk * sizeof(*chunk));
-    void *d_tile = device_copy(tile, (size_t)max_tile * sizeof(*tile));
+    void *d_counts = to_device(&counts, sizeof(counts));
+    void *d_chunk = to_device(chunk, (size_t)max_chunk * sizeof(*chunk));
+    void *d_tile = to_device(tile, (size_t)max_tile * sizeof(*tile));
     a.counts = (sgmv_counts *)d_counts;
     a.chunk = (sgmv_chunk *)d_chunk;
     a.tile = (sgmv_chunk *)d_tile;
@@ -100,7 +100,7 @@ static void run(const world *w, const step_of *s, float **y)
             for (size_t j = 0; j < stride; j++)
                 host[i * stride + j] = j < d ? s->in[o][i * d + j] : -7;
         }
-        out[o] = (float *)device_copy(host, (size_t)n * stride * 4);
+        out[o] = (float *)to_device(host, (size_t)n * stride * 4);
         held[n_held++] = out[o];
         free(host);
         sgmv_out so = {};
@@ -109,10 +109,10 @@ static void run(const world *w, const step_of *s, float **y)
         so.d_out = (int)d;
         so.mat = o;
         if (s->res) {
-            so.res = (float *)(held[n_held++] = device_copy(s->res, (size_t)n * d * 4));
+            so.res = (float *)(held[n_held++] = to_device(s->res, (size_t)n * d * 4));
             so.res_stride = (int)d;
         }
-        if (s->bias[o]) so.bias = (float *)(held[n_held++] = device_copy(s->bias[o], d * 4));
+        if (s->bias[o]) so.bias = (float *)(held[n_held++] = to_device(s->bias[o], d * 4));
         a.out[o] = so;
     }
     a.early = emu_begins_early();
@@ -243,7 +243,7 @@ START_TEST(test_matrix)
         {200, 192, 64, 64}, {1160, 72, 40, 8}, {72, 136, 520, 64}, {40, 64, 64, 64}};
     int kind = _i / N_RANKS, list[9] = {0}, turn = 0;
     memcpy(list, rank_lists[_i % N_RANKS], sizeof(rank_lists[0]));
-    rng = (uint64_t)_i + 1;
+    rng_state = (uint64_t)_i + 1;
     for (int type = 0; type < 3; type++) {
         if (type != DT_BF16 && _i % 3 != type) continue; /* dtype F32 is 0, F16 is 1 */
         for (int n = 0; n < (type == DT_BF16 ? 5 : 3); n++, turn++) {
@@ -279,7 +279,7 @@ START_TEST(test_long_rows)
 {
     static const int ranks[] = {16, 24, 0}, d_out = 64;
     world *w = (world *)malloc(sizeof(*w));
-    rng = 77;
+    rng_state = 77;
     emu_seed(5);
     ck_assert_int_eq(sgmv_planes(9000, DT_BF16), 5);
     ck_assert_int_eq(sgmv_planes(8192, DT_BF16), 8);
@@ -309,7 +309,7 @@ START_TEST(test_invariance)
     static const int d_out[] = {192, 64, 72}, ranks[] = {5, 8, 16, 24, 80, 0};
     dtype type = _i == 0 ? DT_BF16 : _i == 1 ? DT_F16 : DT_F32;
     world *w = (world *)malloc(sizeof(*w));
-    rng = (uint64_t)_i + 9;
+    rng_state = (uint64_t)_i + 9;
     world_make(w, type, 1480, d_out, 3, 3, ranks, true);
     rows_of r;
     float *all[SGMV_OUT_MAX], *y[SGMV_OUT_MAX];
@@ -357,7 +357,7 @@ START_TEST(test_finish)
     static const int d_out[] = {200, 200, 200}, ranks[] = {8, 20, 0};
     dtype type = _i % 2 ? DT_F32 : DT_BF16;
     world *w = (world *)malloc(sizeof(*w));
-    rng = (uint64_t)_i + 3;
+    rng_state = (uint64_t)_i + 3;
     emu_seed((uint64_t)_i);
     world_make(w, type, 104, d_out, 3, 6, ranks, true);
     rows_of r;
@@ -384,22 +384,22 @@ START_TEST(test_gather)
 {
     enum { VOCAB = 50, DIM = 72, WIDE = 136, RANK = 12, ROWS = 10 };
     dtype type = (dtype)_i;
-    rng = (uint64_t)_i + 1;
+    rng_state = (uint64_t)_i + 1;
     emu_seed((uint64_t)_i);
     float *a = random_floats(RANK * VOCAB, 1, type), *b = random_floats(DIM * RANK, 1, type);
     size_t a_bytes = sgmv_a_bytes(type, RANK, VOCAB), b_bytes = sgmv_b_bytes(type, RANK, DIM);
     void *ah = malloc(a_bytes), *bh = malloc(b_bytes);
     sgmv_pack_embed(type, ah, bh, a, b, DT_F32, RANK, VOCAB, DIM);
     sgmv_mat m = {};
-    m.a = device_copy(ah, a_bytes);
-    m.b = device_copy(bh, b_bytes);
+    m.a = to_device(ah, a_bytes);
+    m.b = to_device(bh, b_bytes);
     m.rank = m.a_first = RANK;
     m.a_each = m.b_each = SGMV_COLS;
     m.b_first = INT32_MAX;
     m.scale = 1.5F;
     m.n_in = VOCAB;
     m.d_out = DIM; /* of the launch's WIDE: what lies behind stays */
-    sgmv_mat *mats = (sgmv_mat *)device_copy(&m, sizeof(m));
+    sgmv_mat *mats = (sgmv_mat *)to_device(&m, sizeof(m));
     sgmv_seg seg[2] = {{NULL, 0, 3, 0}, {mats, 3, ROWS - 3, RANK}};
     sgmv_chunk chunk[4] = {};
     sgmv_counts counts;
@@ -410,15 +410,15 @@ START_TEST(test_gather)
     ids[5] = -1;
     ids[6] = VOCAB;
     for (int i = 0; i < ROWS * WIDE; i++) y[i] = uniform();
-    float *out = (float *)device_copy(y, sizeof(y));
-    int32_t *token = (int32_t *)device_copy(ids, sizeof(ids));
+    float *out = (float *)to_device(y, sizeof(y));
+    int32_t *token = (int32_t *)to_device(ids, sizeof(ids));
     sgmv_args args = {};
     args.type = type;
     args.d_in = 1;
     args.v = (float *)emu_alloc((size_t)floats * 4);
     args.v_plane = (size_t)floats;
-    args.counts = (sgmv_counts *)device_copy(&counts, sizeof(counts));
-    args.chunk = (sgmv_chunk *)device_copy(chunk, sizeof(chunk));
+    args.counts = (sgmv_counts *)to_device(&counts, sizeof(counts));
+    args.chunk = (sgmv_chunk *)to_device(chunk, sizeof(chunk));
     args.max_lora = counts.n_lora;
     args.chunk_rows = 8;
     args.rank_max = RANK;
@@ -494,7 +494,7 @@ START_TEST(test_rounding)
         ck_assert(f16_from_f32(x[i]) == __builtin_bit_cast(uint16_t, (_Float16)x[i]));
 #endif
     }
-    float *in = (float *)device_copy(x, sizeof(x));
+    float *in = (float *)to_device(x, sizeof(x));
     for (int type = DT_F16; type <= DT_BF16; type++) {
         uint16_t *out = (uint16_t *)emu_alloc(64 * 72 * 2);
         cu_round_rows(NULL, out, 72, (dtype)type, in, 64, 64, 63);
@@ -520,7 +520,7 @@ START_TEST(test_gated)
 {
     static const int d_out[] = {584, 584}, ranks[] = {8, 20, 40, 0};
     world *w = (world *)malloc(sizeof(*w));
-    rng = (uint64_t)_i + 17;
+    rng_state = (uint64_t)_i + 17;
     emu_seed((uint64_t)_i);
     world_make(w, DT_BF16, 72, d_out, 2, 6, ranks, _i % 2);
     rows_of r;

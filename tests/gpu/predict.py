@@ -189,7 +189,7 @@ class Step:
     def __init__(self, device, weights, step, law):
         self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
         self.cycles = ghz * 1e3
-        self.weights, self.ours, self.chain = weights, law == "own", law == "chain"
+        self.weights, self.ours = weights, law == "own"
         self.rows, self.len, self.each, self.adapters, self.kind, *codes = STEPS[step]
         self.form = next((FORMS[c] for c in codes if c in FORMS), None)
         self.head_form = self.form if "all" in codes else None
@@ -324,15 +324,18 @@ class Step:
         ahead = threads * (128 if not self.form else 0 if nt == 8 else 64 if self.form[1] == 8 else 32)
         return self.launch(label, -(-n // cols), threads, first + (summed - least) * each, bytes_, ahead=ahead)
 
-    def stream(self, n, k, bytes_, label="gemm_stream_kernel", gated="", chain_us=0.0, more=0):
-        """By one chain: the weights, then each block's x through the second-level cache; `more` bytes from there besides."""
-        units = -(-n // 16)
-        units = -(-units // (-(-units // (14 * self.n_sm)) * self.n_sm))  # stream_cut_of()
-        nt, stages = (2, 6) if units <= 6 else (4, 3)
-        blocks, warps = -(-n // (16 * units)), units * (2 if nt == 2 else 1)
+    def cut(self, n):
+        """stream_cut_of(): units of 16 columns of a block, and the instance's tiles of rows and stages."""
         if self.rows != 32 or self.arch != 90:
             raise SystemExit("streams are weighed of 32 rows on sm_90")
-        label = f"{label}<{nt},{stages},1{gated}>"
+        units = -(-n // 16)
+        units = -(-units // (-(-units // (14 * self.n_sm)) * self.n_sm))
+        return (units, 2, 6) if units <= 6 else (units, 4, 3)
+
+    def stream(self, label, n, k, bytes_, chain_us=0.0, more=0):
+        """By one chain: the weights, then each block's x through the second-level cache; `more` bytes from there besides."""
+        units, nt, _ = self.cut(n)
+        blocks, warps = -(-n // (16 * units)), units * (2 if nt == 2 else 1)
         one, two = (self.work(label, f"{i} k") for i in (128, 256))
         issue = (one + (k / 128 - 1) * (two - one)) * warps / ASSUMED["sm_ipc"] / self.cycles
         more += blocks * self.rows * k * 2
@@ -344,7 +347,8 @@ class Step:
         self.at += 1
         n, k, outs = self.products[self.at]
         gated = len(outs) == 2 and not self.adapters
-        return self.stream(n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
+        _, nt, stages = self.cut(n)
+        return self.stream(f"gemm_stream_kernel<{nt},{stages},1>", n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
 
     def gemm_lora_kernel(self):
         """The product and all of LoRA: A's and B's bytes behind those of the weights; a block has four warps that shrink, which
@@ -354,15 +358,14 @@ class Step:
         gated, rank = len(outs) == 2, MODEL["rank"]
         bytes_ = 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)) + self.adapters * rank * 2 * (len(outs) * k + n)
         again = self.chunks() * len(outs) * 8 * k * 2 + (self.chunks() - self.adapters) * rank * 2 * (len(outs) * k + n)
-        us = self.stream(n, k, bytes_, "gemm_lora_kernel", f",{int(gated)}", 2 * ASSUMED["trip_us"], again)
-        fixed, issue, moved = self.last
-        slices = -(-k // 8192)  # of 128 k, in each of a plane's 8 chains: sgmv_plan.h
-        planes = -(-k // (slices * 1024))
-        label = next(w for w in self.weights if w.startswith("gemm_lora_kernel<" + ("4" if gated else "2")) and w.endswith(f"1,{int(gated)}>"))
+        _, nt, stages = self.cut(n)
+        label = f"gemm_lora_kernel<{nt},{stages},1,{int(gated)}>"
+        us = self.stream(label, n, k, bytes_, 2 * ASSUMED["trip_us"], again)
+        slices, planes = self.planes(k)
         one, two = (self.work(label, f"shrink of 1024 k, {i} ranks") for i in (16, 32))
         turns = -(-self.chunks() * len(outs) * planes // (4 * self.n_sm))
         chains = 8 * slices * 2 * ASSUMED["trip_us"] + (two - one) * slices / ASSUMED["warp_ipc"] / self.cycles
-        return max(us, self.ended(fixed + turns * (chains + 2 * ASSUMED["trip_us"])))
+        return max(us, self.ended(self.last[0] + turns * (chains + 2 * ASSUMED["trip_us"])))
 
     def product(self):
         self.at += 1
@@ -400,12 +403,16 @@ class Step:
             return -(-self.rows // (8 * self.nt))
         return max(self.adapters, -(-self.rows // (8 * self.nt)))
 
+    def planes(self, k):
+        """Slices of 128 k in each of a plane's 8 chains, and planes: sgmv_plane_k()."""
+        slices = -(-k // 8192)
+        return slices, -(-k // (slices * 1024))
+
     def shrink_kernel(self):
         _, k, outs = self.products[self.at]
         label = f"shrink_kernel<{self.nt},1>"
         first, more = (self.work(label, f"{n} k, 16 ranks") for n in (128, 256))
-        slices = -(-k // 8192)  # of 128 k, in each of a plane's 8 chains: sgmv_plane_k()
-        planes = -(-k // (slices * 1024))
+        slices, planes = self.planes(k)
         return self.launch(label, self.chunks() * len(outs) * planes, 256, first + (slices - 1) * (more - first),
                            self.adapters * len(outs) * MODEL["rank"] * k * 2 + self.rows * k * 2,
                            chain_us=ASSUMED["lora_chain_us"])

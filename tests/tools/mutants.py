@@ -1381,7 +1381,7 @@ _rule("cuda.inside-b-early", "engine/cuda/gemm_lora.cu",
       "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
       "emu.test_gemm_lora", "a stage of B is multiplied when it has come")
 _rule("cuda.inside-others-bias", "engine/cuda/gemm_lora.cu",
-      "const float *bias = own ? own : out->bias;", "const float *bias = out->bias ? out->bias : own;",
+      "return own ? own : p->out[o].bias;", "return p->out[o].bias ? p->out[o].bias : own;",
       "emu.test_gemm_lora", "an adapter's bias takes the place of the base's")
 _rule("cuda.inside-one-row", "engine/cuda/gemm_lora.cu",
       "if (row < 0 || row >= n_rows) continue;", "if (row < 0) continue;",
@@ -1390,7 +1390,7 @@ _rule("cuda.inside-slower", "engine/cuda/inside.c",
       "us[1] <= us[0]", "us[1] < us[0]",
       "emu.test_graphs_inside", "LoRA goes inside products where that is no slower")
 _rule("cuda.inside-gate", "engine/cuda/linear.c",
-      "cu->late_inside = gate;", "cu->late_inside = false;",
+      "cu->late_inside = true;", "cu->late_inside = false;",
       "emu.test_graphs_inside", "a gate behind LoRA inside a product has LoRA")
 _rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
       "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",

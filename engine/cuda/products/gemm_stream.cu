@@ -88,14 +88,14 @@ extern "C" cudaError_t cu_gemm_stream_setup(void)
 extern "C" bool gemm_stream_takes(const gemm_args *a)
 {
     return a->type != DT_F32 && !a->codes.form && a->rows <= GEMM_SMALL_ROWS && a->k % 8 == 0 &&
-           (!a->gated || a->n % 16 == 0) && stream_cut_of(a).stages > 0;
+           (!a->gated || a->n % 16 == 0) && stream_cut_of(a, 1, 0).stages > 0;
 }
 
 template <int NT, bool BF16>
 static void launch_stages(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
 {
     dim3 block((unsigned)((c->units * c->halves + W_WARPS + c->x_warps) * CU_WARP));
-    size_t shared = (size_t)c->stages * (size_t)((c->units * UNIT + c->rows) * ROW_BYTES);
+    size_t shared = (size_t)c->stages * (size_t)c->stage;
     if (c->stages == 6)
         CU_LAUNCH_EARLY((gemm_stream_kernel<NT, 6, BF16>), dim3((unsigned)c->blocks), block, shared,
                         stream, a->early, *a, c->units, c->halves, c->x_warps);
@@ -115,7 +115,7 @@ static void launch_rows(cudaStream_t stream, const gemm_args *a, const stream_cu
 
 extern "C" void cu_gemm_stream(cudaStream_t stream, const gemm_args *a)
 {
-    stream_cut c = stream_cut_of(a);
+    stream_cut c = stream_cut_of(a, 1, 0);
     int tiles = c.rows / 8 / c.halves;
     if (tiles == 2)
         launch_rows<2>(stream, a, &c);

@@ -25,21 +25,37 @@ enum {
 typedef struct {
     int units, halves; /* of a block; warps of a unit, each with `rows` / `halves` rows */
     int rows, x_warps; /* of x in a stage, 16, 32 or 64; that copy them */
-    int stages, blocks;
+    int stage, stages; /* bytes of one; how many a block holds */
+    int blocks;
 } stream_cut;
 
-static inline stream_cut stream_cut_of(const gemm_args *a)
+static inline int stream_units(const gemm_args *a)
 {
-    int n_sm = a->n_sm > 0 ? a->n_sm : 1, units = (a->n + UNIT - 1) / UNIT;
+    return (a->n + UNIT - 1) / UNIT;
+}
+
+/* Rows of x in a stage. */
+static inline int stream_rows(const gemm_args *a)
+{
+    return a->rows <= 16 ? 16 : a->rows <= 32 ? 32 : GEMM_SMALL_ROWS;
+}
+
+/* Blocks of whole groups of so many units, with so much shared memory for other things.  Stages 0:
+ * there is no room. */
+static inline stream_cut stream_cut_of(const gemm_args *a, int group, int other_bytes)
+{
+    int n_sm = a->n_sm > 0 ? a->n_sm : 1, units = stream_units(a);
     int waves = (units + UNITS_MAX * n_sm - 1) / (UNITS_MAX * n_sm);
     stream_cut c;
     c.units = (units + waves * n_sm - 1) / (waves * n_sm);
-    c.rows = a->rows <= 16 ? 16 : a->rows <= 32 ? 32 : GEMM_SMALL_ROWS;
+    c.units = (c.units + group - 1) / group * group;
+    c.rows = stream_rows(a);
     c.halves = c.rows > 16 && c.units <= HALVED ? 2 : 1;
     c.x_warps = c.units <= HALVED ? 4 : 2; /* a stage takes as long as its weights */
     c.blocks = (units + c.units - 1) / c.units;
-    int bytes = (c.units * UNIT + c.rows) * ROW_BYTES;
-    c.stages = 6 * bytes <= STREAM_SHARED ? 6 : 3 * bytes <= STREAM_SHARED ? 3 : 0;
+    c.stage = (c.units * UNIT + c.rows) * ROW_BYTES;
+    int room = STREAM_SHARED - other_bytes;
+    c.stages = 6 * c.stage <= room ? 6 : 3 * c.stage <= room ? 3 : 0;
     return c;
 }
 
