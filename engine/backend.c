@@ -30,6 +30,8 @@ static bool broken(const backend *be)
     return be->failed.code != ERR_NONE;
 }
 
+const char *const be_trial_name[BE_TRIAL_N] = {"wgmma", "chain", "inside"};
+
 size_t be_memory(const backend_ops *ops, int device)
 {
     return ops->memory ? ops->memory(device) : 0;
@@ -73,6 +75,11 @@ be_remedy be_remedy_of(backend *be)
     be_remedy r = be->ops->remedy ? be->ops->remedy(be) : BE_HEALS_REOPENED;
     if (r == BE_HEALS_ITSELF) be->failed = (err){0};
     return r;
+}
+
+be_trial be_suspect(const backend *be)
+{
+    return be->ops->suspect ? be->ops->suspect(be) : BE_TRIAL_N;
 }
 
 /* caps stay as they are: other threads read them. */

@@ -50,6 +50,11 @@ typedef struct weight weight;               /* opaque: one packed matrix */
 typedef struct kv_pool kv_pool;             /* opaque: K and V of all pages and layers */
 typedef struct weight_source weight_source; /* engine/weight_source.h */
 
+/* Kernels that a CUDA device is asked about at the start, and that others can stand in for:
+ * products by wgmma, those of few rows by one chain, and those with LoRA inside. */
+typedef enum { BE_TRIAL_WGMMA, BE_TRIAL_CHAIN, BE_TRIAL_INSIDE, BE_TRIAL_N } be_trial;
+extern const char *const be_trial_name[BE_TRIAL_N]; /* as engine.cuda_without has them */
+
 typedef struct backend_config {
     int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
     const char *isa; /* CPU: engine.isa */
@@ -58,7 +63,8 @@ typedef struct backend_config {
     double fraction; /* CUDA: of the device's memory, for everything; 0: 0.9 */
     /* CUDA: the largest step; 0: 512 rows, 64 sequences, 8192 positions each */
     int max_rows, max_seqs, max_context;
-    bool no_graphs; /* CUDA: launch each kernel by itself, also in decode steps */
+    bool no_graphs;   /* CUDA: launch each kernel by itself, also in decode steps */
+    unsigned without; /* CUDA: kernels that are not used, 1U << each */
 } backend_config;
 
 /* Which quantised matrices a backend takes by their codes; others become plain values. */
@@ -223,6 +229,9 @@ typedef enum {
 } be_remedy;
 
 be_remedy be_remedy_of(backend *be);
+/* After a failure that BE_HEALS_NEVER: which kernels were tried then, for the next process to go
+ * without; BE_TRIAL_N: none. */
+be_trial be_suspect(const backend *be);
 /* Closes the device and opens it again with the same configuration.  All that was made of this
  * backend was destroyed or forgotten before, and no other thread is in one of its calls.  On
  * failure the backend can be reopened again or closed, nothing else. */

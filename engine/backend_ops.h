@@ -29,8 +29,9 @@ struct backend_ops {
     void (*close)(backend *be);
     /* Bytes of a device's memory, before it is opened; 0: it cannot be.  NULL: the host's. */
     size_t (*memory)(int device);
-    bool (*lost)(const backend *be);  /* NULL: never */
-    be_remedy (*remedy)(backend *be); /* NULL: BE_HEALS_REOPENED */
+    bool (*lost)(const backend *be);        /* NULL: never */
+    be_remedy (*remedy)(backend *be);       /* NULL: BE_HEALS_REOPENED */
+    be_trial (*suspect)(const backend *be); /* NULL: BE_TRIAL_N */
     void *(*alloc)(backend *be, size_t bytes);
     void (*free)(backend *be, void *p);
     void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */

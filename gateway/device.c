@@ -32,7 +32,27 @@ void device_sizes(config *c)
         c->engine_max_seqs = c->engine_max_rows < seqs ? c->engine_max_rows : seqs;
 }
 
-static backend_config describe(const config *c, double fraction)
+/* The kernels that engine.cuda_without names, 1U << each; ERR_INPUT: a name is none of theirs. */
+static err_code read_without(unsigned *out, const config *c, err *e)
+{
+    const char *at = c->engine_cuda_without;
+    *out = 0;
+    for (size_t n; *(at += strspn(at, ", ")) != '\0'; at += n) {
+        int i = 0;
+        n = strcspn(at, ", ");
+        while (i < BE_TRIAL_N &&
+               (strncmp(at, be_trial_name[i], n) != 0 || be_trial_name[i][n] != '\0'))
+            i++;
+        if (i == BE_TRIAL_N)
+            return err_set(e, ERR_INPUT,
+                           "engine.cuda_without: '%.*s' is none of wgmma, chain, inside",
+                           n < 40 ? (int)n : 40, at);
+        *out |= 1U << i;
+    }
+    return ERR_NONE;
+}
+
+static backend_config describe(const config *c, double fraction, unsigned without)
 {
     return (backend_config){.n_threads = (int)c->engine_threads,
                             .isa = c->engine_isa,
@@ -42,7 +62,8 @@ static backend_config describe(const config *c, double fraction)
                             .max_rows = (int)c->engine_max_rows,
                             .max_seqs = (int)c->engine_max_seqs,
                             .max_context = (int)c->engine_max_context,
-                            .no_graphs = !c->engine_cuda_graphs};
+                            .no_graphs = !c->engine_cuda_graphs,
+                            .without = without};
 }
 
 static err_code try_cuda(backend **out, const backend_config *bc, err *e)
@@ -56,11 +77,14 @@ static err_code try_cuda(backend **out, const backend_config *bc, err *e)
 #endif
 }
 
-static err_code open_any(backend **out, const config *c, double fraction, char *why, size_t size,
-                         err *e)
+static err_code open_any(backend **out, const config *c, double fraction, unsigned without,
+                         char *why, size_t size, err *e)
 {
-    backend_config bc = describe(c, fraction);
+    unsigned asked_without;
     err reason = {0};
+    err_code bad = read_without(&asked_without, c, e);
+    if (bad) return bad;
+    backend_config bc = describe(c, fraction, without | asked_without);
     why[0] = '\0';
     if (strcmp(c->engine_backend, "cpu") == 0) {
         snprintf(why, size, "engine.backend is cpu");
@@ -74,16 +98,18 @@ static err_code open_any(backend **out, const config *c, double fraction, char *
     return be_open(out, &backend_cpu, &bc, e);
 }
 
-err_code device_open(backend **out, const config *c, char *why, size_t size, err *e)
+err_code device_open(backend **out, const config *c, unsigned without, char *why, size_t size,
+                     err *e)
 {
-    return open_any(out, c, strtod(c->engine_device_memory_fraction, NULL), why, size, e);
+    double fraction = strtod(c->engine_device_memory_fraction, NULL);
+    return open_any(out, c, fraction, without, why, size, e);
 }
 
 err_code device_describe(const config *c, char *out, size_t size, weight_rules *rules, err *e)
 {
     backend *be;
     char why[256];
-    err_code rc = open_any(&be, c, 0.02, why, sizeof(why), e);
+    err_code rc = open_any(&be, c, 0.02, 0, why, sizeof(why), e);
     if (rc) return rc;
     const backend_caps *caps = be_caps(be);
     *rules = caps->rules;

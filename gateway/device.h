@@ -13,9 +13,11 @@
 void device_sizes(config *c);
 
 /* Opens the backend of engine.backend.  With auto, a machine without a usable device is served by
- * the CPU; a device that is there and fails (no memory left, say) is an error.  `why` says in one
- * sentence why it is not CUDA. */
-err_code device_open(backend **out, const config *c, char *why, size_t size, err *e);
+ * the CPU; a device that is there and fails (no memory left, say) is an error.  `without`: kernels
+ * that are not used, besides those of the configuration.  `why` says in one sentence why it is not
+ * CUDA. */
+err_code device_open(backend **out, const config *c, unsigned without, char *why, size_t size,
+                     err *e);
 
 /* The same for `lorad check`: "cuda: ..." or "cpu: ... (why)"; takes little of the device's
  * memory, and nothing stays open.  *rules: what it takes by its codes. */

@@ -5,11 +5,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/cuda/products/gemm.h"
 
-enum { CANDIDATES = 8 }; /* of each bucket */
+enum {
+    CANDIDATES = 8,         /* of each bucket */
+    PATIENCE_US = 20000000, /* no product takes a second */
+    LOOK_US = 20,           /* from one look to the next, when it takes long */
+    SPIN_US = 2000,         /* that is from here on */
+};
 
 static int lt_type(dtype t)
 {
@@ -51,6 +58,8 @@ static err_code lt_fail(lt_status s, const char *what, err *e)
 err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, err *e)
 {
     memset(b, 0, sizeof(*b));
+    b->trying = BE_TRIAL_N;
+    b->patience_us = PATIENCE_US;
     err_code rc = blas_load(&b->api, e);
     if (rc) return rc;
     lt_status s = b->api.create(&b->handle);
@@ -131,6 +140,13 @@ static bool is_own(const lt_algo *algo)
     return is_wide(algo) || is_stream(algo) || memcmp(algo, &own, sizeof(own)) == 0;
 }
 
+/* Few rows go another way by the one, many by the other. */
+static be_trial trial_of(const lt_algo *algo, int rows)
+{
+    if (rows > GEMM_SMALL_ROWS) return is_wide(algo) ? BE_TRIAL_WGMMA : BE_TRIAL_N;
+    return is_stream(algo) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
+}
+
 static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo, int rows)
 {
     return (gemm_args){.type = p->type,
@@ -180,6 +196,22 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
 
 /* ---- trials ------------------------------------------------------------------------------ */
 
+cudaError_t blas_wait(blas *b, cudaEvent_t event)
+{
+    const struct timespec pause = {0, LOOK_US * 1000L};
+    int64_t begin = clock_now_us();
+    for (bool late = false;;) {
+        cudaError_t ce = cudaEventQuery(event);
+        if (ce != cudaErrorNotReady) return ce;
+        if (late) break; /* it was looked at once more, for this thread may have been asleep */
+        int64_t took = clock_now_us() - begin;
+        late = took > b->patience_us;
+        if (took > SPIN_US) (void)nanosleep(&pause, NULL);
+    }
+    b->hung = true;
+    return cudaErrorLaunchTimeout;
+}
+
 /* What is compared of a result: its first and last rows, of each the first and last columns. */
 enum { LOOK_ROWS = BLAS_ROWS_LEAST, LOOK_COLS = 2048, PROBES = 4, RUNS = 2 };
 
@@ -203,6 +235,13 @@ typedef struct trial {
     candidate *c;
     int n;
 } trial;
+
+/* Behind all that was enqueued. */
+static cudaError_t wait_end(const trial *t)
+{
+    cudaError_t ce = cudaEventRecord(t->end, t->stream);
+    return ce ? ce : blas_wait(t->b, t->end);
+}
 
 /* Values of either sign over fourteen binades, other ones in each column, the same 16 rows again
  * and again.  Over four, 64 of F16 gave an H200 the same bits in any order, and other ones when a
@@ -250,7 +289,8 @@ static err_code looks_right(trial *t, const lt_algo *algo, int rows, bool first,
     *right = false;
     if (multiply(t->b, t->p, algo, t->w, t->x, t->y, rows, (blas_sum){0}, t->stream))
         return ERR_NONE;
-    cudaError_t ce = fetch(t, t->got, 0, n);
+    cudaError_t ce = wait_end(t); /* copies to pageable memory wait as well, without an end */
+    if (!ce) ce = fetch(t, t->got, 0, n);
     if (!ce) ce = fetch(t, t->got + (size_t)n * cols, last, n);
     if (!ce) ce = cudaStreamSynchronize(t->stream);
     if (ce) return ERR_DEVICE;
@@ -293,8 +333,7 @@ static err_code try_one(trial *t, candidate *c, int bucket, err *e)
         cudaError_t ce = cudaEventRecord(t->begin, t->stream);
         bool ran =
             multiply(t->b, t->p, &c->algo, t->w, t->x, t->y, most, (blas_sum){0}, t->stream) == 0;
-        if (!ce) ce = cudaEventRecord(t->end, t->stream);
-        if (!ce) ce = cudaEventSynchronize(t->end);
+        if (!ce) ce = wait_end(t);
         if (!ce) ce = cudaEventElapsedTime(&ms, t->begin, t->end);
         if (ce) return err_set(e, ERR_DEVICE, "cudaEventElapsedTime: %s", cudaGetErrorString(ce));
         if (!ran) return ERR_NONE;
@@ -423,8 +462,12 @@ static err_code try_all(trial *t, int n_buckets, err *e)
     /* Last: no law of few rows alone, whatever the most is. */
     if (halves && t->b->streams && !codes) t->c[t->n++] = (candidate){.algo = own_stream};
     for (int c = 0; !rc && c < t->n; c++) {
-        for (int i = 0; !rc && i < n_buckets; i++) rc = try_one(t, &t->c[c], i, e);
+        for (int i = 0; !rc && i < n_buckets; i++) {
+            t->b->trying = trial_of(&t->c[c].algo, bucket_rows(i));
+            rc = try_one(t, &t->c[c], i, e);
+        }
     }
+    if (!rc) t->b->trying = BE_TRIAL_N;
     return rc ? rc : choose(t, n_buckets, e);
 }
 

@@ -110,12 +110,22 @@ typedef struct blas {
     int n_sm;
     bool wide, streams; /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
     bool ours; /* cuBLAS is not asked: our law hangs on k alone, and not on how many rows w has */
+    /* Which kernels are being tried, BE_TRIAL_N: none; stays as it is where the device is lost
+     * then.  How long each try may take, and whether one did not end in that time: nothing on
+     * this device may be waited for any more. */
+    be_trial trying;
+    int64_t patience_us;
+    bool hung;
     blas_plan plan[BLAS_SHAPES];
     int n_plan;
 } blas;
 
 err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, err *e);
 void blas_close(blas *b);
+
+/* Waits for an event behind something that is tried, patience_us at most: cudaErrorLaunchTimeout
+ * then, and `hung`. */
+cudaError_t blas_wait(blas *b, cudaEvent_t event);
 
 /* The largest scratch that blas_plan_get() needs: rows of x and of y. */
 size_t blas_trial_bytes(int max_rows, dtype type, int n, int k);

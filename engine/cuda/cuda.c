@@ -112,18 +112,38 @@ static be_remedy cuda_remedy(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     cu->step.of = NULL;
+    if (cu->blas.hung) note(cu, cudaErrorLaunchTimeout);
     if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->side));
     if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->stream));
     (void)cudaGetLastError();
     return remedy_of((cudaError_t)atomic_load(&cu->lost));
 }
 
+static be_trial cuda_suspect(const backend *be)
+{
+    return cuda_of(be)->blas.trying;
+}
+
 /* ---- life -------------------------------------------------------------------------------- */
+
+/* Of a device that does not end what it was given all calls may wait for ever: what it has, the end
+ * of the process takes. */
+static void leave_hung(backend *be, cuda_state *cu)
+{
+    if (cu->pool) pool_destroy(cu->pool);
+    free(cu->mlp);
+    free(cu);
+    be->impl = NULL;
+}
 
 static void cuda_close(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     if (!cu) return;
+    if (cu->blas.hung) {
+        leave_hung(be, cu);
+        return;
+    }
     be_remedy remedy = remedy_of((cudaError_t)atomic_load(&cu->lost));
     if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
     cuda_graphs_drop(cu);
@@ -154,6 +174,11 @@ static void cuda_close(backend *be)
 static double gib(size_t bytes)
 {
     return (double)bytes / (double)(1ULL << 30);
+}
+
+static bool may_use(const backend_config *cfg, be_trial which)
+{
+    return !(cfg->without >> which & 1U);
 }
 
 /* Whether products of many rows can go by wgmma: a device of sm_90, and kernels for it. */
@@ -249,9 +274,12 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
-    if (!rc) cu->blas.wide = opens_wide(&p);
-    if (!rc) cu->blas.streams = p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
-    if (!rc && cu->blas.streams && cu_gemm_lora_setup() == cudaSuccess) {
+    if (!rc) cu->blas.wide = may_use(cfg, BE_TRIAL_WGMMA) && opens_wide(&p);
+    if (!rc)
+        cu->blas.streams =
+            may_use(cfg, BE_TRIAL_CHAIN) && p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
+    if (!rc && cu->blas.streams && may_use(cfg, BE_TRIAL_INSIDE) &&
+        cu_gemm_lora_setup() == cudaSuccess) {
         size_t bytes = GEMM_LORA_COUNTERS * sizeof(*cu->drawn);
         cu->drawn = cuda_take(cu, bytes, false);
         rc = cu->drawn ? cuda_clear(cu, cu->drawn, bytes, e)
@@ -286,7 +314,7 @@ static size_t cuda_room_op(backend *be)
 static void cuda_host_free(backend *be, void *p, size_t bytes)
 {
     cuda_state *cu = cuda_of(be);
-    if (p == cu->logits.host) {
+    if (p == cu->logits.host && !cu->blas.hung) {
         cuda_graphs_drop(cu);
         cuda_draw_close(cu);
         cuda_give(cu, cu->logits.device);
@@ -348,6 +376,7 @@ const backend_ops backend_cuda = {
     .memory = device_bytes,
     .lost = cuda_lost,
     .remedy = cuda_remedy,
+    .suspect = cuda_suspect,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .map = cuda_alloc,

@@ -170,13 +170,13 @@ static err_code time_way(trial *t, bool inside, cudaEvent_t begin, cudaEvent_t e
         rc = CU_TRY(cu, cudaEventRecord(begin, cu->stream), e);
         if (!rc) rc = CU_TRY(cu, cudaGraphLaunch(exec, cu->stream), e);
         if (!rc) rc = CU_TRY(cu, cudaEventRecord(end, cu->stream), e);
-        if (!rc) rc = CU_TRY(cu, cudaEventSynchronize(end), e);
+        if (!rc) rc = CU_TRY(cu, blas_wait(&cu->blas, end), e);
         if (!rc) rc = CU_TRY(cu, cudaEventElapsedTime(&ms, begin, end), e);
         ms *= 1000.0F / REPEATS;
         if (i == 1 || (i > 1 && ms < *us)) *us = ms;
     }
     if (graph) (void)cudaGraphDestroy(graph);
-    if (exec) (void)cudaGraphExecDestroy(exec);
+    if (exec && !cu->blas.hung) (void)cudaGraphExecDestroy(exec);
     return rc;
 }
 
@@ -204,12 +204,16 @@ static err_code try_rows(trial *t, int rows, bool *faster, err *e)
     bool takes = !rc && gemm_lora_takes(&a, &t->lora);
     if (takes) rc = CU_TRY(cu, cudaEventCreateWithFlags(&begin, cudaEventDefault), e);
     if (takes && !rc) rc = CU_TRY(cu, cudaEventCreateWithFlags(&end, cudaEventDefault), e);
-    for (int i = 0; takes && !rc && i < 2; i++) rc = time_way(t, i == 1, begin, end, &us[i], e);
+    for (int i = 0; takes && !rc && i < 2; i++) {
+        cu->blas.trying = i == 1 ? BE_TRIAL_INSIDE : BE_TRIAL_N;
+        rc = time_way(t, i == 1, begin, end, &us[i], e);
+    }
     if (takes && !rc) rc = same_bits(t, (size_t)rows * (size_t)t->n, &same, e);
     if (begin) (void)cudaEventDestroy(begin);
     if (end) (void)cudaEventDestroy(end);
     cuda_give(cu, t->memory);
     t->memory = NULL;
+    if (!rc) cu->blas.trying = BE_TRIAL_N;
     *faster = takes && same && us[1] <= us[0];
     if (takes && !rc)
         log_info("engine", "LoRA of products %d x %d, to %d rows: inside %.1f us%s, beside %.1f us",
@@ -236,6 +240,7 @@ err_code cuda_inside_try(backend *be, const weight *w, int rows_of_w, err *e)
     }
     cu->step.shape = was;
     if (!rc || cu->lost != 0 || be->failed.code != ERR_NONE) return rc;
+    cu->blas.trying = BE_TRIAL_N;
     log_warn("engine", "LoRA stays beside products %d x %d: %s", rows_of_w, w->cols, e->msg);
     return ERR_NONE; /* all else does as well */
 }

@@ -144,7 +144,7 @@ static void tp_close(backend *be)
         cuda_state *cu = state_of(tp, i);
         if (!lost) lost = atomic_load(&cu->lost);
         (void)cudaSetDevice(cu->device);
-        if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
+        if (cu->stream && !cu->blas.hung) (void)cudaStreamSynchronize(cu->stream);
     }
     for (int i = 0; i < tp->n; i++) {
         cuda_state *cu = state_of(tp, i);
@@ -226,6 +226,15 @@ static be_remedy tp_remedy(backend *be)
     }
     tp->parted = NULL;
     return worst;
+}
+
+static be_trial tp_suspect(const backend *be)
+{
+    const tp_state *tp = tp_of(be);
+    be_trial which = BE_TRIAL_N;
+    for (int i = 0; i < tp->n && which == BE_TRIAL_N; i++)
+        which = backend_cuda.suspect(&tp->dev[i]);
+    return which;
 }
 
 static void tp_sync(backend *be)
@@ -976,6 +985,7 @@ const backend_ops backend_cuda_tp = {
     .memory = tp_memory,
     .lost = tp_lost,
     .remedy = tp_remedy,
+    .suspect = tp_suspect,
     .alloc = tp_alloc,
     .free = tp_free,
     .map = tp_alloc,

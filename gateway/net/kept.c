@@ -100,19 +100,6 @@ static char **arguments(void)
     return list;
 }
 
-err_code kept_replace(err *e)
-{
-    char text[KEPT_MAX * 12];
-    char **argv = arguments();
-    if (!argv) return err_set(e, ERR_IO, "the arguments of this process cannot be read");
-    int at = snprintf(text, sizeof(text), "%ld:", (long)getpid());
-    for (int i = 0; i < n_kept; i++)
-        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%d", i ? "," : "", kept[i]);
-    bool ok = each_descriptor(close_on_exec) && setenv(NAME, text, 1) == 0;
-    if (ok) (void)execv("/proc/self/exe", argv);
-    return err_set(e, ERR_IO, "the next process cannot be started: %s", strerror(errno));
-}
-
 /* What the process before has left; sockets of this process alone. */
 static void read_kept(void)
 {
@@ -126,6 +113,20 @@ static void read_kept(void)
         if (listens(fd) && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0) kept[n_kept++] = fd;
     }
     (void)unsetenv(NAME);
+}
+
+err_code kept_replace(err *e)
+{
+    char text[KEPT_MAX * 12];
+    char **argv = arguments();
+    if (n_kept < 0) read_kept(); /* those of the process before, which nobody has asked for */
+    if (!argv) return err_set(e, ERR_IO, "the arguments of this process cannot be read");
+    int at = snprintf(text, sizeof(text), "%ld:", (long)getpid());
+    for (int i = 0; i < n_kept; i++)
+        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%d", i ? "," : "", kept[i]);
+    bool ok = each_descriptor(close_on_exec) && setenv(NAME, text, 1) == 0;
+    if (ok) (void)execv("/proc/self/exe", argv);
+    return err_set(e, ERR_IO, "the next process cannot be started: %s", strerror(errno));
 }
 
 static bool stands_at(int fd, const struct sockaddr *to, socklen_t n)

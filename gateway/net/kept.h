@@ -17,7 +17,8 @@
 err_code kept_hold(err *e);
 
 /* This program anew, with the arguments that this process got, and of all descriptors but the
- * first three those that kept_hold() has made.  Returns only where that fails: ERR_IO. */
+ * first three those that kept_hold() has made, or, before this process listens, those that it was
+ * left.  Returns only where that fails: ERR_IO. */
 err_code kept_replace(err *e);
 
 /* All addresses are bound: what nobody has asked for is closed. */

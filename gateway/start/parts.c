@@ -107,7 +107,7 @@ static err_code open_model(parts *p, err *e)
     server *s = &p->srv;
     const config *c = &p->cfg;
     char reason[256];
-    err_code rc = device_open(&s->be, c, reason, sizeof(reason), e);
+    err_code rc = device_open(&s->be, c, p->without, reason, sizeof(reason), e);
     char packed[CONFIG_TEXT_MAX + 16];
     snprintf(packed, sizeof(packed), "%s/packed", c->data_dir);
     model_options options = {.weights = model_weights_form(c->model_weights),

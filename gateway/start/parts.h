@@ -22,6 +22,7 @@ typedef struct parts {
     journal_source fleet; /* where storage.database is set */
     bucket *bucket;       /* where store.url is */
     sched_legacy legacy; /* of the process whose place this one has taken; to be left to the next */
+    unsigned without;    /* likewise: kernels that the device has failed at, 1U << each */
 } parts;
 
 /* `cfg`, `tls`, srv.live and srv.change are set.  What was opened before a failure is for

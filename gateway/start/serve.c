@@ -39,7 +39,10 @@ enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's o
 /* Before the device is opened after its second fault in a row, doubled for each. */
 static const long long ANEW_US = 1800 * 1000000LL; /* for a large model to be read again */
 enum { PAUSE_US = 500000, PAUSE_MOST_US = 8000000 };
-static const char LEGACY[] = "LORAD_LEGACY"; /* "PID:FAULTS:RESTARTS", of the process before */
+/* "PID:FAULTS:RESTARTS:WITHOUT", of the process before. */
+static const char LEGACY[] = "LORAD_LEGACY";
+/* Kernels that change no answer: a second fault in a row may be theirs. */
+static const unsigned SPARED = 1U << BE_TRIAL_INSIDE;
 
 typedef struct {
     arguments args;
@@ -278,30 +281,54 @@ static void end(serving *p)
     live_destroy(s->live);
 }
 
-/* The device will not work in this process again (engine/sched/sched_restart.c): everybody has been
- * told, the books are on the disk, and the listening sockets stay.  The exit status, where the next
- * process cannot be started: whoever watches over us starts one then. */
-static int replace(serving *p)
+/* Everything is closed.  The exit status, where the next process cannot be started: whoever watches
+ * over us starts one then. */
+static int start_anew(const serving *p)
 {
     err e;
-    char text[64];
-    bool kept = kept_hold(&e) == ERR_NONE;
-    if (!kept)
-        log_error("gateway", "clients are refused until the next process listens: %s", e.msg);
-    wait_for_answers(p);
+    char text[80];
     const sched_legacy *l = &p->parts.legacy;
-    snprintf(text, sizeof(text), "%ld:%d:%llu", (long)getpid(), l->n_faults,
-             (unsigned long long)l->n_restarts);
-    end(p);
     if (p->args.dev) { /* its folder and keys would be others */
         log_error("gateway", "the device failed: start `lorad serve --dev` again");
         return EXIT_FAILURE;
     }
+    snprintf(text, sizeof(text), "%ld:%d:%llu:%u", (long)getpid(), l->n_faults,
+             (unsigned long long)l->n_restarts, p->parts.without);
     notify_send("STATUS=the device failed: starting anew\nWATCHDOG=1\nWATCHDOG_USEC=%lld", ANEW_US);
     log_warn("gateway", "starting anew in this process's place");
     if (setenv(LEGACY, text, 1) == 0) (void)kept_replace(&e);
     log_error("gateway", "%s", e.msg);
     return EXIT_FAILURE;
+}
+
+/* The device will not work in this process again (engine/sched/sched_restart.c): everybody has been
+ * told, the books are on the disk, and the listening sockets stay. */
+static int replace(serving *p)
+{
+    err e;
+    bool kept = kept_hold(&e) == ERR_NONE;
+    if (!kept)
+        log_error("gateway", "clients are refused until the next process listens: %s", e.msg);
+    wait_for_answers(p);
+    end(p);
+    return start_anew(p);
+}
+
+/* Whether the parts did not open because the device failed at kernels that were tried: the next
+ * process goes without them. */
+static bool failed_at_kernels(parts *p, const err *why)
+{
+    backend *be = p->srv.be;
+    if (!be || be_remedy_of(be) != BE_HEALS_NEVER) return false;
+    be_trial which = be_suspect(be);
+    if (which == BE_TRIAL_N || p->without >> which & 1U) return false;
+    p->without |= 1U << which;
+    log_error("gateway", "%s", why->msg);
+    log_warn("gateway",
+             "the device failed while kernels '%s' were tried: going on without them; "
+             "engine.cuda_without = %s saves the time that this takes at each start",
+             be_trial_name[which], be_trial_name[which]);
+    return true;
 }
 
 /* What the process before has left, if there was one; a device that fails again gets time. */
@@ -312,9 +339,16 @@ static void take_legacy(serving *p)
     char *rest = NULL;
     if (!text || strtol(text, &rest, 10) != (long)getpid() || *rest != ':') return;
     long faults = strtol(rest + 1, &rest, 10);
-    if (faults < 1 || faults > INT_MAX || *rest != ':') return;
-    *l = (sched_legacy){(int)faults, strtoull(rest + 1, NULL, 10)};
+    if (faults < 0 || faults > INT_MAX || *rest != ':') return;
+    *l = (sched_legacy){(int)faults, strtoull(rest + 1, &rest, 10)};
+    if (*rest == ':') p->parts.without = (unsigned)strtoul(rest + 1, NULL, 10);
     (void)unsetenv(LEGACY);
+    if (faults > 1) {
+        p->parts.without |= SPARED;
+        log_warn("gateway",
+                 "a second fault in a row: going on without kernels '%s', which change no answer",
+                 be_trial_name[BE_TRIAL_INSIDE]);
+    }
     int64_t us = 0;
     for (int i = 1; i < l->n_faults && us < PAUSE_MOST_US; i++) us = us ? 2 * us : PAUSE_US;
     const struct timespec pause = {us / 1000000, us % 1000000 * 1000};
@@ -375,11 +409,12 @@ static int serve(serving *p)
     if (!rc) rc = open_config(p, &e);
     if (!rc) rc = parts_open(&p->parts, &e);
     if (rc) {
+        bool again = failed_at_kernels(&p->parts, &e);
         end(p);
-        return arguments_fail(&e);
+        return again ? start_anew(p) : arguments_fail(&e);
     }
     kept_settle();
-    if (p->parts.legacy.n_faults > 0)
+    if (p->parts.legacy.n_faults > 0 || p->parts.without)
         notify_send("WATCHDOG_USEC=%lld", (long long)notify_watchdog_us());
     change_begin(p->parts.srv.change);
     atomic_store(&p->parts.srv.ready, true);

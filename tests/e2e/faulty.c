@@ -5,7 +5,8 @@
  * The linker puts these in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
  * file: once it is there, the number in it tells how many more steps go well before one fails,
  * and the file is removed.  While a file of that name with .stays behind it is there, the
- * device can't be opened again; while one with .process is there, only another process can use it.
+ * device can't be opened again; while one with .process is there, only another process can use it;
+ * while one with .trial is there, it fails at the start, where it is asked about BE_TRIAL_INSIDE.
  *
  * As CUDA's driver, it listens under a Unix name that has the process id, and does not open where
  * that is taken.
@@ -39,8 +40,11 @@ err_code __real_be_open(backend **out, const backend_ops *ops, const backend_con
 err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
 err_code __real_be_reopen(backend *be, err *e);
 err_code __wrap_be_reopen(backend *be, err *e);
+err_code __real_be_prepare(backend *be, const weight *const *w, int n, err *e);
+err_code __wrap_be_prepare(backend *be, const weight *const *w, int n, err *e);
 be_remedy __real_be_remedy_of(backend *be);
 be_remedy __wrap_be_remedy_of(backend *be);
+be_trial __wrap_be_suspect(const backend *be);
 ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
 
@@ -77,6 +81,20 @@ static void wait_for(const char *name)
     if (f) (void)fclose(f);
 }
 
+static bool told(const char *suffix)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s.%s", getenv("LORAD_TEST_FAULT"), suffix);
+    return access(path, F_OK) == 0;
+}
+
+static unsigned without; /* the device was opened so */
+
+static bool fails_at_trial(void)
+{
+    return !(without >> BE_TRIAL_INSIDE & 1U) && told("trial");
+}
+
 err_code __wrap_be_sync(backend *be, err *e)
 {
     err_code rc = __real_be_sync(be, e);
@@ -84,6 +102,12 @@ err_code __wrap_be_sync(backend *be, err *e)
     if (steps_left < 0) look();
     if (steps_left < 0 || steps_left-- > 0) return rc;
     return err_set(e, ERR_DEVICE, "a fault was asked for");
+}
+
+err_code __wrap_be_prepare(backend *be, const weight *const *w, int n, err *e)
+{
+    if (fails_at_trial()) return err_set(e, ERR_DEVICE, "a fault of a trial was asked for");
+    return __real_be_prepare(be, w, n, e);
 }
 
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
@@ -94,16 +118,15 @@ ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
     return __real_pread(fd, p, n, at);
 }
 
-static bool told(const char *suffix)
-{
-    char path[4096];
-    snprintf(path, sizeof(path), "%s.%s", getenv("LORAD_TEST_FAULT"), suffix);
-    return access(path, F_OK) == 0;
-}
-
 be_remedy __wrap_be_remedy_of(backend *be)
 {
-    return told("process") ? BE_HEALS_NEVER : __real_be_remedy_of(be);
+    return told("process") || fails_at_trial() ? BE_HEALS_NEVER : __real_be_remedy_of(be);
+}
+
+be_trial __wrap_be_suspect(const backend *be)
+{
+    (void)be;
+    return fails_at_trial() ? BE_TRIAL_INSIDE : BE_TRIAL_N;
 }
 
 err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)
@@ -117,6 +140,7 @@ err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_con
     if (!opened && (syscall(SYS_bind, fd, &at, len) || listen(fd, 8)))
         return err_set(e, ERR_UNSUPPORTED, "no device: its name is taken");
     opened = true;
+    without = cfg->without;
     return __real_be_open(out, ops, cfg, e);
 }
 

@@ -4,10 +4,11 @@ import http.client
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 
-from harness import DEMO, PATIENCE, Server, run
+from harness import BUILD, DEMO, PATIENCE, Server, run
 
 QUESTION = "What is 7 plus 5?"
 
@@ -19,6 +20,7 @@ class Faults:
         self.path = server.dir.with_suffix(".fault")
         self.stays = server.dir.with_suffix(".fault.stays")
         self.process = server.dir.with_suffix(".fault.process")
+        self.trial = server.dir.with_suffix(".fault.trial")
         os.environ["LORAD_TEST_FAULT"] = str(self.path)
 
     def after(self, steps):
@@ -27,7 +29,7 @@ class Faults:
         os.replace(part, self.path)
 
     def clear(self):
-        for p in (self.path, self.stays, self.process):
+        for p in (self.path, self.stays, self.process, self.trial):
             p.unlink(missing_ok=True)
 
 
@@ -139,6 +141,21 @@ def a_device_that_does_not_come_back():
     faults.clear()
 
 
+def served_again(server, key):
+    """Who comes waits in the sockets' queues, however many processes it takes."""
+    while True:
+        try:
+            reply = complete(server, key)
+        except ConnectionRefusedError:
+            raise
+        except (OSError, http.client.HTTPException):
+            assert server.process.poll() is None, "the server ended"
+            continue
+        if reply.status == 200:
+            return text(reply)
+        is_restarting(reply)
+
+
 def another_process_takes_its_place():
     """A fault after which the device is of no use to this process: the next one has its number, its sockets and its books."""
     server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
@@ -155,18 +172,6 @@ def another_process_takes_its_place():
                 except ConnectionRefusedError as e:
                     refused.append(e)
 
-        def served():
-            """What a client gets that comes again where it is asked to, or cut off."""
-            while True:
-                try:
-                    reply = complete(server, key)
-                except (OSError, http.client.HTTPException):
-                    assert server.process.poll() is None, "the server ended"
-                    continue
-                if reply.status == 200:
-                    return text(reply)
-                is_restarting(reply)
-
         for n in (1, 2):
             faults.process.touch()
             faults.after(3)
@@ -176,17 +181,69 @@ def another_process_takes_its_place():
                 for reply in pool.map(lambda _: complete(server, key), range(3)):
                     is_restarting(reply)  # those who wait for the one seat, too
             faults.process.unlink()
-            assert served() == right
+            assert served_again(server, key) == right
             enough.set()
             knocking.join()
             enough.clear()
             assert not refused, refused
             assert server.process.poll() is None
             wait_metric(server, "lorad_engine_restarts_total", n)
-        assert server.log_path.read_text().count("starting anew in this process's place") == 2
+        log = server.log_path.read_text()
+        assert log.count("starting anew in this process's place") == 2
+        assert log.count("a second fault in a row: going on without kernels 'inside'") == 1
         assert len(os.listdir(f"/proc/{server.process.pid}/task")) > 1
         assert server.stop() == 0
     faults.clear()
 
 
-run([running_fails_waiting_goes_on, a_device_that_does_not_come_back, another_process_takes_its_place])
+def kernels_that_the_device_fails_at():
+    """A fault while kernels are tried at the start: the next process goes without them, and so do those after it."""
+    server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
+    faults = Faults(server)
+
+    def said(what):
+        return server.log_path.read_text().count(what)
+
+    faults.trial.touch()
+    with server:
+        key = server.tenant("acme")
+        right = text(complete(server, key))
+        assert said("failed while kernels 'inside' were tried: going on without them") == 1
+        faults.process.touch()
+        faults.after(3)
+        is_restarting(complete(server, key))
+        faults.process.unlink()
+        assert served_again(server, key) == right
+        assert said("while kernels") == 1 and said("starting anew") == 2, server.log_path.read_text()
+        assert server.stop() == 0
+    faults.clear()
+    # In the process that follows a fault: the sockets go from hand to hand.
+    server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
+    faults = Faults(server)
+    with server:
+        key = server.tenant("acme")
+        faults.trial.touch()
+        faults.process.touch()
+        faults.after(3)
+        is_restarting(complete(server, key))
+        faults.process.unlink()
+        assert served_again(server, key) == right
+        assert said("while kernels") == 1 and said("starting anew") == 2, server.log_path.read_text()
+        wait_metric(server, "lorad_engine_restarts_total", 1)  # of requests: the second had none
+        assert server.stop() == 0
+    faults.clear()
+    # By name: nothing is tried, so nothing fails.  A name that is none is refused.
+    server = Server(settings={"engine.cuda_without": "chain, inside"}, program="lorad_faulty")
+    faults = Faults(server)
+    faults.trial.touch()
+    with server:
+        assert said("starting anew") == 0
+        check = [BUILD / "lorad", "check", "-c", server.dir / "lorad.conf", "--set", "engine.cuda_without=wgmma,fast"]
+        wrong = subprocess.run(check, capture_output=True, text=True)
+        assert wrong.returncode == 1 and "engine.cuda_without: 'fast' is none of wgmma, chain, inside" in wrong.stderr, wrong
+        assert server.stop() == 0
+    faults.clear()
+
+
+run([running_fails_waiting_goes_on, a_device_that_does_not_come_back, another_process_takes_its_place,
+     kernels_that_the_device_fails_at])

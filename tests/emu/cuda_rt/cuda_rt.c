@@ -44,7 +44,9 @@ typedef struct op {
     int value;
     struct CUstream_st *on; /* OP_WAIT: run that stream up to `place` */
     uint64_t place;
-    bool lent; /* belongs to a graph */
+    bool lent;   /* belongs to a graph */
+    bool hangs;  /* of a graph: some of its launches do */
+    bool breaks; /* the device, when it runs */
     /* In a graph: */
     int lane;
     const struct op *need; /* OP_WAIT: the record that it waits for */
@@ -85,6 +87,7 @@ struct CUevent_st {
     cudaGraph_t in; /* recorded in this capture last, as `record`; NULL: in none */
     const op *record;
     uint64_t products; /* of cuBLAS, enqueued before it was recorded */
+    bool asked;        /* since then */
 };
 
 typedef struct block {
@@ -109,6 +112,9 @@ static struct {
     bool fail_any;
     int fail_in;
     cudaError_t fail_code;
+    char break_what[48];
+    int break_in;
+    cudaError_t break_code;
     emu_rt_counts n;
     FILE *trace;
     cudaStream_t traced; /* the first that it saw: launches on others are branches */
@@ -122,7 +128,11 @@ static struct {
         uint64_t n;
     } launched[NAMES_MAX];
     const void *registered; /* one is enough: the swap pool */
-} rt = {.mu = PTHREAD_MUTEX_INITIALIZER, .n_devices = 1, .memory = (size_t)1 << 30, .fail_in = -1};
+} rt = {.mu = PTHREAD_MUTEX_INITIALIZER,
+        .n_devices = 1,
+        .memory = (size_t)1 << 30,
+        .fail_in = -1,
+        .break_in = -1};
 
 static _Thread_local int current; /* device of this thread */
 
@@ -215,6 +225,26 @@ void emu_rt_fail_at(const char *what, int n, cudaError_t code)
     rt.fail_in = n;
     rt.fail_code = code;
     pthread_mutex_unlock(&rt.mu);
+}
+
+void emu_rt_break_at(const char *what, int n, cudaError_t code)
+{
+    lock();
+    snprintf(rt.break_what, sizeof(rt.break_what), "%s", what);
+    rt.break_in = n;
+    rt.break_code = code;
+    for (cudaStream_t s = rt.streams; n < 0 && s; s = s->next) {
+        for (op *o = s->head; o; o = o->next) o->hangs = false;
+    }
+    pthread_mutex_unlock(&rt.mu);
+}
+
+/* The lock is taken. */
+static void maybe_break(op *o)
+{
+    if (rt.break_in < 0 || !strstr(o->name, rt.break_what) || rt.break_in-- > 0) return;
+    o->hangs = rt.break_code == cudaErrorNotReady;
+    o->breaks = !o->hangs;
 }
 
 void emu_rt_device(int n_devices, size_t memory_bytes)
@@ -540,12 +570,12 @@ cudaError_t cudaHostUnregister(void *p)
     return leave(cudaSuccess);
 }
 
-static cudaError_t drain(cudaStream_t s, uint64_t place);
+static cudaError_t await(cudaStream_t s, uint64_t place);
 
 static cudaError_t drain_all(void)
 {
     cudaError_t e = cudaSuccess;
-    for (cudaStream_t s = rt.streams; s && !e; s = s->next) e = drain(s, s->enqueued);
+    for (cudaStream_t s = rt.streams; s && !e; s = s->next) e = await(s, s->enqueued);
     return e;
 }
 
@@ -625,8 +655,9 @@ static cudaError_t drain(cudaStream_t s, uint64_t place)
             cudaError_t e = drain(o->on, o->place);
             if (e) return e;
         }
-        if (o->poisoned) lose(rt.fail_code);
+        if (o->poisoned || o->breaks) lose(o->breaks ? rt.break_code : rt.fail_code);
         if (rt.lost[s->device]) return rt.lost[s->device];
+        if (o->hangs) return cudaErrorNotReady;
         s->head = o->next;
         if (!s->head) s->tail = &s->head;
         s->done++;
@@ -634,6 +665,15 @@ static cudaError_t drain(cudaStream_t s, uint64_t place)
         drop_op(o);
     }
     return rt.lost[s->device];
+}
+
+/* The same by who waits until it is so. */
+static cudaError_t await(cudaStream_t s, uint64_t place)
+{
+    cudaError_t e = drain(s, place);
+    if (e != cudaErrorNotReady) return e;
+    (void)fprintf(stderr, "emulated device: this waits for a launch that never ends\n");
+    abort();
 }
 
 /* Whether what is enqueued runs at once: $EMU_EAGER is 0 for never (as without it), 1 for always,
@@ -693,6 +733,7 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, bool early, void (*r
         o->run = run;
         o->drop = drop;
         o->arg = arg;
+        maybe_break(o);
         count_launch(name);
         if (!rt.traced) rt.traced = s;
         const char *how = s != rt.traced ? "~" : early ? "+" : "";
@@ -748,7 +789,7 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
         o->spitch = width;
     }
     cudaError_t e = enqueue(s, o);
-    if (!e && pageable_to) e = drain(s, s->enqueued); /* has arrived when the call returns */
+    if (!e && pageable_to) e = await(s, s->enqueued); /* has arrived when the call returns */
     return leave(e);
 }
 
@@ -828,7 +869,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     ENTER_UNSAFE("cudaStreamDestroy");
     if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
-    cudaError_t e = drain(s, s->enqueued);
+    cudaError_t e = await(s, s->enqueued);
     free_stream(s);
     return leave(e);
 }
@@ -838,7 +879,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     ENTER_UNSAFE("cudaStreamSynchronize");
     if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
     rt.n.syncs++;
-    return leave(drain(s, s->enqueued));
+    return leave(await(s, s->enqueued));
 }
 
 /* Nothing is ever done before somebody waits. */
@@ -895,6 +936,7 @@ cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s)
     } else {
         ev->on = s;
         ev->place = s->enqueued;
+        ev->asked = false;
         ev->products = rt.n.products;
     }
     return leave(e);
@@ -940,13 +982,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t ev)
 {
     ENTER_UNSAFE("cudaEventSynchronize");
     rt.n.syncs++;
-    return leave(ev->on ? drain(ev->on, ev->place) : cudaSuccess);
+    return leave(ev->on ? await(ev->on, ev->place) : cudaSuccess);
 }
 
+/* Not yet when it is asked for the first time; who goes on asking sees it happen. */
 cudaError_t cudaEventQuery(cudaEvent_t ev)
 {
     ENTER_UNSAFE("cudaEventQuery");
-    return leave(!ev->on || ev->on->done >= ev->place ? cudaSuccess : cudaErrorNotReady);
+    if (!ev->on || ev->on->done >= ev->place) return leave(cudaSuccess);
+    if (ev->asked) return leave(drain(ev->on, ev->place));
+    ev->asked = true;
+    return leave(cudaErrorNotReady);
 }
 
 void emu_rt_clock(uint64_t seed)
@@ -1048,7 +1094,7 @@ static void run_graph(void *arg)
         bool hurry = g->n_lane > 1 && hurries();
         for (int i = 0; i < g->n_lane && !o; i++) o = next_of(g, hurry ? g->n_lane - 1 - i : i);
         if (!o) abort(); /* a capture has no circles */
-        if (o->poisoned) lose(rt.fail_code);
+        if (o->poisoned || o->breaks) lose(o->breaks ? rt.break_code : rt.fail_code);
         if (!rt.lost[o->device]) perform(o);
         o->done = true;
     }
@@ -1067,6 +1113,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     o->run = run_graph;
     o->drop = unref_graph;
     o->arg = exec->g;
+    for (const op *of = exec->g->head; of; of = of->next) o->hangs |= of->hangs;
     exec->g->refs++;
     rt.n.graph_launches++;
     rt.n.graph_nodes += (uint64_t)exec->g->n;

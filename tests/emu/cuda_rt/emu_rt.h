@@ -50,6 +50,12 @@ void emu_rt_peers(bool can);
  * cudaDeviceReset().  n < 0: never. */
 void emu_rt_fail_at(const char *what, int n, cudaError_t code);
 
+/* The n-th launch from now whose name holds `what` breaks the device while it runs: `code`
+ * shows when somebody waits, and the device is lost.  cudaErrorNotReady: it never ends, nor does
+ * what stands behind it; asking says so, and who waits without end is told by an abort.  n < 0: no
+ * more, and what hung is as if it had not. */
+void emu_rt_break_at(const char *what, int n, cudaError_t code);
+
 typedef struct emu_rt_counts {
     uint64_t launches;                      /* of kernels, one by one */
     uint64_t products;                      /* of cuBLAS */
