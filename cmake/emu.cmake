@@ -9,7 +9,7 @@
 set(emu_flags -Wall -Wextra -Wshadow -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-Wno-deprecated-enum-enum-conversion>
     -O1 -g -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
 set(emu_watch -fsanitize=thread "SHELL:--param tsan-instrument-func-entry-exit=0")
-add_library(emu STATIC tests/emu/emu.cpp tests/emu/emu_memory.cpp tests/emu/emu_wgmma.cpp)
+add_library(emu STATIC tests/emu/emu.cpp tests/emu/emu_memory.cpp tests/emu/emu_wgmma.cpp tests/emu/emu_cluster.cpp)
 set_target_properties(emu PROPERTIES COMPILE_OPTIONS "${emu_flags};-O3" CXX_STANDARD 20)
 
 function(emu_target name)

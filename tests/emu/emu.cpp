@@ -32,7 +32,7 @@ namespace
 {
 
 enum { BARRIERS = 16 };
-enum wait_kind { RUNNING, AT_BARRIER, AT_WARP, AT_GROUP, ENDED };
+enum wait_kind { RUNNING, AT_BARRIER, AT_WARP, AT_GROUP, ASLEEP, ENDED };
 enum warp_op { OP_SYNC, OP_SHFL, OP_BALLOT, OP_MMA, OP_LDMATRIX };
 const char *const op_name[] = {"__syncwarp", "shuffle", "vote", "mma", "ldmatrix"};
 
@@ -61,17 +61,30 @@ struct thread : emu_fiber {
     uint32_t in[12], out[8];
     int arg, width;
     const void *row;
-    uint64_t key; /* of a warpgroup's meeting */
+    uint64_t key;       /* of a warpgroup's meeting */
+    const char *asleep; /* in what */
     /* cp.async: groups in order, the last one open */
     std::vector<copy> copies;
     std::vector<size_t> group_end;
 };
 
+/* What belongs to one block of a cluster.  The running one's stands in `S` and `emu_w`. */
+struct block_state {
+    int n_ended, n_at_barrier[BARRIERS];
+    unsigned n_pause;
+    void *dynamic;
+    size_t static_bytes;
+    std::unordered_map<const void *, void *> statics;
+    uint32_t epoch, whole_epoch, block_epoch, block_end;
+};
+
 struct state {
     std::mutex lock;
-    std::vector<thread> threads;
-    char *stacks;
-    std::vector<int> ready; /* threads that can run: a queue, or a bag when order is random */
+    std::vector<thread> all; /* EMU_THREADS_MAX of each block of a cluster */
+    thread *threads;         /* the running block's */
+    int block, cluster;      /* its rank; how many run together */
+    block_state blocks[EMU_CLUSTER_MAX];
+    std::vector<thread *> ready; /* that can run: a queue, or a bag when order is random */
     size_t ready_at;
     int n_ended, n_at_barrier[BARRIERS];
     unsigned n_pause; /* of the block */
@@ -122,7 +135,7 @@ uint32_t draw()
 void make_ready(thread *t)
 {
     t->wait = RUNNING;
-    S.ready.push_back(t->tid);
+    S.ready.push_back(t);
 }
 
 thread *next_ready()
@@ -132,12 +145,43 @@ thread *next_ready()
         size_t i = S.ready_at + draw() % (S.ready.size() - S.ready_at);
         std::swap(S.ready[i], S.ready[S.ready_at]);
     }
-    thread *t = &S.threads[static_cast<size_t>(S.ready[S.ready_at++])];
+    thread *t = S.ready[S.ready_at++];
     if (S.ready_at == S.ready.size()) {
         S.ready.clear();
         S.ready_at = 0;
     }
     return t;
+}
+
+/* Block `block` of the cluster is the running one. */
+void enter(int block)
+{
+    if (block == S.block) return;
+    block_state *from = &S.blocks[S.block], *to = &S.blocks[block];
+    from->n_ended = S.n_ended;
+    memcpy(from->n_at_barrier, S.n_at_barrier, sizeof(S.n_at_barrier));
+    from->n_pause = S.n_pause;
+    from->dynamic = S.dynamic;
+    from->static_bytes = S.static_bytes;
+    from->statics.swap(S.statics);
+    from->epoch = emu_w.epoch;
+    from->whole_epoch = emu_w.whole_epoch;
+    from->block_epoch = emu_w.block_epoch;
+    from->block_end = emu_w.block_end;
+    S.n_ended = to->n_ended;
+    memcpy(S.n_at_barrier, to->n_at_barrier, sizeof(S.n_at_barrier));
+    S.n_pause = to->n_pause;
+    S.dynamic = to->dynamic;
+    S.static_bytes = to->static_bytes;
+    S.statics.swap(to->statics);
+    emu_w.epoch = to->epoch;
+    emu_w.whole_epoch = to->whole_epoch;
+    emu_w.block_epoch = to->block_epoch;
+    emu_w.block_end = to->block_end;
+    S.block = block;
+    S.threads = &S.all[static_cast<size_t>(block) * EMU_THREADS_MAX];
+    emu_w.fiber = S.threads;
+    emu_memory_block(block);
 }
 
 /* From the running thread, which can be given up, or from the host, to another thread; NULL: to the
@@ -147,6 +191,7 @@ void switch_to(thread *t)
     thread *from = self();
     if (from == t) return;
     S.counts.switches += t != nullptr;
+    if (t) enter(t->block);
     emu_cur = t;
 #if defined(__x86_64__)
     emu_switch(from ? &from->sp : &S.host_sp, t ? t->sp : S.host_sp);
@@ -173,6 +218,7 @@ void thread_main()
         emu_fault(EMU_EARLY, "thread %d ends, and has not waited for the launches before", t->tid);
     t->wait = ENDED;
     S.n_ended++;
+    emu_cluster_end(S.n_ended == emu_w.n_thread);
     give_way();
     abort();
 }
@@ -227,6 +273,7 @@ void barrier(int id, int needed, const char *file, int line, int pred)
                       "threads %d and %d meet at two different barriers, lines %d and %d of %s",
                       t->tid, o->tid, line, o->line, file);
         count += o->pred != 0;
+        if (id > 0) emu_tell_waits(t, o);
     }
     for (int i = 0; i < emu_w.n_thread; i++) {
         thread *o = &S.threads[static_cast<size_t>(i)];
@@ -234,6 +281,7 @@ void barrier(int id, int needed, const char *file, int line, int pred)
         o->count = count;
         o->epoch = emu_w.epoch;
         o->group = id;
+        if (id > 0) emu_tell_waits(o, t);
         if (o != t) make_ready(o);
     }
     if (S.seed) { /* the last to come must not always be the first to go on */
@@ -251,7 +299,8 @@ void diverged()
         const thread *t = &S.threads[static_cast<size_t>(i)];
         const thread *p = i ? t - 1 : nullptr;
         if (p && p->wait == t->wait && (t->wait != AT_BARRIER || p->line == t->line) &&
-            (t->wait != AT_WARP || (p->op == t->op && p->mask == t->mask)))
+            (t->wait != AT_WARP || (p->op == t->op && p->mask == t->mask)) &&
+            (t->wait != ASLEEP || p->asleep == t->asleep))
             continue;
         if (t->wait == ENDED)
             n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n, "; %d.. ended", i));
@@ -260,6 +309,9 @@ void diverged()
                 snprintf(who + n, sizeof(who) - n, "; %d.. at the barrier of line %d", i, t->line));
         else if (t->wait == AT_GROUP)
             n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n, "; %d.. in a wgmma", i));
+        else if (t->wait == ASLEEP)
+            n += static_cast<size_t>(
+                snprintf(who + n, sizeof(who) - n, "; %d.. in %s", i, t->asleep));
         else
             n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n,
                                               "; %d.. in a %s of lanes %08x", i, op_name[t->op],
@@ -492,33 +544,37 @@ void collective(warp_op op, unsigned mask, int variant)
 
 /* ---- blocks ------------------------------------------------------------------------- */
 
-void make_threads()
+/* For clusters of n blocks. */
+void make_threads(int n)
 {
-    if (S.stacks) return;
-    S.threads.resize(EMU_THREADS_MAX);
     size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), each = EMU_STACK + page;
-    S.stacks = static_cast<char *>(mmap(nullptr, each * EMU_THREADS_MAX, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    if (S.stacks == MAP_FAILED) abort();
-    for (size_t i = 0; i < EMU_THREADS_MAX; i++) {
-        thread *t = &S.threads[i];
-        mprotect(S.stacks + i * each, page, PROT_NONE);
-        t->stack_lo = reinterpret_cast<uintptr_t>(S.stacks + i * each + page);
-        t->tid = static_cast<int>(i);
-        t->warp = t->tid / EMU_WARP;
-        t->lane = t->tid % EMU_WARP;
+    for (int b = static_cast<int>(S.all.size()) / EMU_THREADS_MAX; b < n; b++) {
+        S.all.resize(static_cast<size_t>(b + 1) * EMU_THREADS_MAX);
+        char *stacks =
+            static_cast<char *>(mmap(nullptr, each * EMU_THREADS_MAX, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        if (stacks == MAP_FAILED) abort();
+        for (size_t i = 0; i < EMU_THREADS_MAX; i++) {
+            thread *t = &S.all[static_cast<size_t>(b) * EMU_THREADS_MAX + i];
+            mprotect(stacks + i * each, page, PROT_NONE);
+            t->stack_lo = reinterpret_cast<uintptr_t>(stacks + i * each + page);
+            t->tid = static_cast<int>(i);
+            t->warp = t->tid / EMU_WARP;
+            t->lane = t->tid % EMU_WARP;
+            t->block = b;
+        }
     }
+    S.threads = &S.all[static_cast<size_t>(S.block) * EMU_THREADS_MAX];
 }
 
-void run_block(uint3 block)
+void begin_block(uint3 block)
 {
     emu_shared_reset();
     S.statics.clear();
     S.static_bytes = 0;
     emu_w.block_epoch = emu_w.whole_epoch = ++emu_w.epoch;
+    emu_w.block_end = UINT32_MAX;
     S.dynamic = S.dynamic_bytes ? emu_shared_array(S.dynamic_bytes) : nullptr;
-    S.ready.clear();
-    S.ready_at = 0;
     S.n_ended = 0;
     S.n_pause = 0;
     memset(S.n_at_barrier, 0, sizeof(S.n_at_barrier));
@@ -538,11 +594,45 @@ void run_block(uint3 block)
         thread_prepare(t);
         make_ready(t);
     }
+    S.counts.blocks++;
+    S.counts.threads += static_cast<uint64_t>(emu_w.n_thread);
+}
+
+void run_block(uint3 block)
+{
+    S.ready.clear();
+    S.ready_at = 0;
+    begin_block(block);
+    emu_cluster_begin(1);
     emu_wgmma_reset();
     switch_to(next_ready()); /* comes back when nobody is */
     if (!S.leaving && S.n_ended < emu_w.n_thread) diverged();
-    S.counts.blocks++;
-    S.counts.threads += static_cast<uint64_t>(emu_w.n_thread);
+}
+
+/* The blocks from this one on, side by side; each has epochs of its own. */
+void run_cluster(uint3 first)
+{
+    enum { EPOCHS = 1 << 13 };
+    uint32_t begin = emu_w.epoch, end = begin;
+    S.ready.clear();
+    S.ready_at = 0;
+    emu_memory_cluster(S.cluster);
+    for (int b = 0; b < S.cluster; b++) {
+        enter(b);
+        emu_w.epoch = begin + static_cast<uint32_t>(b) * EPOCHS;
+        begin_block({first.x + static_cast<unsigned>(b), first.y, first.z});
+        emu_w.block_end = emu_w.block_epoch + EPOCHS;
+    }
+    emu_cluster_begin(S.cluster);
+    emu_wgmma_reset();
+    switch_to(next_ready());
+    for (int b = S.cluster - 1; b >= 0; b--) {
+        enter(b);
+        if (emu_w.epoch >= emu_w.block_end) abort(); /* more barriers than a block has epochs */
+        end = std::max(end, emu_w.epoch);
+        if (!S.leaving && S.n_ended < emu_w.n_thread) diverged();
+    }
+    emu_w.epoch = end;
 }
 
 } // namespace
@@ -615,6 +705,31 @@ emu_fiber *emu_fiber_of(int tid)
     return &S.threads[static_cast<size_t>(tid)];
 }
 
+emu_fiber *emu_fiber_in(int block, int tid)
+{
+    return &S.all[static_cast<size_t>(block) * EMU_THREADS_MAX + static_cast<size_t>(tid)];
+}
+
+emu_bulk_epochs emu_epochs_of(int block)
+{
+    const block_state *b = &S.blocks[block];
+    if (block == S.block) return {emu_w.block_epoch, emu_w.epoch, 0};
+    return {b->block_epoch, b->epoch, 0};
+}
+
+void emu_sleep(const char *what)
+{
+    thread *t = self();
+    t->asleep = what;
+    t->wait = ASLEEP;
+    give_way();
+}
+
+void emu_wake(emu_fiber *t)
+{
+    if (static_cast<thread *>(t)->wait == ASLEEP) make_ready(static_cast<thread *>(t));
+}
+
 void emu_seed(uint64_t seed)
 {
     S.seed = seed;
@@ -634,6 +749,7 @@ void emu_group_meet(uint64_t key, void (*work)(void))
     enum { GROUP = 4 * EMU_WARP };
     thread *t = self();
     int first = t->tid / GROUP * GROUP;
+    if (S.cluster > 1) emu_fault(EMU_CONFIG, "a wgmma in a cluster, which is not emulated");
     if (first + GROUP > emu_w.n_thread)
         emu_fault(EMU_DIVERGED, "a wgmma of a warpgroup that is not whole");
     t->key = key;
@@ -685,11 +801,15 @@ void emu_launch_raw(const emu_job *job)
         return emu_fault(EMU_CONFIG, "a block of %u x %u x %u threads", block.x, block.y, block.z);
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7FFFFFFFU || grid.y > 65535 || grid.z > 65535)
         return emu_fault(EMU_CONFIG, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
+    if (job->cluster > EMU_CLUSTER_MAX || grid.x % job->cluster)
+        return emu_fault(EMU_CONFIG, "clusters of %u in a row of %u blocks", job->cluster, grid.x);
     auto allowed = S.allowed.find(job->kernel);
     size_t limit = allowed == S.allowed.end() ? 48 << 10 : allowed->second;
     if (shared > limit || shared > 227 << 10)
         return emu_fault(EMU_CONFIG, "%zu bytes of shared memory, %zu were allowed", shared, limit);
-    make_threads();
+    S.cluster = static_cast<int>(job->cluster);
+    enter(0);
+    make_threads(S.cluster);
     emu_memory_launch();
     S.counts.launches++;
     S.body = job->body;
@@ -704,17 +824,24 @@ void emu_launch_raw(const emu_job *job)
     if (!S.early) chain = emu_w.launch_epoch;
     emu_w.chain_epoch = chain;
     emu_w.fiber = &S.threads[0];
-    for (unsigned i = 0; i < n; i++)
-        S.threads[i].where = {
-            {i % block.x, i / block.x % block.y, i / block.x / block.y}, {}, block, grid};
-    uint64_t row = grid.x, plane = row * grid.y, all = plane * grid.z, step = 1, at = 0;
+    for (unsigned i = 0; i < n * job->cluster; i++) {
+        unsigned t = i % static_cast<unsigned>(n);
+        emu_fiber_in(static_cast<int>(i / n), static_cast<int>(t))->where = {
+            {t % block.x, t / block.x % block.y, t / block.x / block.y}, {}, block, grid};
+    }
+    uint64_t row = grid.x / job->cluster, plane = row * grid.y, all = plane * grid.z, step = 1,
+             at = 0;
     if (S.seed) { /* in another order, each once */
         at = draw() % all;
         for (step = draw() % all + 1; std::gcd(step, all) != 1;) step++;
     }
     for (uint64_t i = 0; i < all && !S.leaving; i++, at = (at + step) % all) {
-        run_block({static_cast<unsigned>(at % row), static_cast<unsigned>(at % plane / row),
-                   static_cast<unsigned>(at / plane)});
+        uint3 first = {static_cast<unsigned>(at % row) * job->cluster,
+                       static_cast<unsigned>(at % plane / row), static_cast<unsigned>(at / plane)};
+        if (job->cluster > 1)
+            run_cluster(first);
+        else
+            run_block(first);
     }
 }
 

@@ -20,6 +20,12 @@
  *       the wait; a source that changes until then; a thread that ends with copies in flight;
  *     - wgmma: its registers are NaN from the issue until the wait; what it reads must be fenced,
  *       and may not be written until then;
+ *     - clusters, whose blocks run side by side: bulk copies land at the wait that asks for them,
+ *       their targets are unwritten and their sources may not change until then; copies to what
+ *       another block has not said to be read, by an mbarrier that the sender waited for; mbarriers
+ *       used before they are known to be made, or by too many; blocks that end and that others have
+ *       reached since the last barrier of the cluster.  That barrier orders mbarriers alone here,
+ *       and what a block says by an mbarrier is of what it did before its last __syncthreads();
  *     - barriers that not all threads reach, or reach at different lines; collectives whose mask
  *       names lanes that never come;
  *     - launches that may begin early (launch.h), before their wait: any write, and reads of what
@@ -54,8 +60,9 @@ typedef enum {
     EMU_DIVERGED,   /* threads that wait for each other at different places, or have ended */
     EMU_IN_FLIGHT,  /* ended with cp.async or wgmma not waited for */
     EMU_CONFIG,     /* a launch that a device would refuse */
-    EMU_UNFENCED,   /* wgmma with registers or shared memory that no fence has made known to it */
+    EMU_UNFENCED,   /* wgmma, mbarriers: what no fence has made known to who uses it */
     EMU_EARLY,      /* what a launch may not do that begins before others have ended */
+    EMU_ENDED,      /* a block of a cluster has ended that others may still reach */
 } emu_fault_kind;
 
 /* Without this a fault prints its message and aborts.  With it, the launch ends at the first
@@ -161,6 +168,21 @@ void emu_wgmma(float *d, uint64_t a, uint64_t b, int n, int bf16, int add);
 void emu_wgmma_commit(void);
 void emu_wgmma_wait(int groups_left);
 
+/* Clusters of blocks (engine/cuda/products/cluster.h).  emu_barrier_*: mbarriers in dynamic shared
+ * memory.  arrive: at the same place of block `block`; expect: an arrival of one's own and bytes
+ * that are to come; wait: for the phase of this parity. */
+uint32_t emu_cluster_rank(void);
+void emu_cluster_arrive(void);
+void emu_cluster_wait(void);
+void emu_barrier_init(uint64_t *barrier, uint32_t count);
+void emu_fence_barrier_init(void);
+void emu_barrier_expect(uint64_t *barrier, uint32_t bytes);
+void emu_barrier_arrive(uint64_t *barrier, uint32_t block);
+void emu_barrier_wait(uint64_t *barrier, uint32_t parity);
+/* A bulk copy to the same place of all blocks of the mask, told to the mbarrier of each. */
+void emu_send(void *shared, const void *global, uint32_t bytes, uint64_t *barrier, uint16_t mask);
+enum { EMU_SM = 4 }; /* multiprocessors, as many as tests/emu/cuda_rt says */
+
 void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes);
 void emu_cp_async_commit(void);
 void emu_cp_async_wait(int groups_left); /* -1: all, committed or not */
@@ -178,7 +200,8 @@ void *emu_static_shared(const void *key, size_t bytes);
 /* ---- launches -------------------------------------------------------------------- */
 
 struct CUstream_st;
-/* A call of a kernel.  early: it may begin before the stream's launches before it have ended. */
+/* A call of a kernel.  early: it may begin before the stream's launches before it have ended.
+ * cluster: so many blocks side by side in x run together. */
 typedef struct emu_job {
     const void *kernel;
     const char *name;
@@ -186,6 +209,7 @@ typedef struct emu_job {
     size_t shared;
     struct CUstream_st *stream; /* or NULL, one more */
     bool early;
+    unsigned cluster;
     void (*body)(const void *args);
     const void *args;
     size_t args_bytes;
@@ -214,7 +238,8 @@ struct emu_call {
 
 template <class... P, class... A>
 static inline void emu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
-                              size_t shared, struct CUstream_st *stream, bool early, A... args)
+                              size_t shared, struct CUstream_st *stream, bool early,
+                              unsigned cluster, A... args)
 {
     emu_call<P...> call = {kernel, std::tuple<P...>(args...)};
     emu_job job = {reinterpret_cast<const void *>(kernel),
@@ -224,6 +249,7 @@ static inline void emu_launch(const char *name, void (*kernel)(P...), dim3 grid,
                    shared,
                    stream,
                    early,
+                   cluster,
                    emu_call<P...>::body,
                    &call,
                    sizeof(call)};

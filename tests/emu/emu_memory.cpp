@@ -24,14 +24,15 @@ extern "C" char __executable_start, _end; // the linker's: the program from code
 namespace
 {
 
-enum { MANY = 0xFFFF, REDZONE = 256, RECENT = 256 };
+enum { MANY = 0xFFFF, BULK = 0xFFFE, REDZONE = 256, RECENT = 256 };
 enum { WRITTEN = 1, BY_ATOMIC = 2, IN_FLIGHT = 4 };
 
 struct cell {
     uint32_t w_epoch, w_clock, w_serial;
     uint32_t r_epoch, r_clock, r_mask; /* lanes of r_warp */
     uint32_t r_blocks;                 /* the launch in which several blocks read it */
-    uint16_t w_tid, r_warp;            /* MANY: several warps read */
+    uint16_t w_tid,
+        r_warp; /* MANY: several warps read; BULK: a bulk copy wrote, w_clock says which */
 };
 
 struct region {
@@ -46,21 +47,23 @@ struct region {
 
 struct region_list : std::vector<region> {
     ~region_list();
-} shared; /* the first n_shared are the block's */
-size_t n_shared;
+};
+/* A block's shared memory; of those that run together in a cluster, `mine` is the running one's. */
+struct block_memory {
+    region_list shared; /* the first n_shared are the block's */
+    size_t n_shared;
+    uint32_t serial;             /* of writes, from the block's begin */
+    std::set<uint32_t> acquired; /* blocks that are ordered before this one, by atomics */
+    /* What threads of the block have made known by atomics on an address. */
+    std::unordered_map<uintptr_t, emu_clocks> released;
+} blocks[EMU_CLUSTER_MAX], *mine = blocks;
 std::map<uintptr_t, region> global;
 region *recent[RECENT];               /* global ones, by the page that was hit */
 int device;                           /* that allocates, and whose kernels run */
 bool peers[EMU_DEVICES][EMU_DEVICES]; /* [i][k]: device i may reach k's memory */
-uint32_t serial;                      /* of writes, from the block's begin */
 
-std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
-std::set<uint32_t> acquired;        /* blocks that are ordered before this one */
-uint32_t acquired_by;               /* block_epoch that `acquired` belongs to */
+std::vector<uint32_t> block_starts;                         /* epochs, of the launch's blocks */
 std::unordered_map<uintptr_t, std::set<uint32_t>> released; /* by atomics on an address */
-/* What threads of this block have made known by them. */
-std::unordered_map<uintptr_t, emu_clocks> released_here;
-uint32_t released_by; /* block_epoch that it belongs to */
 
 region make(size_t bytes, bool is_shared)
 {
@@ -101,8 +104,9 @@ region *find_global(uintptr_t p)
 
 region *find(uintptr_t p)
 {
-    for (size_t i = 0; i < n_shared; i++) {
-        if (p - shared[i].lo < shared[i].bytes) return &shared[i];
+    for (size_t i = 0; i < mine->n_shared; i++) {
+        region *r = &mine->shared[i];
+        if (p - r->lo < r->bytes) return r;
     }
     return find_global(p);
 }
@@ -115,21 +119,24 @@ bool knows(const emu_fiber *t, int tid, uint32_t clock)
     return other != t->others.end() && other->second[static_cast<size_t>(tid % EMU_WARP)] >= clock;
 }
 
-/* Has a barrier stood between what thread `tid` did at `epoch` and what t does now?  Not one of the
- * block, but one by name, where both call the same. */
-bool barred(const emu_fiber *t, int tid, uint32_t epoch)
+bool of_this(uint32_t epoch)
 {
-    if (epoch < emu_w.whole_epoch) return true;
-    return epoch < t->epoch && emu_fiber_of(tid)->group == t->group;
+    return epoch >= emu_w.block_epoch && epoch < emu_w.block_end;
+}
+
+/* Is it an epoch of another block of this launch? */
+bool of_another(uint32_t epoch)
+{
+    return epoch >= emu_w.launch_epoch && !of_this(epoch);
 }
 
 /* Was it another block of this launch that acted at `epoch`, with no atomics in between? */
 bool other_block(uint32_t epoch)
 {
-    if (epoch < emu_w.launch_epoch || epoch >= emu_w.block_epoch) return false;
-    if (acquired_by != emu_w.block_epoch || acquired.empty()) return true;
+    if (!of_another(epoch)) return false;
+    if (mine->acquired.empty()) return true;
     auto it = std::upper_bound(block_starts.begin(), block_starts.end(), epoch);
-    return acquired.count(*--it) == 0;
+    return mine->acquired.count(*--it) == 0;
 }
 
 const char *place(char *buf, size_t size, const region *r, uintptr_t p)
@@ -148,8 +155,11 @@ void race(const region *r, uintptr_t p, const char *what, const char *with, int 
 
 void check_writer(const emu_fiber *t, const region *r, const cell *c, uintptr_t p, const char *what)
 {
-    if (c->w_epoch >= emu_w.block_epoch) {
-        if (c->w_tid != t->tid && !barred(t, c->w_tid, c->w_epoch) &&
+    if (of_this(c->w_epoch) && c->w_tid == BULK) {
+        if (c->w_epoch >= emu_w.whole_epoch && !emu_bulk_seen(t, c->w_clock))
+            race(r, p, what, "(or any) has not waited for since a bulk copy wrote it,", t->tid);
+    } else if (of_this(c->w_epoch)) {
+        if (c->w_tid != t->tid && !emu_barred(t, c->w_tid, c->w_epoch) &&
             !knows(t, c->w_tid, c->w_clock))
             race(r, p, what, r->flags[c - r->cells] & BY_ATOMIC ? "changed atomically" : "wrote",
                  c->w_tid);
@@ -162,7 +172,7 @@ void check_readers(const emu_fiber *t, const region *r, const cell *c, uintptr_t
                    const char *what)
 {
     int any = c->r_warp == MANY ? t->tid : c->r_warp * EMU_WARP;
-    if (c->r_epoch >= emu_w.block_epoch && !barred(t, any, c->r_epoch)) {
+    if (of_this(c->r_epoch) && !emu_barred(t, any, c->r_epoch)) {
         if (c->r_warp == MANY) race(r, p, what, "(and others) read", c->r_mask ? 0 : -1);
         uint32_t others = c->r_mask;
         if (c->r_warp == t->warp) others &= ~(1U << t->lane);
@@ -173,7 +183,7 @@ void check_readers(const emu_fiber *t, const region *r, const cell *c, uintptr_t
     } else if (!r->shared && other_block(c->r_epoch)) {
         race(r, p, what, "of another block read", c->r_warp == MANY ? -1 : c->r_warp * EMU_WARP);
     }
-    if (!r->shared && c->r_blocks == emu_w.launch_epoch && c->r_blocks && acquired.empty())
+    if (!r->shared && c->r_blocks == emu_w.launch_epoch && c->r_blocks && mine->acquired.empty())
         race(r, p, what, "of another block read", -1);
 }
 
@@ -181,8 +191,7 @@ void note_reader(const emu_fiber *t, const region *r, cell *c)
 {
     uint32_t bit = 1U << t->lane, clock = t->clock[t->lane];
     if (c->r_epoch != t->epoch) {
-        if (!r->shared && c->r_epoch >= emu_w.launch_epoch && c->r_epoch < emu_w.block_epoch)
-            c->r_blocks = emu_w.launch_epoch;
+        if (!r->shared && of_another(c->r_epoch)) c->r_blocks = emu_w.launch_epoch;
         c->r_epoch = t->epoch;
         c->r_warp = static_cast<uint16_t>(t->warp);
         c->r_mask = bit;
@@ -208,7 +217,7 @@ void note_writer(const emu_fiber *t, cell *c)
     c->w_epoch = t->epoch;
     c->w_clock = t->clock[t->lane];
     c->w_tid = static_cast<uint16_t>(t->tid);
-    c->w_serial = serial;
+    c->w_serial = mine->serial;
 }
 
 void check_written(const region *r, const cell *c, uint32_t flags, uintptr_t p)
@@ -216,6 +225,9 @@ void check_written(const region *r, const cell *c, uint32_t flags, uintptr_t p)
     char at[100];
     bool now = !r->shared || c->w_epoch >= emu_w.block_epoch;
     if (now && (flags & (WRITTEN | IN_FLIGHT)) == WRITTEN) return;
+    if (now && flags & IN_FLIGHT && c->w_tid == BULK)
+        emu_fault(EMU_UNINIT, "reads %s, where a bulk copy is in flight: no wait",
+                  place(at, sizeof(at), r, p));
     if (now && flags & IN_FLIGHT)
         emu_fault(EMU_UNINIT, "reads %s, where a cp.async of thread %d is in flight: no wait",
                   place(at, sizeof(at), r, p), c->w_tid);
@@ -226,9 +238,7 @@ void check_written(const region *r, const cell *c, uint32_t flags, uintptr_t p)
  * word. */
 void atomic_order(emu_fiber *t, uintptr_t p)
 {
-    if (released_by != emu_w.block_epoch) released_here.clear();
-    released_by = emu_w.block_epoch;
-    emu_clocks &here = released_here[p];
+    emu_clocks &here = mine->released[p];
     emu_learn(&t->others, here);
     if (t->fenced) {
         emu_clocks own;
@@ -237,11 +247,9 @@ void atomic_order(emu_fiber *t, uintptr_t p)
         emu_learn(&here, t->others);
     }
     std::set<uint32_t> &rel = released[p];
-    if (acquired_by != emu_w.block_epoch) acquired.clear();
-    acquired_by = emu_w.block_epoch;
-    acquired.insert(rel.begin(), rel.end());
+    mine->acquired.insert(rel.begin(), rel.end());
     if (!t->fenced) return;
-    rel.insert(acquired.begin(), acquired.end());
+    rel.insert(mine->acquired.begin(), mine->acquired.end());
     rel.insert(emu_w.block_epoch);
 }
 
@@ -304,6 +312,13 @@ void access_array(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
     const region *r = find(p);
     if (!r) {
         if (kind == EMU_READ && constant(p, bytes)) return;
+        for (const block_memory &b : blocks) {
+            for (size_t i = 0; i < b.n_shared; i++) {
+                if (p - b.shared[i].lo < b.shared[i].bytes)
+                    emu_fault(EMU_BOUNDS, "reaches plainly into the shared memory of block %d",
+                              static_cast<int>(&b - blocks));
+            }
+        }
         emu_fault(EMU_BOUNDS, "%s %zu bytes at %p, which is in no array of the device",
                   kind == EMU_READ ? "reads" : "writes", bytes, reinterpret_cast<void *>(p));
     }
@@ -323,7 +338,7 @@ void access_array(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
         check_still(r, p, bytes, "reads too early");
     }
     if (kind == EMU_ATOMIC && !r->shared) atomic_order(t, p);
-    if (kind != EMU_READ) serial++;
+    if (kind != EMU_READ) mine->serial++;
     size_t at = (p - r->lo) / 2, n = (p - r->lo + bytes + 1) / 2 - at;
     cell *c = r->cells + at;
     uint8_t *flags = r->flags + at;
@@ -366,12 +381,12 @@ void emu_access(const void *p, size_t bytes, emu_access_kind kind, bool wide)
 
 uint32_t emu_write_serial(void)
 {
-    return serial;
+    return mine->serial;
 }
 
 void emu_fence_async(void)
 {
-    emu_cur->async_serial = serial;
+    emu_cur->async_serial = mine->serial;
 }
 
 void emu_async_begin(const void *p, size_t bytes)
@@ -381,7 +396,7 @@ void emu_async_begin(const void *p, size_t bytes)
     const region *r = find(at);
     for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes) / 2; i++) {
         const cell *c = &r->cells[i];
-        if (c->w_serial > emu_fiber_of(c->w_tid)->async_serial)
+        if (c->w_tid != BULK && c->w_serial > emu_fiber_of(c->w_tid)->async_serial)
             emu_fault(EMU_UNFENCED,
                       "wgmma of shared memory that thread %d wrote, without a "
                       "fence.proxy.async since",
@@ -411,15 +426,13 @@ void emu_check_still(const void *p, size_t bytes, const char *what)
 void emu_memory_launch(void)
 {
     block_starts.clear();
-    acquired.clear();
-    acquired_by = 0;
     released.clear();
 }
 
 void *emu_shared_array(size_t bytes)
 {
-    if (n_shared == shared.size()) shared.push_back(make(bytes, true));
-    region *r = &shared[n_shared++];
+    if (mine->n_shared == mine->shared.size()) mine->shared.push_back(make(bytes, true));
+    region *r = &mine->shared[mine->n_shared++];
     if (r->room < bytes) {
         drop(r);
         *r = make(bytes, true);
@@ -431,9 +444,76 @@ void *emu_shared_array(size_t bytes)
 
 void emu_shared_reset(void)
 {
-    n_shared = 0;
-    serial = 0;
+    mine->n_shared = 0;
+    mine->serial = 0;
+    mine->acquired.clear();
+    mine->released.clear();
     block_starts.push_back(emu_w.epoch + 1);
+}
+
+/* ---- blocks of a cluster ------------------------------------------------------------------ */
+
+void emu_memory_block(int block)
+{
+    mine = &blocks[block];
+}
+
+void emu_memory_cluster(int n)
+{
+    for (int i = n; i < EMU_CLUSTER_MAX; i++) blocks[i].n_shared = 0;
+}
+
+void *emu_peer(const void *p, size_t bytes, int block)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    const region *r = mine->n_shared ? &mine->shared[0] : nullptr;
+    if (!r || at - r->lo >= r->bytes || at - r->lo + bytes > r->bytes)
+        emu_fault(EMU_BOUNDS, "%zu bytes at %p, not in the block's dynamic shared memory", bytes,
+                  p);
+    return reinterpret_cast<void *>(blocks[block].shared[0].lo + (at - r->lo));
+}
+
+void emu_bulk_issue(const emu_bulk *b, const emu_bulk_epochs *e)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(b->to);
+    const region *r = &blocks[b->block].shared[0];
+    char said[100];
+    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + b->bytes) / 2; i++) {
+        cell *c = &r->cells[i];
+        bool now = c->w_epoch >= e->first;
+        if (now && r->flags[i] & IN_FLIGHT)
+            emu_fault(EMU_RACE,
+                      "a bulk copy goes to %s of block %d, where another one is in flight",
+                      place(said, sizeof(said), r, r->lo + 2 * i), b->block);
+        if (c->r_epoch >= e->known || (now && c->w_epoch >= e->known))
+            emu_fault(
+                EMU_RACE,
+                "a bulk copy goes to %s of block %d, which has not said that it is done there",
+                place(said, sizeof(said), r, r->lo + 2 * i), b->block);
+        c->w_epoch = e->now;
+        c->w_tid = BULK;
+        c->w_clock = b->phase;
+        c->w_serial = b->number;
+        r->flags[i] = IN_FLIGHT;
+    }
+    memset(b->to, 0xFF, b->bytes);
+}
+
+void emu_bulk_land(const emu_bulk *b)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(b->to);
+    const region *r = &mine->shared[0];
+    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + b->bytes) / 2; i++) {
+        cell *c = &r->cells[i];
+        if (r->flags[i] != IN_FLIGHT || c->w_tid != BULK || c->w_serial != b->number)
+            race(r, r->lo + 2 * i, "a bulk copy writes", "wrote meanwhile,", c->w_tid);
+        c->w_epoch = emu_cur->epoch;
+        r->flags[i] = WRITTEN;
+    }
+    if (memcmp(b->then, b->from, b->bytes) != 0)
+        emu_fault(EMU_RACE, "%p changes while a bulk copy of it is in flight", b->from);
+    memcpy(b->to, b->from, b->bytes);
+    mine->serial++;
 }
 
 void emu_device(int now)

@@ -7,6 +7,7 @@
 #include <check.h>
 
 #include "engine/base/halves.h"
+#include "engine/cuda/products/cluster.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
 #include "engine/cuda/products/wgmma.h"
@@ -177,13 +178,13 @@ static __global__ void last_block_kernel(float *out, float *part, uint32_t *coun
     }
 }
 
-static emu_fault_kind run_last_block(int fence, float *sum)
+static emu_fault_kind run_last_block(int fence, unsigned cluster, float *sum)
 {
     float *part = device_floats(8, false), *out = device_floats(1, false);
     uint32_t *count = (uint32_t *)emu_alloc(4);
     *count = 0;
     emu_wrote(count, 4);
-    CU_LAUNCH(last_block_kernel, 8, 64, 0, NULL, out, part, count, fence);
+    CU_LAUNCH_CLUSTER(last_block_kernel, 8, 64, 0, NULL, false, cluster, out, part, count, fence);
     emu_fault_kind k = emu_take_fault(NULL, 0);
     *sum = *out;
     emu_free(part);
@@ -196,9 +197,12 @@ START_TEST(test_last_block)
 {
     float sum;
     emu_catch_faults();
-    ck_assert_int_eq(run_last_block(1, &sum), EMU_OK);
-    ck_assert(sum == 28);
-    ck_assert_int_eq(run_last_block(0, &sum), EMU_RACE);
+    emu_seed((uint64_t)_i);
+    for (unsigned cluster = 1; cluster <= 4; cluster += 3) { /* blocks side by side as well */
+        ck_assert_int_eq(run_last_block(1, cluster, &sum), EMU_OK);
+        ck_assert(sum == 28);
+        ck_assert_int_eq(run_last_block(0, cluster, &sum), EMU_RACE);
+    }
 }
 END_TEST
 
@@ -216,11 +220,14 @@ enum named_plant {
 };
 
 /* Two warps hand values to one another by a barrier of their own; the third hands one to the first
- * by a word that it changes behind a fence; then all meet. */
+ * by a word that it changes behind a fence; then all meet.  Each block has a word and a value. */
 static __global__ void named_kernel(float *out, uint32_t *word, float *value, int plant)
 {
     CU_STATIC_SHARED(float, room, 96);
     int t = (int)threadIdx.x;
+    out += blockIdx.x * 64;
+    word += blockIdx.x;
+    value += blockIdx.x;
     room[t] = (float)t;
     if (t < 64) {
         if (plant != NAMED_NO_BARRIER) cu_barrier_of(1, plant == NAMED_LONELY ? 96 : 64);
@@ -243,15 +250,16 @@ static __global__ void named_kernel(float *out, uint32_t *word, float *value, in
 
 START_TEST(test_named_barrier)
 {
-    int plant = _i / SEEDS;
+    int plant = _i / SEEDS % N_NAMED, blocks = _i / SEEDS / N_NAMED + 1; /* side by side */
     char msg[600];
-    float *out = device_floats(64, false), *value = device_floats(1, false);
-    uint32_t *word = (uint32_t *)emu_alloc(4);
-    *word = 0;
-    emu_wrote(word, 4);
+    float *out = device_floats(128, false), *value = device_floats(2, false);
+    uint32_t *word = (uint32_t *)emu_alloc(8);
+    memset(word, 0, 8);
+    emu_wrote(word, 8);
     emu_seed((uint64_t)(_i % SEEDS));
     emu_catch_faults();
-    CU_LAUNCH(named_kernel, 1, 96, 0, NULL, out, word, value, plant);
+    CU_LAUNCH_CLUSTER(named_kernel, (unsigned)blocks, 96, 0, NULL, false, (unsigned)blocks, out,
+                      word, value, plant);
     emu_fault_kind found = emu_take_fault(msg, sizeof(msg));
     bool early = found == EMU_RACE || found == EMU_UNINIT; /* by the order of threads */
     bool right = plant == NAMED_NOTHING                                    ? found == EMU_OK
@@ -259,8 +267,8 @@ START_TEST(test_named_barrier)
                  : plant == NAMED_UNFENCED                                 ? found == EMU_RACE
                                                                            : found == EMU_DIVERGED;
     ck_assert_msg(right, "plant %d, seed %d: found %d: %s", plant, _i % SEEDS, found, msg);
-    for (int i = 0; plant == NAMED_NOTHING && i < 64; i++)
-        ck_assert(out[i] == (float)(63 - i + (i == 0 ? 100 : 0) + 64 + i % 32));
+    for (int i = 0; plant == NAMED_NOTHING && i < 64 * blocks; i++)
+        ck_assert(out[i] == (float)(63 - i % 64 + (i % 64 == 0 ? 100 : 0) + 64 + i % 32));
     emu_free(out);
     emu_free(value);
     emu_free(word);
@@ -475,6 +483,131 @@ START_TEST(test_wgmma)
 }
 END_TEST
 
+/* ---- clusters ------------------------------------------------------------------------------ */
+
+enum {
+    CL_NO_FAULT,
+    CL_NO_INIT,
+    CL_NO_FENCE,
+    CL_NO_MEETING,
+    CL_NO_WAIT,
+    CL_ONE_WAITS,
+    CL_HANDED_OVER_EARLY,
+    CL_NOT_HANDED_OVER,
+    CL_MORE_BYTES,
+    CL_MORE_ARRIVALS,
+    CL_SOURCE_CHANGES,
+    CL_TARGET_CHANGES,
+    CL_LEFT_IN_FLIGHT,
+    CL_ENDS,
+    CL_ARRIVES_TWICE,
+    CL_MISALIGNED,
+    CL_TO_NOBODY,
+    CL_OUTSIDE,
+    CL_PLAIN_ACCESS,
+    CL_COLLIDE,
+    CL_NAMED_TELLS,   /* no fault: one waits, and all know by a barrier with a name */
+    CL_NAMED_TOO_FEW, /* one warp's says that the block has read */
+    N_CLUSTER
+};
+static const int cluster_faults[] = {
+    EMU_OK,        EMU_UNINIT, EMU_UNFENCED, RACE_OR_EARLY,  EMU_UNINIT, RACE_OR_EARLY,
+    RACE_OR_EARLY, EMU_RACE,   EMU_DIVERGED, EMU_RACE,       EMU_RACE,   EMU_RACE,
+    EMU_IN_FLIGHT, EMU_ENDED,  EMU_DIVERGED, EMU_MISALIGNED, EMU_CONFIG, EMU_BOUNDS,
+    EMU_BOUNDS,    EMU_RACE,   EMU_OK,       EMU_RACE};
+enum { CL_BLOCKS = 2, CL_THREADS = 64, CL_STAGES = 5, CL_ROOMS = 2, CL_SHARED = 64 + 2 * 64 * 4 };
+
+/* out[block][t]: the sum over stages of in[stage][63 - t].  Each block sends one half of a stage to
+ * both, into one of two rooms; with CL_NAMED_TOO_FEW the first one sends all. */
+static __global__ void cluster_kernel(float *out, float *in, float **where, int plant)
+{
+    CU_SHARED(float, s);
+    uint64_t *full = (uint64_t *)s, *empty = full + CL_ROOMS;
+    int t = (int)threadIdx.x, me = (int)cu_cluster_rank(), n = CL_STAGES;
+    float *rooms = s + 16, sum = 0;
+    if (t == 0 && plant != CL_NO_INIT) {
+        for (int i = 0; i < CL_ROOMS; i++) {
+            cu_barrier_init(full + i, 1);
+            cu_barrier_init(empty + i, CL_BLOCKS);
+        }
+        if (plant != CL_NO_FENCE) cu_fence_barriers();
+    }
+    cu_syncwarp();
+    if (plant != CL_NO_MEETING) cu_cluster_arrive();
+    if (plant == CL_ARRIVES_TWICE && t == 3) cu_cluster_arrive();
+    if (plant != CL_NO_MEETING) cu_cluster_wait();
+    if (plant == CL_PLAIN_ACCESS && me == 0 && t == 9) sum = **where;
+    for (int i = 0; i < n; i++) {
+        uint64_t *f = full + i % CL_ROOMS, *e = empty + i % CL_ROOMS;
+        float *room = rooms + i % CL_ROOMS * 64;
+        if (t == 0) {
+            if (i >= CL_ROOMS && plant != CL_NOT_HANDED_OVER)
+                cu_barrier_wait(e, (uint32_t)(i / CL_ROOMS - 1) & 1);
+            cu_barrier_expect(f, plant == CL_MORE_BYTES ? 272 : 256);
+            if (plant != CL_NAMED_TOO_FEW)
+                cu_send(room + me * 32 + (plant == CL_OUTSIDE ? 4096 : 0), in + i * 64 + me * 32,
+                        plant == CL_MISALIGNED ? 8 : 128, f, plant == CL_TO_NOBODY ? 4 : 3);
+            else if (me == 0)
+                cu_send(room, in + i * 64, 256, f, 3);
+            if (plant == CL_MORE_ARRIVALS && i == 1) cu_barrier_arrive(f, (uint32_t)me);
+            if (plant == CL_SOURCE_CHANGES && i == 2) in[i * 64 + me * 32] += 1;
+            if (plant == CL_TARGET_CHANGES && i == 2) room[me * 32 + 5] = 1;
+        }
+        if (plant != CL_NO_WAIT && ((plant != CL_ONE_WAITS && plant != CL_NAMED_TELLS) || t == 0))
+            cu_barrier_wait(f, (uint32_t)(i / CL_ROOMS) & 1);
+        if (plant == CL_NAMED_TELLS) cu_barrier_of(1, CL_THREADS);
+        if (plant == CL_HANDED_OVER_EARLY && t < CL_BLOCKS) cu_barrier_arrive(e, (uint32_t)t);
+        sum += room[63 - t];
+        if (plant == CL_NAMED_TOO_FEW && me == 1)
+            cu_barrier_of(1 + t / CU_WARP, CU_WARP);
+        else
+            __syncthreads(); /* all have read the stage */
+        if (plant != CL_HANDED_OVER_EARLY && t < CL_BLOCKS) cu_barrier_arrive(e, (uint32_t)t);
+    }
+    if (plant == CL_LEFT_IN_FLIGHT && t == 0 && me == 0) {
+        cu_barrier_wait(empty + n % CL_ROOMS, (uint32_t)(n / CL_ROOMS - 1) & 1);
+        cu_send(rooms + n % CL_ROOMS * 64, in, 128, full + n % CL_ROOMS, 1);
+    }
+    if (plant == CL_NO_FAULT && me == 1 && t == 0) where[blockIdx.x / CL_BLOCKS] = rooms;
+    cu_syncwarp();
+    out[(plant == CL_COLLIDE ? 0 : (int)blockIdx.x * 64) + t] = sum;
+    if (plant == CL_ENDS) return;
+    cu_cluster_arrive();
+    cu_cluster_wait();
+}
+
+START_TEST(test_cluster)
+{
+    int plant = _i / SEEDS;
+    char msg[600];
+    float *in = device_floats(CL_STAGES * 64, true), *out = device_floats(4 * 64, false);
+    float **where = (float **)emu_alloc(2 * sizeof(*where));
+    emu_seed((uint64_t)(_i % SEEDS));
+    emu_catch_faults();
+    for (int first = 1; first >= 0; first--) { /* without a fault, and with it */
+        int now = first ? (int)CL_NO_FAULT : plant;
+        CU_LAUNCH_CLUSTER(cluster_kernel, first ? 2 : 4, CL_THREADS, CL_SHARED, NULL, false,
+                          CL_BLOCKS, out, in, where, now);
+        emu_fault_kind found = emu_take_fault(msg, sizeof(msg));
+        int want = cluster_faults[now];
+        bool right =
+            found == want || (want == RACE_OR_EARLY && (found == EMU_RACE || found == EMU_UNINIT));
+        ck_assert_msg(right, "plant %d, seed %d: found %d, not %d: %s", now, _i % SEEDS, found,
+                      want, msg);
+    }
+    for (int i = 0; i < 128; i++)
+        ck_assert_msg(plant != CL_NO_FAULT ||
+                          out[i] == (float)(CL_STAGES * (63 - i % 64) + 64 * 10),
+                      "[%d]: %g", i, out[i]);
+    CU_LAUNCH_CLUSTER(cluster_kernel, 3, CL_THREADS, CL_SHARED, NULL, false, CL_BLOCKS, out, in,
+                      where, 0);
+    ck_assert_int_eq(emu_take_fault(msg, sizeof(msg)), EMU_CONFIG); /* no whole clusters */
+    emu_free(in);
+    emu_free(out);
+    emu_free(where);
+}
+END_TEST
+
 /* ---- launches that begin early ----------------------------------------------------------------
  * */
 
@@ -587,11 +720,12 @@ int main(void)
     tcase_add_loop_test(tc, test_reverse, 0, SEEDS);
     tcase_add_loop_test(tc, test_sum, 0, SEEDS);
     tcase_add_loop_test(tc, test_mma, 0, SEEDS);
-    tcase_add_loop_test(tc, test_named_barrier, 0, N_NAMED * SEEDS);
-    tcase_add_test(tc, test_last_block);
+    tcase_add_loop_test(tc, test_named_barrier, 0, 2 * (int)N_NAMED * (int)SEEDS);
+    tcase_add_loop_test(tc, test_last_block, 0, SEEDS);
     tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
     tcase_add_loop_test(tc, test_wide_over_narrow, 0, 4 * SEEDS);
     tcase_add_loop_test(tc, test_wgmma, 0, (int)N_WGMMA * (int)SEEDS);
+    tcase_add_loop_test(tc, test_cluster, 0, (int)N_CLUSTER * (int)SEEDS);
     tcase_add_loop_test(tc, test_early, 0, (int)N_EARLY * (int)SEEDS);
     tcase_add_test(tc, test_refused_launches);
     tcase_add_test(tc, test_another_devices_memory);
