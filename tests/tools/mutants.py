@@ -1392,6 +1392,15 @@ _rule("cuda.inside-slower", "engine/cuda/inside.c",
 _rule("cuda.inside-gate", "engine/cuda/linear.c",
       "cu->late_inside = true;", "cu->late_inside = false;",
       "emu.test_graphs_inside", "a gate behind LoRA inside a product has LoRA")
+_rule("cuda.cluster-room-early", "engine/cuda/products/gemm_cluster.cu",
+      "if (k_next >= r->stages * STREAM_K) cu_barrier_wait(r->empty + next.room, next.parity ^ 1);", "",
+      "emu.test_gemm", "rows of x go to all blocks of a cluster when all have read what stood there")
+_rule("cuda.cluster-end-of-k", "engine/cuda/products/gemm_cluster.cu",
+      "if (k0 + STREAM_K > a.k) clear_end(", "if (k0 > a.k) clear_end(",
+      "emu.test_gemm", "behind the end of k a stage that blocks share has zeros")
+_rule("cuda.cluster-early", "engine/cuda/products/gemm_cluster.cu",
+      "        cu_grid_wait();\n        copy_x(", "        if (!a.early) cu_grid_wait();\n        copy_x(",
+      "emu.test_gemm", "a cluster reads x when the launches before have ended")
 _rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
       "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",
       "emu.test_sgmv", "the blocks of expand share all items")

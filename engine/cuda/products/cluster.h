@@ -11,7 +11,8 @@
  *     cu_barrier_expect()   one arrival, and so many more bytes to come in this phase
  *     cu_barrier_arrive()   one arrival, at block `block`'s
  *     cu_barrier_wait()     until the phase of this parity has ended: what those who arrived had
- *                           done is done, and what was copied is here
+ *                           done is done, and what was copied is here.  Where it does not end, a
+ *                           fault of the device after about two seconds
  *     cu_send()             copies to the same place of each block of the mask, and tells the
  *                           mbarrier there; all multiples of 16.  What stood there must have been
  *                           read, and the wait for that is the sender's
@@ -121,17 +122,34 @@ CU_INLINE void cu_barrier_arrive(uint64_t *barrier, uint32_t block)
                  : "memory");
 }
 
-CU_INLINE void cu_barrier_wait(uint64_t *barrier, uint32_t parity)
+/* Has the phase of this parity ended?  Waits for a while that the device chooses. */
+CU_INLINE bool cu_barrier_try(uint64_t *barrier, uint32_t parity)
 {
     uint32_t ended;
-    do {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(ended)
-                     : "r"(cu_shared_address(barrier)), "r"(parity)
-                     : "memory");
-    } while (!ended);
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(ended)
+                 : "r"(cu_shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return ended != 0;
+}
+
+/* The clock is looked at every so many tries.  What passes between two looks counts up to a most,
+ * for the device may have been another process's meanwhile. */
+enum { CU_WAIT_TRIES = 64, CU_WAIT_NS = 2000000000, CU_WAIT_MOST_NS = CU_WAIT_NS / 4 };
+
+CU_INLINE void cu_barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t waited = 0, last = 0;
+    for (uint32_t tries = 1; !cu_barrier_try(barrier, parity); tries++) {
+        if (tries % CU_WAIT_TRIES) continue;
+        uint32_t now;
+        asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now));
+        if (tries > CU_WAIT_TRIES) waited += min(now - last, (uint32_t)CU_WAIT_MOST_NS);
+        last = now;
+        if (waited > CU_WAIT_NS) __trap();
+    }
 }
 
 CU_INLINE void cu_send(void *shared, const void *global, uint32_t bytes, uint64_t *barrier,

@@ -55,6 +55,7 @@ typedef struct gemm_args {
     bool gelu;
     bool wide;   /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
     bool stream; /* by gemm_stream.cu, which has another law; cu_gemm_stream_setup() likewise */
+    int cluster; /* of a stream: 2 or 4 blocks share x by gemm_cluster.cu; 0: none do */
     bool early;  /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
 } gemm_args;
 
@@ -76,6 +77,13 @@ void cu_gemm_wide(cudaStream_t stream, const gemm_args *args);
 cudaError_t cu_gemm_stream_setup(void);
 bool gemm_stream_takes(const gemm_args *args);
 void cu_gemm_stream(cudaStream_t stream, const gemm_args *args);
+
+/* The same products, of the same bits, by clusters of so many blocks (gemm_cluster.cu): once, on a
+ * device of sm_90, how many multiprocessors they can have, which is n_sm of a product then; 0: the
+ * device has none.  Whether it takes one; and the launch, for cu_gemm(). */
+int cu_gemm_cluster_setup(int cluster);
+bool gemm_cluster_takes(const gemm_args *args);
+void cu_gemm_cluster(cudaStream_t stream, const gemm_args *args);
 
 /* A product of codes by gemm_wide.cu: slices of w become plain in device memory of so many bytes,
  * one after another, two launches each.  Whether it can: what that kernel takes, and room. */

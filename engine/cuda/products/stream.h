@@ -1,6 +1,6 @@
-/* stream.h -- what gemm_stream.cu and gemm_lora.cu have in common: how a product of few rows
- * is cut, the ring of stages that weights and rows of x stream through, and the chain.  For these
- * .cu files only.
+/* stream.h -- what gemm_stream.cu, gemm_cluster.cu and gemm_lora.cu have in common: how a product
+ * of few rows is cut, the ring of stages that weights and rows of x stream through, and the chain.
+ * For these .cu files only.
  */
 #ifndef ENGINE_CUDA_PRODUCTS_STREAM_H
 #define ENGINE_CUDA_PRODUCTS_STREAM_H
@@ -119,30 +119,31 @@ CU_INLINE void fetch_x(char *stage, const gemm_args *a, int rows, int k0, int t,
     }
 }
 
-/* Fragments of 16 k: of 16 columns, and of 8 NT rows. */
-template <int NT>
+/* Fragments of 16 k: of 16 columns, and of 8 NT rows.  Rows of x are X_APART bytes apart: their
+ * pieces lie as piece_at() says, or in order where there is room between rows. */
+template <int NT, int X_APART>
 struct stream_step {
     uint32_t w[4], x[NT / 2][4];
 
     CU_INLINE_METHOD void load(const char *w_at, const char *x_at, int i, int lane)
     {
+        const int moved = X_APART == ROW_BYTES ? lane & 7 : 0;
         cu_ldmatrix_x4(w, w_at + ((2 * i + lane / 16) ^ (lane & 7)) * 16);
         CU_UNROLL
         for (int p = 0; p < NT / 2; p++)
-            cu_ldmatrix_x4(x[p],
-                           x_at + p * 16 * ROW_BYTES + ((2 * i + lane / 8 % 2) ^ (lane & 7)) * 16);
+            cu_ldmatrix_x4(x[p], x_at + p * 16 * X_APART + ((2 * i + lane / 8 % 2) ^ moved) * 16);
     }
 };
 
 /* acc += a stage's products of 16 columns, whose rows begin at w, and 8 NT rows, which do at x. 
  * The next step's fragments are on their way while one is multiplied: a chain has nothing else to
  * do. */
-template <int NT, bool BF16>
+template <int NT, bool BF16, int X_APART = ROW_BYTES>
 CU_INLINE void add_stream(float (*acc)[4], const char *w, const char *x, int lane)
 {
     const char *w_at = w + lane % 16 * ROW_BYTES;
-    const char *x_at = x + (lane % 8 + lane / 16 * 8) * ROW_BYTES;
-    stream_step<NT> both[2];
+    const char *x_at = x + (lane % 8 + lane / 16 * 8) * X_APART;
+    stream_step<NT, X_APART> both[2];
     both[0].load(w_at, x_at, 0, lane);
     CU_UNROLL
     for (int i = 0; i < STREAM_K / 16; i++) {
