@@ -30,7 +30,7 @@ static bool broken(const backend *be)
     return be->failed.code != ERR_NONE;
 }
 
-const char *const be_trial_name[BE_TRIAL_N] = {"wgmma", "chain", "inside"};
+const char *const be_trial_name[BE_TRIAL_N] = {"wgmma", "chain", "cluster", "inside"};
 
 size_t be_memory(const backend_ops *ops, int device)
 {

@@ -45,7 +45,7 @@ static err_code read_without(unsigned *out, const config *c, err *e)
             i++;
         if (i == BE_TRIAL_N)
             return err_set(e, ERR_INPUT,
-                           "engine.cuda_without: '%.*s' is none of wgmma, chain, inside",
+                           "engine.cuda_without: '%.*s' is none of wgmma, chain, cluster, inside",
                            n < 40 ? (int)n : 40, at);
         *out |= 1U << i;
     }

@@ -120,19 +120,29 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
 }
 
 /* Stand where an algorithm of cuBLAS's does: the kernels of gemm.h, with wgmma for many rows and
- * without, and those by one chain, of few rows alone. */
+ * without, and those by one chain, of few rows alone: each block for itself, and in clusters. */
 static const lt_algo own = {{UINT64_MAX, UINT64_MAX}};
 static const lt_algo own_wide = {{UINT64_MAX, UINT64_MAX, 1}};
 static const lt_algo own_stream = {{UINT64_MAX, UINT64_MAX, 2}};
+static const lt_algo own_cluster[BLAS_CLUSTERS] = {{{UINT64_MAX, UINT64_MAX, 3}},
+                                                   {{UINT64_MAX, UINT64_MAX, 4}}};
 
 static bool is_wide(const lt_algo *algo)
 {
     return memcmp(algo, &own_wide, sizeof(own_wide)) == 0;
 }
 
+/* Which of own_cluster[] it is; BLAS_CLUSTERS: none. */
+static int cluster_of(const lt_algo *algo)
+{
+    int i = 0;
+    while (i < BLAS_CLUSTERS && memcmp(algo, &own_cluster[i], sizeof(*algo)) != 0) i++;
+    return i;
+}
+
 static bool is_stream(const lt_algo *algo)
 {
-    return memcmp(algo, &own_stream, sizeof(own_stream)) == 0;
+    return memcmp(algo, &own_stream, sizeof(own_stream)) == 0 || cluster_of(algo) < BLAS_CLUSTERS;
 }
 
 static bool is_own(const lt_algo *algo)
@@ -144,20 +154,24 @@ static bool is_own(const lt_algo *algo)
 static be_trial trial_of(const lt_algo *algo, int rows)
 {
     if (rows > GEMM_SMALL_ROWS) return is_wide(algo) ? BE_TRIAL_WGMMA : BE_TRIAL_N;
+    if (cluster_of(algo) < BLAS_CLUSTERS) return BE_TRIAL_CLUSTER;
     return is_stream(algo) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
 }
 
 static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo, int rows)
 {
+    int cluster = cluster_of(algo);
+    bool shares = cluster < BLAS_CLUSTERS;
     return (gemm_args){.type = p->type,
                        .codes = p->codes,
                        .n = p->n,
                        .k = p->k,
                        .rows = rows,
-                       .n_sm = b->n_sm,
+                       .n_sm = shares ? b->cluster_sm[cluster] : b->n_sm,
                        .gated_stride = p->n / 2,
                        .wide = is_wide(algo),
-                       .stream = is_stream(algo)};
+                       .stream = is_stream(algo),
+                       .cluster = shares ? 2 << cluster : 0};
 }
 
 /* Slices become plain in cuBLAS's workspace: all products run on one stream. */
@@ -396,15 +410,26 @@ static double slowdown(const trial *t, int n_buckets, uint64_t bits)
     return sum / n_buckets;
 }
 
-/* A bucket's times of the four ways, the fastest of each: "-" where there is none, "!" behind
- * those whose bits are not the law's. */
+/* The ways that log_bucket() tells apart: cuBLAS's, by wgmma, ours, one chain, and of that clusters
+ * of 2 and of 4. */
+enum { WAYS = 4 + BLAS_CLUSTERS };
+
+static int way_of(const lt_algo *algo)
+{
+    int cluster = cluster_of(algo);
+    if (cluster < BLAS_CLUSTERS) return 4 + cluster;
+    return !is_own(algo) ? 0 : is_wide(algo) ? 1 : is_stream(algo) ? 3 : 2;
+}
+
+/* A bucket's times of these ways, the fastest of each: "-" where there is none, "!" behind those
+ * whose bits are not the law's. */
 static void log_bucket(const trial *t, int bucket, uint64_t law)
 {
-    char said[4][24] = {"-", "-", "-", "-"};
-    float least[4] = {0};
+    char said[WAYS][24] = {"-", "-", "-", "-", "-", "-"};
+    float least[WAYS] = {0};
     for (int i = 0; i < t->n; i++) {
         const candidate *c = &t->c[i];
-        int way = is_wide(&c->algo) ? 0 : is_stream(&c->algo) ? 1 : is_own(&c->algo) ? 2 : 3;
+        int way = way_of(&c->algo);
         if (!c->bits[bucket] || (least[way] > 0 && c->us[bucket] >= least[way])) continue;
         least[way] = c->us[bucket];
         (void)snprintf(said[way], sizeof(said[way]), "%.1f%s", (double)c->us[bucket],
@@ -412,9 +437,10 @@ static void log_bucket(const trial *t, int bucket, uint64_t law)
     }
     const candidate *c = fastest(t, bucket, law);
     log_debug("engine",
-              "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, ours %s, cuBLAS's %s",
-              t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[0], said[1],
-              said[2], said[3]);
+              "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, in clusters of 2 %s, "
+              "of 4 %s, ours %s, cuBLAS's %s",
+              t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[1], said[3],
+              said[4], said[5], said[2], said[0]);
 }
 
 /* The law: bits that some algorithm gives in every bucket; of several, those that the heuristic
@@ -460,7 +486,11 @@ static err_code try_all(trial *t, int n_buckets, err *e)
     if (halves && t->b->wide) t->c[t->n++] = (candidate){.algo = own_wide};
     if (halves) t->c[t->n++] = (candidate){.algo = own};
     /* Last: no law of few rows alone, whatever the most is. */
-    if (halves && t->b->streams && !codes) t->c[t->n++] = (candidate){.algo = own_stream};
+    bool streams = halves && t->b->streams && !codes;
+    if (streams) t->c[t->n++] = (candidate){.algo = own_stream};
+    for (int i = 0; streams && i < BLAS_CLUSTERS; i++) {
+        if (t->b->cluster_sm[i] > 0) t->c[t->n++] = (candidate){.algo = own_cluster[i]};
+    }
     for (int c = 0; !rc && c < t->n; c++) {
         for (int i = 0; !rc && i < n_buckets; i++) {
             t->b->trying = trial_of(&t->c[c].algo, bucket_rows(i));
@@ -502,7 +532,7 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     if (rc) return rc;
     char *x = malloc(x_bytes);
     float *sums = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
-    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 3, sizeof(*all));
+    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 3 + BLAS_CLUSTERS, sizeof(*all));
     if (!x || !sums || !all) {
         rc = err_set(e, ERR_NOMEM, "no memory to try products");
     } else {

@@ -87,7 +87,7 @@ err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e);
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64 };
+enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64, BLAS_CLUSTERS = 2 };
 
 /* All that multiply by matrices of one shape. */
 typedef struct blas_plan {
@@ -108,7 +108,8 @@ typedef struct blas {
     void *workspace; /* device */
     size_t workspace_bytes;
     int n_sm;
-    bool wide, streams; /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
+    bool wide, streams;            /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
+    int cluster_sm[BLAS_CLUSTERS]; /* cu_gemm_cluster_setup() of 2 and of 4 blocks */
     bool ours; /* cuBLAS is not asked: our law hangs on k alone, and not on how many rows w has */
     /* Which kernels are being tried, BE_TRIAL_N: none; stays as it is where the device is lost
      * then.  How long each try may take, and whether one did not end in that time: nothing on

@@ -278,6 +278,10 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc)
         cu->blas.streams =
             may_use(cfg, BE_TRIAL_CHAIN) && p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
+    bool shares =
+        !rc && cu->blas.streams && may_use(cfg, BE_TRIAL_CLUSTER) && p.major == 9 && p.minor == 0;
+    for (int i = 0; shares && i < BLAS_CLUSTERS; i++)
+        cu->blas.cluster_sm[i] = cu_gemm_cluster_setup(2 << i);
     if (!rc && cu->blas.streams && may_use(cfg, BE_TRIAL_INSIDE) &&
         cu_gemm_lora_setup() == cudaSuccess) {
         size_t bytes = GEMM_LORA_COUNTERS * sizeof(*cu->drawn);

@@ -239,9 +239,9 @@ const option config_options[] = {
      "rows and replay them; no: launch each kernel by itself."},
     {"engine", "cuda_without", OPT_TEXT, AT(engine_cuda_without), "", 0, 0,
      "Kernels that a CUDA device is not asked about at the start, of: wgmma (products of many\n"
-     "rows), chain (of few), inside (LoRA inside of those).  Others stand in.  Where the device\n"
-     "fails, or hangs, while one of them is tried, the server starts anew without it by itself.\n"
-     "wgmma and chain may change the last bits of answers, inside changes none."},
+     "rows), chain (of few), cluster (few, shared), inside (few, with LoRA).  Others stand in.\n"
+     "Where the device fails, or hangs, while one of them is tried, the server starts anew\n"
+     "without it by itself.  wgmma and chain may change the last bits of answers."},
     {"engine", "overlap", OPT_BOOL, AT(engine_overlap), "yes", 0, 0,
      "On a CUDA device, plan and enqueue the next step while one runs; no: wait for each\n"
      "step's tokens first.  The tokens are the same; for diagnosis."},

@@ -42,7 +42,7 @@ enum { PAUSE_US = 500000, PAUSE_MOST_US = 8000000 };
 /* "PID:FAULTS:RESTARTS:WITHOUT", of the process before. */
 static const char LEGACY[] = "LORAD_LEGACY";
 /* Kernels that change no answer: a second fault in a row may be theirs. */
-static const unsigned SPARED = 1U << BE_TRIAL_INSIDE;
+static const unsigned SPARED = 1U << BE_TRIAL_CLUSTER | 1U << BE_TRIAL_INSIDE;
 
 typedef struct {
     arguments args;
@@ -346,8 +346,8 @@ static void take_legacy(serving *p)
     if (faults > 1) {
         p->parts.without |= SPARED;
         log_warn("gateway",
-                 "a second fault in a row: going on without kernels '%s', which change no answer",
-                 be_trial_name[BE_TRIAL_INSIDE]);
+                 "a second fault in a row: going on without kernels that change no answer (%s, %s)",
+                 be_trial_name[BE_TRIAL_CLUSTER], be_trial_name[BE_TRIAL_INSIDE]);
     }
     int64_t us = 0;
     for (int i = 1; i < l->n_faults && us < PAUSE_MOST_US; i++) us = us ? 2 * us : PAUSE_US;

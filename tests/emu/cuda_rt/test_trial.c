@@ -14,8 +14,10 @@ enum { MEMORY = 96 << 20, ROWS = 64, PATIENCE_US = 1000 };
 static const struct {
     be_trial is;
     const char *kernel;
-} kinds[] = {
-    {BE_TRIAL_WGMMA, "gemm_wide"}, {BE_TRIAL_CHAIN, "gemm_stream"}, {BE_TRIAL_INSIDE, "gemm_lora"}};
+} kinds[] = {{BE_TRIAL_WGMMA, "gemm_wide"},
+             {BE_TRIAL_CHAIN, "gemm_stream"},
+             {BE_TRIAL_CLUSTER, "gemm_cluster"},
+             {BE_TRIAL_INSIDE, "gemm_lora"}};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 static backend *open_devices(int n, unsigned without)

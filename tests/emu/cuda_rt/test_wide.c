@@ -27,6 +27,8 @@ START_TEST(only_a_device_of_sm_90_has_it)
     for (int major = 8; major <= 10; major++) {
         backend *be = open_backend(major);
         ck_assert_int_eq(cuda_of(be)->blas.wide, major == 9);
+        for (int i = 0; i < BLAS_CLUSTERS; i++)
+            ck_assert_int_eq(cuda_of(be)->blas.cluster_sm[i] > 0, major == 9);
         be_close(be);
     }
 }
