@@ -52,7 +52,13 @@ typedef struct weight_source weight_source; /* engine/weight_source.h */
 
 /* Kernels that a CUDA device is asked about at the start, and that others can stand in for:
  * products by wgmma, those of few rows by one chain, those in clusters, and with LoRA inside. */
-typedef enum { BE_TRIAL_WGMMA, BE_TRIAL_CHAIN, BE_TRIAL_CLUSTER, BE_TRIAL_INSIDE, BE_TRIAL_N } be_trial;
+typedef enum {
+    BE_TRIAL_WGMMA,
+    BE_TRIAL_CHAIN,
+    BE_TRIAL_CLUSTER,
+    BE_TRIAL_INSIDE,
+    BE_TRIAL_N
+} be_trial;
 extern const char *const be_trial_name[BE_TRIAL_N]; /* as engine.cuda_without has them */
 
 typedef struct backend_config {

@@ -120,10 +120,12 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
 }
 
 /* Stand where an algorithm of cuBLAS's does: the kernels of gemm.h, with wgmma for many rows and
- * without, and those by one chain, of few rows alone: each block for itself, and in clusters. */
+ * without, and those by one chain, of few rows alone: each block for itself, with either ring, and
+ * in clusters. */
 static const lt_algo own = {{UINT64_MAX, UINT64_MAX}};
 static const lt_algo own_wide = {{UINT64_MAX, UINT64_MAX, 1}};
 static const lt_algo own_stream = {{UINT64_MAX, UINT64_MAX, 2}};
+static const lt_algo own_deep = {{UINT64_MAX, UINT64_MAX, 5}};
 static const lt_algo own_cluster[BLAS_CLUSTERS] = {{{UINT64_MAX, UINT64_MAX, 3}},
                                                    {{UINT64_MAX, UINT64_MAX, 4}}};
 
@@ -140,9 +142,21 @@ static int cluster_of(const lt_algo *algo)
     return i;
 }
 
+static bool is_deep(const lt_algo *algo)
+{
+    return memcmp(algo, &own_deep, sizeof(own_deep)) == 0;
+}
+
+static int ring_of(const lt_algo *algo)
+{
+    if (is_deep(algo)) return GEMM_DEEP;
+    bool ring = memcmp(algo, &own_stream, sizeof(own_stream)) == 0;
+    return ring || cluster_of(algo) < BLAS_CLUSTERS ? GEMM_RING : 0;
+}
+
 static bool is_stream(const lt_algo *algo)
 {
-    return memcmp(algo, &own_stream, sizeof(own_stream)) == 0 || cluster_of(algo) < BLAS_CLUSTERS;
+    return ring_of(algo) > 0;
 }
 
 static bool is_own(const lt_algo *algo)
@@ -170,7 +184,7 @@ static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo
                        .n_sm = shares ? b->cluster_sm[cluster] : b->n_sm,
                        .gated_stride = p->n / 2,
                        .wide = is_wide(algo),
-                       .stream = is_stream(algo),
+                       .stream = ring_of(algo),
                        .cluster = shares ? 2 << cluster : 0};
 }
 
@@ -411,13 +425,14 @@ static double slowdown(const trial *t, int n_buckets, uint64_t bits)
 }
 
 /* The ways that log_bucket() tells apart: cuBLAS's, by wgmma, ours, one chain, and of that clusters
- * of 2 and of 4. */
-enum { WAYS = 4 + BLAS_CLUSTERS };
+ * of 2 and of 4, and a deep ring. */
+enum { DEEP = 4 + BLAS_CLUSTERS, WAYS };
 
 static int way_of(const lt_algo *algo)
 {
     int cluster = cluster_of(algo);
     if (cluster < BLAS_CLUSTERS) return 4 + cluster;
+    if (is_deep(algo)) return DEEP;
     return !is_own(algo) ? 0 : is_wide(algo) ? 1 : is_stream(algo) ? 3 : 2;
 }
 
@@ -425,7 +440,7 @@ static int way_of(const lt_algo *algo)
  * whose bits are not the law's. */
 static void log_bucket(const trial *t, int bucket, uint64_t law)
 {
-    char said[WAYS][24] = {"-", "-", "-", "-", "-", "-"};
+    char said[WAYS][24] = {"-", "-", "-", "-", "-", "-", "-"};
     float least[WAYS] = {0};
     for (int i = 0; i < t->n; i++) {
         const candidate *c = &t->c[i];
@@ -437,10 +452,10 @@ static void log_bucket(const trial *t, int bucket, uint64_t law)
     }
     const candidate *c = fastest(t, bucket, law);
     log_debug("engine",
-              "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, in clusters of 2 %s, "
-              "of 4 %s, ours %s, cuBLAS's %s",
+              "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, with a deep ring %s, "
+              "in clusters of 2 %s, of 4 %s, ours %s, cuBLAS's %s",
               t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[1], said[3],
-              said[4], said[5], said[2], said[0]);
+              said[DEEP], said[4], said[5], said[2], said[0]);
 }
 
 /* The law: bits that some algorithm gives in every bucket; of several, those that the heuristic
@@ -488,6 +503,7 @@ static err_code try_all(trial *t, int n_buckets, err *e)
     /* Last: no law of few rows alone, whatever the most is. */
     bool streams = halves && t->b->streams && !codes;
     if (streams) t->c[t->n++] = (candidate){.algo = own_stream};
+    if (streams) t->c[t->n++] = (candidate){.algo = own_deep};
     for (int i = 0; streams && i < BLAS_CLUSTERS; i++) {
         if (t->b->cluster_sm[i] > 0) t->c[t->n++] = (candidate){.algo = own_cluster[i]};
     }
@@ -532,7 +548,7 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     if (rc) return rc;
     char *x = malloc(x_bytes);
     float *sums = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
-    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 3 + BLAS_CLUSTERS, sizeof(*all));
+    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 4 + BLAS_CLUSTERS, sizeof(*all));
     if (!x || !sums || !all) {
         rc = err_set(e, ERR_NOMEM, "no memory to try products");
     } else {
@@ -583,6 +599,11 @@ bool blas_adds(const blas_plan *p, int rows)
 bool blas_streams(const blas_plan *p, int rows)
 {
     return is_stream(&p->algo[bucket_of(p, rows)]);
+}
+
+int blas_ring(const blas_plan *p, int rows)
+{
+    return ring_of(&p->algo[bucket_of(p, rows)]);
 }
 
 bool blas_inside(const blas_plan *p, int rows)

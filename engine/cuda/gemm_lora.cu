@@ -754,8 +754,9 @@ template <int NT>
 static cudaError_t launch_rows(cudaStream_t stream, const gemm_args *a, const sgmv_args *p,
                                uint32_t *drawn, const lora_cut *l)
 {
-    return l->c.stages == 6 ? launch_type<NT, 6>(stream, a, p, drawn, l)
-                            : launch_type<NT, 3>(stream, a, p, drawn, l);
+    if (l->c.stages == GEMM_DEEP) return launch_type<2, GEMM_DEEP>(stream, a, p, drawn, l);
+    return l->c.stages == GEMM_RING ? launch_type<NT, GEMM_RING>(stream, a, p, drawn, l)
+                                    : launch_type<NT, 3>(stream, a, p, drawn, l);
 }
 
 static cudaError_t launch_any(int tiles, cudaStream_t stream, const gemm_args *a,
@@ -771,11 +772,12 @@ extern "C" cudaError_t cu_gemm_lora_setup(void)
     gemm_args a = {};
     lora_cut l = {};
     cudaError_t rc = cudaSuccess;
-    for (int i = 0; rc == cudaSuccess && i < 2 * 2 * 3; i++) { /* rows, stages, types */
-        l.c.stages = i % 2 ? 6 : 3;
-        a.type = i / 2 % 3 == 0 ? DT_F16 : DT_BF16;
-        a.gated = i / 2 % 3 == 2 ? &somewhere : nullptr;
-        rc = launch_any(2 << i / 6, nullptr, &a, nullptr, nullptr, &l);
+    const int stages[] = {3, GEMM_RING, GEMM_DEEP};
+    for (int i = 0; rc == cudaSuccess && i < 2 * 3 * 3; i++) { /* rows, types, stages */
+        l.c.stages = stages[i % 3];
+        a.type = i / 3 % 3 == 0 ? DT_F16 : DT_BF16;
+        a.gated = i / 3 % 3 == 2 ? &somewhere : nullptr;
+        rc = launch_any(2 << i / 9, nullptr, &a, nullptr, nullptr, &l);
     }
     return rc;
 }

@@ -21,6 +21,7 @@ static const blas_plan *plan_of(const cuda_state *cu, const weight *w, int rows_
 static gemm_args product_args(const cuda_state *cu, const weight *w, int rows_of_w, const void *x,
                               uint16_t *gated, bool gelu)
 {
+    const blas_plan *p = plan_of(cu, w, rows_of_w);
     return (gemm_args){.type = w->type,
                        .w = ((const cuda_weight *)w)->p,
                        .x = x,
@@ -28,6 +29,7 @@ static gemm_args product_args(const cuda_state *cu, const weight *w, int rows_of
                        .k = cuda_k(w->type, w->cols),
                        .rows = cu->step.shape.n_rows,
                        .n_sm = cu->n_sm,
+                       .stream = p ? blas_ring(p, cu->step.shape.n_rows) : 0,
                        .gated = gated,
                        .gelu = gelu,
                        .early = cuda_early(cu)};

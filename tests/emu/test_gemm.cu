@@ -28,7 +28,7 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 typedef struct {
     const shape *sh;
     uint16_t *w, *x; /* device, x [ROWS_MAX][k] */
-    bool stream;
+    int stream;
     int cluster;
 } bed;
 
@@ -53,7 +53,7 @@ static uint16_t *halves(const shape *sh, size_t n)
 static void bed_open(bed *b, const shape *sh)
 {
     b->sh = sh;
-    b->stream = false;
+    b->stream = 0;
     b->cluster = 0;
     b->w = halves(sh, (size_t)sh->n * sh->k);
     b->x = halves(sh, (size_t)ROWS_MAX * sh->k);
@@ -163,7 +163,21 @@ static bool has_clusters(int cluster)
     return cluster == 0 || cu_gemm_cluster_setup(cluster) > 0;
 }
 
-/* One chain over all of k, by 16 as they lie: the order that cuBLAS's products have. */
+/* Whether a product of this bed can have the deep ring. */
+static bool is_deep(const bed *b, int rows)
+{
+    gemm_args a = {};
+    a.type = b->sh->type;
+    a.n = b->sh->n;
+    a.k = b->sh->k;
+    a.rows = rows;
+    a.n_sm = N_SM;
+    a.stream = GEMM_DEEP;
+    return b->cluster == 0 && gemm_stream_takes(&a);
+}
+
+/* One chain over all of k, by 16 as they lie: the order that cuBLAS's products have; the same with
+ * either ring. */
 START_TEST(a_stream_is_one_chain)
 {
     static const int counts[] = {64, 1, 8, 17, 33};
@@ -172,11 +186,12 @@ START_TEST(a_stream_is_one_chain)
     rng_state = 37 + (uint64_t)_i;
     emu_seed((uint64_t)_i % N_SHAPES);
     bed_open(&b, &shapes[_i % N_SHAPES]);
-    b.stream = true;
+    b.stream = GEMM_RING;
     b.cluster = clusters[_i / N_SHAPES];
     const shape *sh = b.sh;
     size_t n = (size_t)sh->n;
     float *all = NULL;
+    int n_deep = 0;
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         int from = i == 0 ? 0 : below(64 - counts[i]);
         float *some = run(&b, from, counts[i], i % 2 == 0);
@@ -187,8 +202,17 @@ START_TEST(a_stream_is_one_chain)
         ck_assert_msg(memcmp(some, all + from * n, counts[i] * n * sizeof(float)) == 0,
                       "%d x %d: rows %d to %d have other bits among %d", sh->n, sh->k, from,
                       from + counts[i], counts[i]);
+        if (is_deep(&b, counts[i])) {
+            b.stream = GEMM_DEEP;
+            float *deep = run(&b, from, counts[i], true);
+            ck_assert(memcmp(deep, some, counts[i] * n * sizeof(float)) == 0);
+            free(deep);
+            b.stream = GEMM_RING;
+            n_deep++;
+        }
         free(some);
     }
+    if (_i == 0) ck_assert_int_gt(n_deep, 0);
     for (int row = 0; row < 64; row += 7) {
         for (int c = 0; c < sh->n; c++) {
             float sum = 0;
@@ -248,7 +272,7 @@ START_TEST(clusters_have_the_bits_of_a_stream)
         a.rows = counts[i];
         a.stride = sh->n + PAD;
         a.n_sm = i % 3 == 0 ? cluster : N_SM;
-        a.stream = true;
+        a.stream = GEMM_RING;
         a.early = emu_begins_early();
         if (i % 2) {
             a.bias = bias;
@@ -357,7 +381,7 @@ START_TEST(gates_are_those_of_its_sums)
         a.n_sm = N_SM;
         a.gelu = i == 1;
         a.early = emu_begins_early();
-        a.stream = stream;
+        a.stream = stream ? GEMM_RING : 0;
         a.cluster = cluster;
         a.y = device_empty((size_t)a.rows * (size_t)a.n);
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
@@ -503,7 +527,7 @@ START_TEST(a_stream_takes_what_it_can)
     a.k = 72;
     a.rows = GEMM_SMALL_ROWS;
     a.n_sm = 132;
-    a.stream = true;
+    a.stream = GEMM_RING;
     ck_assert(gemm_stream_takes(&a));
     c = a, c.rows++;
     ck_assert(!gemm_stream_takes(&c));
@@ -518,6 +542,12 @@ START_TEST(a_stream_takes_what_it_can)
     ck_assert(gemm_stream_takes(&c));
     c.n = 24;
     ck_assert(!gemm_stream_takes(&c));
+    a.stream = GEMM_DEEP;
+    ck_assert(!gemm_stream_takes(&a)); /* there is no room */
+    a.rows = 32;
+    ck_assert(gemm_stream_takes(&a));
+    a.n = 28672;
+    ck_assert(!gemm_stream_takes(&a));
 }
 END_TEST
 
@@ -528,7 +558,7 @@ START_TEST(a_cluster_takes_what_a_stream_can)
     a.k = 72;
     a.rows = GEMM_SMALL_ROWS;
     a.n_sm = 132;
-    a.stream = true;
+    a.stream = GEMM_RING;
     for (a.cluster = 2; a.cluster <= 4; a.cluster += 2) {
         for (a.n = 8; a.n < 200000; a.n += 1000) { /* all cuts fit */
             a.stride = a.n;
@@ -539,7 +569,7 @@ START_TEST(a_cluster_takes_what_a_stream_can)
         c = a, c.rows++;
         ck_assert(!gemm_cluster_takes(&c));
         ck_assert_int_eq(cu_gemm(NULL, &c), cudaErrorInvalidValue);
-        c = a, c.stream = false;
+        c = a, c.stream = 0;
         ck_assert_int_eq(cu_gemm(NULL, &c), cudaErrorInvalidValue);
         c = a, c.n_sm = 0;
         ck_assert(!gemm_cluster_takes(&c));

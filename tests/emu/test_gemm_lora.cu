@@ -162,7 +162,7 @@ static void bed_open(bed *b, const product_case *pc)
     b->a.rows = pc->rows;
     b->a.stride = n;
     b->a.n_sm = pc->n_sm;
-    b->a.stream = true;
+    b->a.stream = GEMM_RING;
     b->a.early = b->p.early = emu_begins_early();
     b->a.w = halves_of(b, (size_t)n * k, 1);
     b->a.x = b->p.x = halves_of(b, rows * k, 1);
@@ -242,6 +242,7 @@ START_TEST(it_is_the_three_launches)
     float *right = (float *)emu_alloc(4 * n), *got = (float *)emu_alloc(4 * n);
     uint16_t *right16 = (uint16_t *)emu_alloc(2 * n), *got16 = (uint16_t *)emu_alloc(2 * n);
     one_by_one(&b, right, pc->gated ? right16 : NULL);
+    if (_i % 4 >= 2) b.a.stream = GEMM_DEEP; /* where it fits */
     for (int again = 0; again < 2; again++) {
         at_once(&b, got, pc->gated ? got16 : NULL);
         size_t cols = each / (size_t)b.a.rows;

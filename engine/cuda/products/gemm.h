@@ -34,6 +34,8 @@ extern "C" {
 #endif
 
 enum { GEMM_CHUNK = 2048, GEMM_SMALL_ROWS = 64 };
+/* Stages that a stream's ring has; or, where it is asked for and they fit. */
+enum { GEMM_RING = 6, GEMM_DEEP = 10 };
 
 typedef struct gemm_args {
     dtype type;    /* of w and x; F32, which few ask for, by a kernel without tensor cores */
@@ -53,8 +55,10 @@ typedef struct gemm_args {
      * is a multiple of GEMM_PANEL. */
     uint16_t *gated;
     bool gelu;
-    bool wide;   /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
-    bool stream; /* by gemm_stream.cu, which has another law; cu_gemm_stream_setup() likewise */
+    bool wide; /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
+    /* By gemm_stream.cu, which has another law, with at most so many stages of its ring: GEMM_RING
+     * or GEMM_DEEP; 0: not.  cu_gemm_stream_setup() likewise. */
+    int stream;
     int cluster; /* of a stream: 2 or 4 blocks share x by gemm_cluster.cu; 0: none do */
     bool early;  /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
 } gemm_args;

@@ -75,7 +75,8 @@ template <int NT>
 static cudaError_t setup_rows(void)
 {
     cudaError_t rc = setup_stages<NT, 3>();
-    return rc != cudaSuccess ? rc : setup_stages<NT, 6>();
+    if (rc == cudaSuccess) rc = setup_stages<NT, GEMM_RING>();
+    return rc != cudaSuccess || NT != 2 ? rc : setup_stages<2, GEMM_DEEP>();
 }
 
 extern "C" cudaError_t cu_gemm_stream_setup(void)
@@ -87,21 +88,30 @@ extern "C" cudaError_t cu_gemm_stream_setup(void)
 
 extern "C" bool gemm_stream_takes(const gemm_args *a)
 {
+    int stages = stream_cut_of(a, 1, 0).stages;
     return a->type != DT_F32 && !a->codes.form && a->rows <= GEMM_SMALL_ROWS && a->k % 8 == 0 &&
-           (!a->gated || a->n % 16 == 0) && stream_cut_of(a, 1, 0).stages > 0;
+           (!a->gated || a->n % 16 == 0) && stages > 0 &&
+           (a->stream != GEMM_DEEP || stages == GEMM_DEEP);
+}
+
+template <int NT, int STAGES_, bool BF16>
+static void launch(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
+{
+    dim3 block((unsigned)((c->units * c->halves + W_WARPS + c->x_warps) * CU_WARP));
+    size_t shared = (size_t)STAGES_ * (size_t)c->stage;
+    CU_LAUNCH_EARLY((gemm_stream_kernel<NT, STAGES_, BF16>), dim3((unsigned)c->blocks), block,
+                    shared, stream, a->early, *a, c->units, c->halves, c->x_warps);
 }
 
 template <int NT, bool BF16>
 static void launch_stages(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
 {
-    dim3 block((unsigned)((c->units * c->halves + W_WARPS + c->x_warps) * CU_WARP));
-    size_t shared = (size_t)c->stages * (size_t)c->stage;
-    if (c->stages == 6)
-        CU_LAUNCH_EARLY((gemm_stream_kernel<NT, 6, BF16>), dim3((unsigned)c->blocks), block, shared,
-                        stream, a->early, *a, c->units, c->halves, c->x_warps);
+    if (c->stages == GEMM_DEEP) /* of 16 rows a warp alone */
+        launch<2, GEMM_DEEP, BF16>(stream, a, c);
+    else if (c->stages == GEMM_RING)
+        launch<NT, GEMM_RING, BF16>(stream, a, c);
     else
-        CU_LAUNCH_EARLY((gemm_stream_kernel<NT, 3, BF16>), dim3((unsigned)c->blocks), block, shared,
-                        stream, a->early, *a, c->units, c->halves, c->x_warps);
+        launch<NT, 3, BF16>(stream, a, c);
 }
 
 template <int NT>

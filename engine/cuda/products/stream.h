@@ -55,7 +55,9 @@ static inline stream_cut stream_cut_of(const gemm_args *a, int group, int other_
     c.blocks = (units + c.units - 1) / c.units;
     c.stage = (c.units * UNIT + c.rows) * ROW_BYTES;
     int room = STREAM_SHARED - other_bytes;
-    c.stages = 6 * c.stage <= room ? 6 : 3 * c.stage <= room ? 3 : 0;
+    c.stages = GEMM_RING * c.stage <= room ? GEMM_RING : 3 * c.stage <= room ? 3 : 0;
+    bool deep = a->stream == GEMM_DEEP && GEMM_DEEP * c.stage <= room;
+    if (deep && c.rows <= 16 * c.halves) c.stages = GEMM_DEEP;
     return c;
 }
 
