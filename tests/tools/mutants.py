@@ -1401,6 +1401,21 @@ _rule("cuda.cluster-end-of-k", "engine/cuda/products/gemm_cluster.cu",
 _rule("cuda.cluster-early", "engine/cuda/products/gemm_cluster.cu",
       "        cu_grid_wait();\n        copy_x(", "        if (!a.early) cu_grid_wait();\n        copy_x(",
       "emu.test_gemm", "a cluster reads x when the launches before have ended")
+_rule("cuda.trial-waits-on", "engine/cuda/blas.c",
+      "    b->hung = true;\n", "",
+      "emu.test_trial", "of a device that hangs nothing is waited for or given back")
+_rule("cuda.trial-unnamed", "engine/cuda/inside.c",
+      "i == 1 ? BE_TRIAL_INSIDE : BE_TRIAL_N", "BE_TRIAL_N",
+      "emu.test_trial", "a device that is lost at kernels which are tried names them")
+_rule("cuda.trial-again", "engine/cuda/cuda.c",
+      "return !(cfg->without >> which & 1U);", "return true;",
+      "emu.test_trial", "kernels that the next process is to go without are not tried")
+_rule("restart.sockets-forgotten", "gateway/net/kept.c",
+      "    if (n_kept < 0) read_kept(); /* those", "    /* those",
+      "e2e.test_restart", "a start that fails leaves the listening sockets to the next process")
+_rule("cuda.deep-ring-fits", "engine/cuda/products/stream.h",
+      "deep && c.rows <= 16 * c.halves", "deep",
+      "emu.test_gemm", "the deep ring is of warps with 16 rows alone")
 _rule("cuda.expand-item-twice", "engine/cuda/sgmv.cu",
       "int each = (n + (int)gridDim.x - 1) / (int)gridDim.x,", "int each = n / (int)gridDim.x,",
       "emu.test_sgmv", "the blocks of expand share all items")
