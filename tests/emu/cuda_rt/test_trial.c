@@ -9,7 +9,8 @@
 #include "tests/emu/cuda_rt/emu_rt.h"
 #include "tests/run_suite.h"
 
-enum { MEMORY = 96 << 20, ROWS = 64, PATIENCE_US = 1000 };
+/* FEW: that go by one chain; no more are tried by wgmma. */
+enum { MEMORY = 96 << 20, FEW = 64, MANY = 128, PATIENCE_US = 1000 };
 
 static const struct {
     be_trial is;
@@ -20,10 +21,10 @@ static const struct {
              {BE_TRIAL_INSIDE, "gemm_lora"}};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-static backend *open_devices(int n, unsigned without)
+static backend *open_devices(int n, int rows, unsigned without)
 {
     backend_config cfg = {
-        .n_threads = 1, .n_device = n, .max_rows = 2 * ROWS, .max_seqs = ROWS, .without = without};
+        .n_threads = 1, .n_device = n, .max_rows = rows, .max_seqs = FEW, .without = without};
     backend *be;
     err e = {0};
     emu_rt_device(n, MEMORY);
@@ -32,11 +33,11 @@ static backend *open_devices(int n, unsigned without)
     return be;
 }
 
-static err_code load(model **m, backend *be, err *e)
+static err_code load(model **m, backend *be, int rows, err *e)
 {
     bool shared = be_caps(be)->n_device > 1;
     return model_load(m, shared ? "fixtures/models/llama-tp-bf16" : "fixtures/models/llama-bf16",
-                      be, 2 * ROWS, ROWS, e);
+                      be, rows, FEW, e);
 }
 
 /* As the end of a process does. */
@@ -53,10 +54,10 @@ static void fails(int n_device, int kind, int nth, cudaError_t code)
 {
     err e = {0};
     model *m;
-    backend *be = open_devices(n_device, 0);
+    backend *be = open_devices(n_device, MANY, 0);
     if (n_device == 1) cuda_of(be)->blas.patience_us = PATIENCE_US;
     emu_rt_break_at(kinds[kind].kernel, nth, code);
-    ck_assert_int_ne(load(&m, be, &e), ERR_NONE);
+    ck_assert_int_ne(load(&m, be, MANY, &e), ERR_NONE);
     ck_assert_int_eq(be_remedy_of(be), BE_HEALS_NEVER);
     ck_assert_int_eq(be_suspect(be), kinds[kind].is);
     be_close(be);
@@ -89,9 +90,10 @@ START_TEST(without_them_nothing_is_asked)
     err e = {0};
     model *m;
     uint64_t asked = emu_rt_launched(kinds[_i].kernel);
-    backend *be = open_devices(1, 1U << kinds[_i].is);
+    int rows = kinds[_i].is == BE_TRIAL_WGMMA ? MANY : FEW;
+    backend *be = open_devices(1, rows, 1U << kinds[_i].is);
     emu_rt_break_at(kinds[_i].kernel, 0, cudaErrorIllegalAddress);
-    ck_assert_msg(load(&m, be, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_msg(load(&m, be, rows, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_uint_eq(emu_rt_launched(kinds[_i].kernel), asked);
     ck_assert_int_eq(be_suspect(be), BE_TRIAL_N);
     model_destroy(m);
@@ -105,9 +107,9 @@ START_TEST(others_are_not_blamed)
 {
     err e = {0};
     model *m;
-    backend *be = open_devices(1, 0);
+    backend *be = open_devices(1, MANY, 0);
     emu_rt_break_at("gemm_small", 0, cudaErrorIllegalAddress);
-    ck_assert_int_ne(load(&m, be, &e), ERR_NONE);
+    ck_assert_int_ne(load(&m, be, MANY, &e), ERR_NONE);
     ck_assert_int_eq(be_remedy_of(be), BE_HEALS_NEVER);
     ck_assert_int_eq(be_suspect(be), BE_TRIAL_N);
     be_close(be);
