@@ -119,73 +119,73 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
     return s ? s : b->api.layout_set(p->ly, LT_LAYOUT_LD, &apart, sizeof(apart));
 }
 
-/* Stand where an algorithm of cuBLAS's does: the kernels of gemm.h, with wgmma for many rows and
- * without, and those by one chain, of few rows alone: each block for itself, with either ring, and
- * in clusters. */
-static const lt_algo own = {{UINT64_MAX, UINT64_MAX}};
-static const lt_algo own_wide = {{UINT64_MAX, UINT64_MAX, 1}};
-static const lt_algo own_stream = {{UINT64_MAX, UINT64_MAX, 2}};
-static const lt_algo own_deep = {{UINT64_MAX, UINT64_MAX, 5}};
-static const lt_algo own_cluster[BLAS_CLUSTERS] = {{{UINT64_MAX, UINT64_MAX, 3}},
-                                                   {{UINT64_MAX, UINT64_MAX, 4}}};
+/* Whose kernels make a product: ours by chunks, and where rows are many by wgmma; ours by one
+ * chain, of few rows alone, with either ring, and in clusters of 2 and of 4 blocks; cuBLAS's. */
+typedef enum {
+    BY_CHUNKS,
+    BY_WGMMA,
+    BY_CHAIN,
+    BY_DEEP,
+    BY_CLUSTER,
+    BY_CUBLAS = BY_CLUSTER + BLAS_CLUSTERS,
+    WAYS
+} way;
 
-static bool is_wide(const lt_algo *algo)
+/* Stands where an algorithm of cuBLAS's does. */
+static lt_algo own_by(way w)
 {
-    return memcmp(algo, &own_wide, sizeof(own_wide)) == 0;
+    return (lt_algo){{UINT64_MAX, UINT64_MAX, (uint64_t)w}};
 }
 
-/* Which of own_cluster[] it is; BLAS_CLUSTERS: none. */
-static int cluster_of(const lt_algo *algo)
+static way way_of(const lt_algo *algo)
 {
-    int i = 0;
-    while (i < BLAS_CLUSTERS && memcmp(algo, &own_cluster[i], sizeof(*algo)) != 0) i++;
-    return i;
-}
-
-static bool is_deep(const lt_algo *algo)
-{
-    return memcmp(algo, &own_deep, sizeof(own_deep)) == 0;
-}
-
-static int ring_of(const lt_algo *algo)
-{
-    if (is_deep(algo)) return GEMM_DEEP;
-    bool ring = memcmp(algo, &own_stream, sizeof(own_stream)) == 0;
-    return ring || cluster_of(algo) < BLAS_CLUSTERS ? GEMM_RING : 0;
-}
-
-static bool is_stream(const lt_algo *algo)
-{
-    return ring_of(algo) > 0;
+    way w = BY_CHUNKS;
+    for (; w < BY_CUBLAS; w++) {
+        lt_algo own = own_by(w);
+        if (memcmp(algo, &own, sizeof(own)) == 0) break;
+    }
+    return w;
 }
 
 static bool is_own(const lt_algo *algo)
 {
-    return is_wide(algo) || is_stream(algo) || memcmp(algo, &own, sizeof(own)) == 0;
+    return way_of(algo) != BY_CUBLAS;
+}
+
+static bool in_clusters(way w)
+{
+    return w >= BY_CLUSTER && w < BY_CUBLAS;
+}
+
+/* gemm_args.stream. */
+static int ring_of(way w)
+{
+    if (w == BY_DEEP) return GEMM_DEEP;
+    return w == BY_CHAIN || in_clusters(w) ? GEMM_RING : 0;
 }
 
 /* Few rows go another way by the one, many by the other. */
-static be_trial trial_of(const lt_algo *algo, int rows)
+static be_trial trial_of(way w, int rows)
 {
-    if (rows > GEMM_SMALL_ROWS) return is_wide(algo) ? BE_TRIAL_WGMMA : BE_TRIAL_N;
-    if (cluster_of(algo) < BLAS_CLUSTERS) return BE_TRIAL_CLUSTER;
-    return is_stream(algo) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
+    if (rows > GEMM_SMALL_ROWS) return w == BY_WGMMA ? BE_TRIAL_WGMMA : BE_TRIAL_N;
+    if (in_clusters(w)) return BE_TRIAL_CLUSTER;
+    return ring_of(w) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
 }
 
 static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo, int rows)
 {
-    int cluster = cluster_of(algo);
-    bool shares = cluster < BLAS_CLUSTERS;
+    way w = way_of(algo);
+    bool shares = in_clusters(w);
     return (gemm_args){.type = p->type,
                        .codes = p->codes,
                        .n = p->n,
                        .k = p->k,
                        .rows = rows,
-                       .n_sm = shares ? b->cluster_sm[cluster] : b->n_sm,
+                       .n_sm = shares ? b->cluster_sm[w - BY_CLUSTER] : b->n_sm,
                        .gated_stride = p->n / 2,
-                       .wide = is_wide(algo),
-                       .stream = ring_of(algo),
-                       .cluster = shares ? 2 << cluster : 0};
+                       .wide = w == BY_WGMMA,
+                       .stream = ring_of(w),
+                       .cluster = shares ? 2 << (w - BY_CLUSTER) : 0};
 }
 
 /* Slices become plain in cuBLAS's workspace: all products run on one stream. */
@@ -424,38 +424,28 @@ static double slowdown(const trial *t, int n_buckets, uint64_t bits)
     return sum / n_buckets;
 }
 
-/* The ways that log_bucket() tells apart: cuBLAS's, by wgmma, ours, one chain, and of that clusters
- * of 2 and of 4, and a deep ring. */
-enum { DEEP = 4 + BLAS_CLUSTERS, WAYS };
-
-static int way_of(const lt_algo *algo)
-{
-    int cluster = cluster_of(algo);
-    if (cluster < BLAS_CLUSTERS) return 4 + cluster;
-    if (is_deep(algo)) return DEEP;
-    return !is_own(algo) ? 0 : is_wide(algo) ? 1 : is_stream(algo) ? 3 : 2;
-}
-
-/* A bucket's times of these ways, the fastest of each: "-" where there is none, "!" behind those
+/* A bucket's times of all ways, the fastest of each: "-" where there is none, "!" behind those
  * whose bits are not the law's. */
 static void log_bucket(const trial *t, int bucket, uint64_t law)
 {
-    char said[WAYS][24] = {"-", "-", "-", "-", "-", "-", "-"};
+    char said[WAYS][24];
     float least[WAYS] = {0};
+    for (int w = 0; w < WAYS; w++) (void)snprintf(said[w], sizeof(said[w]), "-");
     for (int i = 0; i < t->n; i++) {
         const candidate *c = &t->c[i];
-        int way = way_of(&c->algo);
-        if (!c->bits[bucket] || (least[way] > 0 && c->us[bucket] >= least[way])) continue;
-        least[way] = c->us[bucket];
-        (void)snprintf(said[way], sizeof(said[way]), "%.1f%s", (double)c->us[bucket],
+        way w = way_of(&c->algo);
+        if (!c->bits[bucket] || (least[w] > 0 && c->us[bucket] >= least[w])) continue;
+        least[w] = c->us[bucket];
+        (void)snprintf(said[w], sizeof(said[w]), "%.1f%s", (double)c->us[bucket],
                        c->bits[bucket] == law ? "" : "!");
     }
     const candidate *c = fastest(t, bucket, law);
     log_debug("engine",
               "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, with a deep ring %s, "
               "in clusters of 2 %s, of 4 %s, ours %s, cuBLAS's %s",
-              t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[1], said[3],
-              said[DEEP], said[4], said[5], said[2], said[0]);
+              t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[BY_WGMMA],
+              said[BY_CHAIN], said[BY_DEEP], said[BY_CLUSTER], said[BY_CLUSTER + 1],
+              said[BY_CHUNKS], said[BY_CUBLAS]);
 }
 
 /* The law: bits that some algorithm gives in every bucket; of several, those that the heuristic
@@ -498,18 +488,16 @@ static err_code try_all(trial *t, int n_buckets, err *e)
     bool halves = t->p->type != DT_F32 && t->p->k % 8 == 0;
     /* Both, for nobody promises that wgmma has the bits of mma.sync: where it has not, the law of
      * few rows leaves it out. */
-    if (halves && t->b->wide) t->c[t->n++] = (candidate){.algo = own_wide};
-    if (halves) t->c[t->n++] = (candidate){.algo = own};
+    if (halves && t->b->wide) t->c[t->n++] = (candidate){.algo = own_by(BY_WGMMA)};
+    if (halves) t->c[t->n++] = (candidate){.algo = own_by(BY_CHUNKS)};
     /* Last: no law of few rows alone, whatever the most is. */
-    bool streams = halves && t->b->streams && !codes;
-    if (streams) t->c[t->n++] = (candidate){.algo = own_stream};
-    if (streams) t->c[t->n++] = (candidate){.algo = own_deep};
-    for (int i = 0; streams && i < BLAS_CLUSTERS; i++) {
-        if (t->b->cluster_sm[i] > 0) t->c[t->n++] = (candidate){.algo = own_cluster[i]};
+    for (way w = BY_CHAIN; halves && t->b->streams && !codes && w < BY_CUBLAS; w++) {
+        if (in_clusters(w) && t->b->cluster_sm[w - BY_CLUSTER] == 0) continue;
+        t->c[t->n++] = (candidate){.algo = own_by(w)};
     }
     for (int c = 0; !rc && c < t->n; c++) {
         for (int i = 0; !rc && i < n_buckets; i++) {
-            t->b->trying = trial_of(&t->c[c].algo, bucket_rows(i));
+            t->b->trying = trial_of(way_of(&t->c[c].algo), bucket_rows(i));
             rc = try_one(t, &t->c[c], i, e);
         }
     }
@@ -548,7 +536,7 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
     if (rc) return rc;
     char *x = malloc(x_bytes);
     float *sums = malloc(3 * (size_t)LOOK_ROWS * (size_t)t.cols * sizeof(float));
-    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + 4 + BLAS_CLUSTERS, sizeof(*all));
+    candidate *all = calloc(BLAS_BUCKETS * CANDIDATES + BY_CUBLAS, sizeof(*all));
     if (!x || !sums || !all) {
         rc = err_set(e, ERR_NOMEM, "no memory to try products");
     } else {
@@ -596,14 +584,9 @@ bool blas_adds(const blas_plan *p, int rows)
     return is_own(&p->algo[bucket_of(p, rows)]);
 }
 
-bool blas_streams(const blas_plan *p, int rows)
-{
-    return is_stream(&p->algo[bucket_of(p, rows)]);
-}
-
 int blas_ring(const blas_plan *p, int rows)
 {
-    return ring_of(&p->algo[bucket_of(p, rows)]);
+    return ring_of(way_of(&p->algo[bucket_of(p, rows)]));
 }
 
 bool blas_inside(const blas_plan *p, int rows)

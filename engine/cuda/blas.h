@@ -152,9 +152,8 @@ typedef struct blas_sum {
 /* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
 bool blas_gates(const blas *b, const blas_plan *p, int rows);
-/* Whether they are by one chain (gemm_stream.cu), and with which ring (gemm_args.stream; in
- * clusters, GEMM_RING; 0: they are not); whether LoRA goes inside them, as was said. */
-bool blas_streams(const blas_plan *p, int rows);
+/* With which ring they are by one chain (gemm_args.stream; in clusters, GEMM_RING; 0: they are
+ * not); whether LoRA goes inside them, as was said. */
 int blas_ring(const blas_plan *p, int rows);
 bool blas_inside(const blas_plan *p, int rows);
 void blas_set_inside(blas *b, const blas_plan *p, int rows);

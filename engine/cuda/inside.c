@@ -235,7 +235,7 @@ err_code cuda_inside_try(backend *be, const weight *w, int rows_of_w, err *e)
     const cuda_shape was = cu->step.shape;
     for (int rows = BLAS_ROWS_LEAST; !rc && rows <= ROWS_MAX && rows <= cu->max_rows; rows *= 2) {
         bool faster = false;
-        if (!blas_streams(p, rows)) continue;
+        if (!blas_ring(p, rows)) continue;
         cu->step.shape = (cuda_shape){CUDA_RANK64, rows, rows};
         rc = try_rows(&t, rows, &faster, e);
         if (faster) blas_set_inside(&cu->blas, p, rows);

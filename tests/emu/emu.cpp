@@ -153,31 +153,27 @@ thread *next_ready()
     return t;
 }
 
+/* What the running block has, and what stands there, change places. */
+void exchange(block_state *b)
+{
+    std::swap(b->n_ended, S.n_ended);
+    std::swap(b->n_at_barrier, S.n_at_barrier);
+    std::swap(b->n_pause, S.n_pause);
+    std::swap(b->dynamic, S.dynamic);
+    std::swap(b->static_bytes, S.static_bytes);
+    std::swap(b->statics, S.statics);
+    std::swap(b->epoch, emu_w.epoch);
+    std::swap(b->whole_epoch, emu_w.whole_epoch);
+    std::swap(b->block_epoch, emu_w.block_epoch);
+    std::swap(b->block_end, emu_w.block_end);
+}
+
 /* Block `block` of the cluster is the running one. */
 void enter(int block)
 {
     if (block == S.block) return;
-    block_state *from = &S.blocks[S.block], *to = &S.blocks[block];
-    from->n_ended = S.n_ended;
-    memcpy(from->n_at_barrier, S.n_at_barrier, sizeof(S.n_at_barrier));
-    from->n_pause = S.n_pause;
-    from->dynamic = S.dynamic;
-    from->static_bytes = S.static_bytes;
-    from->statics.swap(S.statics);
-    from->epoch = emu_w.epoch;
-    from->whole_epoch = emu_w.whole_epoch;
-    from->block_epoch = emu_w.block_epoch;
-    from->block_end = emu_w.block_end;
-    S.n_ended = to->n_ended;
-    memcpy(S.n_at_barrier, to->n_at_barrier, sizeof(S.n_at_barrier));
-    S.n_pause = to->n_pause;
-    S.dynamic = to->dynamic;
-    S.static_bytes = to->static_bytes;
-    S.statics.swap(to->statics);
-    emu_w.epoch = to->epoch;
-    emu_w.whole_epoch = to->whole_epoch;
-    emu_w.block_epoch = to->block_epoch;
-    emu_w.block_end = to->block_end;
+    exchange(&S.blocks[S.block]);
+    exchange(&S.blocks[block]);
     S.block = block;
     S.threads = &S.all[static_cast<size_t>(block) * EMU_THREADS_MAX];
     emu_w.fiber = S.threads;

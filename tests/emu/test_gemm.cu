@@ -243,6 +243,33 @@ START_TEST(a_stream_is_one_chain)
 }
 END_TEST
 
+/* y of a product, with `bias` and something added (NULL: nothing), by the kernels that `a` says
+ * and by those that `change` makes of it: the same bits, also between rows.  The caller frees. */
+template <class F>
+static float *same_sums(gemm_args a, const float *bias, F change)
+{
+    size_t n = (size_t)a.rows * (size_t)a.stride;
+    float *res = device_random(n, 1), *want = device_random(n, 1), *y = device_empty(n);
+    a.y = want;
+    if (bias) {
+        a.bias = bias;
+        a.res = res;
+    }
+    memcpy(y, want, n * sizeof(float));
+    emu_wrote(y, n * sizeof(float));
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    a.y = y;
+    change(&a);
+    ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
+    for (size_t at = 0; at < n; at++)
+        ck_assert_msg(memcmp(&y[at], &want[at], sizeof(float)) == 0,
+                      "%d x %d, %d rows: [%zu][%zu] %g, not %g", a.n, a.k, a.rows, at / a.stride,
+                      at % a.stride, y[at], want[at]);
+    emu_free(res);
+    emu_free(want);
+    return y;
+}
+
 /* Where clusters share x: the bits of gemm_stream.cu, also as tensor cores make them, of few rows
  * and of many, with all that is added, and with blocks that have no columns. */
 START_TEST(clusters_have_the_bits_of_a_stream)
@@ -260,13 +287,10 @@ START_TEST(clusters_have_the_bits_of_a_stream)
     float *bias = device_random((size_t)sh->n, 1);
     for (int i = 0; i < 7; i++) {
         if (sh->k > 4096 && i % 2 != 0) continue; /* slow */
-        size_t n = (size_t)counts[i] * (size_t)(sh->n + PAD);
-        float *res = device_random(n, 1), *want = device_random(n, 1), *y = device_empty(n);
         gemm_args a = {};
         a.type = sh->type;
         a.w = b.w;
         a.x = b.x;
-        a.y = want;
         a.n = sh->n;
         a.k = sh->k;
         a.rows = counts[i];
@@ -274,25 +298,11 @@ START_TEST(clusters_have_the_bits_of_a_stream)
         a.n_sm = i % 3 == 0 ? cluster : N_SM;
         a.stream = GEMM_RING;
         a.early = emu_begins_early();
-        if (i % 2) {
-            a.bias = bias;
-            a.res = res;
-        }
-        memcpy(y, want, n * sizeof(float));
-        emu_wrote(y, n * sizeof(float));
-        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
-        a.y = y;
-        a.cluster = cluster;
-        ck_assert(gemm_cluster_takes(&a));
-        CU_LAUNCH(again_kernel, 1, 32, 0, NULL, b.x, sh->k);
-        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
-        for (size_t at = 0; at < n; at++)
-            ck_assert_msg(memcmp(&y[at], &want[at], sizeof(float)) == 0,
-                          "%d x %d, %d rows: [%zu][%zu] %g, not %g", sh->n, sh->k, counts[i],
-                          at / a.stride, at % a.stride, y[at], want[at]);
-        emu_free(res);
-        emu_free(want);
-        emu_free(y);
+        emu_free(same_sums(a, i % 2 ? bias : NULL, [&](gemm_args *c) {
+            c->cluster = cluster;
+            ck_assert(gemm_cluster_takes(c));
+            CU_LAUNCH(again_kernel, 1, 32, 0, NULL, b.x, sh->k);
+        }));
     }
     emu_free(bias);
     bed_close(&b);
@@ -431,36 +441,21 @@ START_TEST(many_rows_by_wgmma_have_the_same_bits)
     float *one = run(&b, 40, 1, true);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         if (i > 0 && sh->k > 2048 && i != 2) continue; /* slow */
-        size_t n = (size_t)counts[i] * (size_t)stride;
-        float *res = device_random(n, 1), *want = device_random(n, 1), *y = device_empty(n);
         gemm_args a = {};
         a.type = sh->type;
         a.w = b.w;
         a.x = b.x;
-        a.y = want;
         a.n = sh->n;
         a.k = sh->k;
         a.rows = counts[i];
         a.stride = stride;
         a.n_sm = N_SM;
-        if (i % 2) {
-            a.bias = bias;
-            a.res = res;
-        }
-        memcpy(y, want, n * sizeof(float));
-        emu_wrote(y, n * sizeof(float));
-        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
-        a.y = y;
-        a.wide = true;
-        ck_assert(gemm_wide_takes(&a));
-        ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
-        for (size_t at = 0; at < n; at++)
-            ck_assert_msg(memcmp(&y[at], &want[at], sizeof(float)) == 0,
-                          "%d x %d, %d rows: [%zu][%zu] %g, not %g", sh->n, sh->k, counts[i],
-                          at / stride, at % stride, y[at], want[at]);
-        if (!a.bias) ck_assert_mem_eq(y + (size_t)40 * stride, one, (size_t)sh->n * sizeof(float));
-        emu_free(res);
-        emu_free(want);
+        float *y = same_sums(a, i % 2 ? bias : NULL, [](gemm_args *c) {
+            c->wide = true;
+            ck_assert(gemm_wide_takes(c));
+        });
+        if (i % 2 == 0)
+            ck_assert_mem_eq(y + (size_t)40 * stride, one, (size_t)sh->n * sizeof(float));
         emu_free(y);
     }
     free(one);

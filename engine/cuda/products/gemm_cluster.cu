@@ -37,7 +37,7 @@ typedef struct {
 static inline cluster_cut cluster_cut_of(const gemm_args *a)
 {
     cluster_cut c;
-    c.all = stream_cut_of(a, 1, BARRIERS + 6 * stream_rows(a) * (X_ROW - ROW_BYTES));
+    c.all = stream_cut_of(a, 1, BARRIERS + GEMM_RING * stream_rows(a) * (X_ROW - ROW_BYTES));
     int w = c.all.units * UNIT * ROW_BYTES, x = c.all.rows * X_ROW;
     c.all.blocks = (c.all.blocks + a->cluster - 1) / a->cluster * a->cluster;
     int room = CLUSTER_ROOM - BARRIERS - c.all.stages * w, fit = room > 0 ? room / x : 0;
@@ -230,7 +230,7 @@ template <int NT>
 static cudaError_t setup_rows(void)
 {
     cudaError_t rc = setup_stages<NT, 3>();
-    return rc != cudaSuccess ? rc : setup_stages<NT, 6>();
+    return rc != cudaSuccess ? rc : setup_stages<NT, GEMM_RING>();
 }
 
 extern "C" int cu_gemm_cluster_setup(int cluster)
@@ -240,7 +240,7 @@ extern "C" int cu_gemm_cluster_setup(int cluster)
     if (rc == cudaSuccess) rc = setup_rows<4>();
     if (rc == cudaSuccess) rc = setup_rows<8>();
     if (rc == cudaSuccess)
-        rc = CU_MOST_CLUSTERS((gemm_cluster_kernel<8, 6, true>), dim3(STREAM_THREADS),
+        rc = CU_MOST_CLUSTERS((gemm_cluster_kernel<8, GEMM_RING, true>), dim3(STREAM_THREADS),
                               STREAM_SHARED, (unsigned)cluster, &n);
     if (rc == cudaSuccess) return n * cluster;
     (void)cudaGetLastError(); /* it is not the next launch's */
@@ -263,19 +263,22 @@ extern "C" bool gemm_cluster_takes(const gemm_args *a)
            cluster_cut_of(a).all.stages > 0;
 }
 
+template <int NT, int STAGES_, bool BF16>
+static void launch(cudaStream_t stream, const gemm_args *a, const cluster_cut *c)
+{
+    dim3 block((unsigned)((c->all.units * c->all.halves + W_WARPS + c->all.x_warps) * CU_WARP));
+    CU_LAUNCH_CLUSTER((gemm_cluster_kernel<NT, STAGES_, BF16>), dim3((unsigned)c->all.blocks),
+                      block, (size_t)c->shared, stream, a->early, (unsigned)a->cluster, *a,
+                      c->all.units, c->all.halves, c->all.x_warps, c->x_stages);
+}
+
 template <int NT, bool BF16>
 static void launch_stages(cudaStream_t stream, const gemm_args *a, const cluster_cut *c)
 {
-    dim3 grid((unsigned)c->all.blocks);
-    dim3 block((unsigned)((c->all.units * c->all.halves + W_WARPS + c->all.x_warps) * CU_WARP));
-    if (c->all.stages == 6)
-        CU_LAUNCH_CLUSTER((gemm_cluster_kernel<NT, 6, BF16>), grid, block, (size_t)c->shared,
-                          stream, a->early, (unsigned)a->cluster, *a, c->all.units, c->all.halves,
-                          c->all.x_warps, c->x_stages);
+    if (c->all.stages == GEMM_RING)
+        launch<NT, GEMM_RING, BF16>(stream, a, c);
     else
-        CU_LAUNCH_CLUSTER((gemm_cluster_kernel<NT, 3, BF16>), grid, block, (size_t)c->shared,
-                          stream, a->early, (unsigned)a->cluster, *a, c->all.units, c->all.halves,
-                          c->all.x_warps, c->x_stages);
+        launch<NT, 3, BF16>(stream, a, c);
 }
 
 template <int NT>
