@@ -72,14 +72,14 @@ bool be_lost(const backend *be)
 
 be_remedy be_remedy_of(backend *be)
 {
-    be_remedy r = be->ops->remedy ? be->ops->remedy(be) : BE_HEALS_REOPENED;
+    be_remedy r = be->open && be->ops->remedy ? be->ops->remedy(be) : BE_HEALS_REOPENED;
     if (r == BE_HEALS_ITSELF) be->failed = (err){0};
     return r;
 }
 
 be_trial be_suspect(const backend *be)
 {
-    return be->ops->suspect ? be->ops->suspect(be) : BE_TRIAL_N;
+    return be->open && be->ops->suspect ? be->ops->suspect(be) : BE_TRIAL_N;
 }
 
 /* caps stay as they are: other threads read them. */

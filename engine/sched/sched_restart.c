@@ -10,8 +10,9 @@
  * (sched_stats).
  *
  * That is for faults that heal so (be_remedy_of()).  Where a step failed and nothing else, what
- * runs ends and the next step begins.  Where no call in this process will work any more, what
- * waits ends as well, and another process is asked for (sched_replaced()).
+ * runs ends and the next step begins.  Where no call in this process will work any more, or a
+ * device that came back failed so, what waits ends as well, and another process is asked for
+ * (sched_replaced()).
  *
  * Threads: the engine's.
  */
@@ -120,7 +121,7 @@ static bool pause_for(sched *sc, int64_t us)
     return go;
 }
 
-/* True: it works again. */
+/* True: it works again.  False: this process has tried enough. */
 static bool bring_back(sched *sc, err *e)
 {
     int64_t wait_us = sc->cfg.restart_wait_us;
@@ -130,7 +131,7 @@ static bool bring_back(sched *sc, err *e)
         if (i > 1 || sc->n_faults > 1) wait_us *= 2;
         if (open_device(sc, e) == ERR_NONE) return true;
         log_error("engine", "attempt %d of %d to bring the device back: %s", i, ATTEMPTS, e->msg);
-        if (i == ATTEMPTS) return false;
+        if (i == ATTEMPTS || be_remedy_of(sc->be) == BE_HEALS_NEVER) return false;
     }
 }
 
@@ -172,19 +173,19 @@ void sched_restart(sched *sc, const err *why)
     log_error("engine", "the device failed: %s", why->msg);
     set_state(sc, true, false);
     end_running(sc);
-    if (remedy == BE_HEALS_NEVER) {
-        if (may)
+    bool back = false;
+    if (remedy != BE_HEALS_NEVER) {
+        forget_swapped(sc);
+        if (src && src->suspend) src->suspend(src->self);
+        kv_clear(sc->pages);
+        close_device(sc);
+        back = may && bring_back(sc, &e);
+    }
+    if (!back) {
+        if (may && be_remedy_of(sc->be) == BE_HEALS_NEVER)
             await_replacement(sc);
         else
             give_up(sc, &e);
-        return;
-    }
-    forget_swapped(sc);
-    if (src && src->suspend) src->suspend(src->self);
-    kv_clear(sc->pages);
-    close_device(sc);
-    if (!may || !bring_back(sc, &e)) {
-        give_up(sc, &e);
         return;
     }
     if (src && src->resume) src->resume(src->self);

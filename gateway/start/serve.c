@@ -301,11 +301,26 @@ static int start_anew(const serving *p)
     return EXIT_FAILURE;
 }
 
+/* The device failed while kernels were tried: the next process goes without them.  False: none
+ * were. */
+static bool leave_out_suspect(parts *p)
+{
+    be_trial which = be_suspect(p->srv.be);
+    if (which == BE_TRIAL_N || p->without >> which & 1U) return false;
+    p->without |= 1U << which;
+    log_warn("gateway",
+             "the device failed while kernels '%s' were tried: going on without them; "
+             "engine.cuda_without = %s saves the time that this takes at each start",
+             be_trial_name[which], be_trial_name[which]);
+    return true;
+}
+
 /* The device will not work in this process again (engine/sched/sched_restart.c): everybody has been
  * told, the books are on the disk, and the listening sockets stay. */
 static int replace(serving *p)
 {
     err e;
+    (void)leave_out_suspect(&p->parts);
     bool kept = kept_hold(&e) == ERR_NONE;
     if (!kept)
         log_error("gateway", "clients are refused until the next process listens: %s", e.msg);
@@ -314,20 +329,12 @@ static int replace(serving *p)
     return start_anew(p);
 }
 
-/* Whether the parts did not open because the device failed at kernels that were tried: the next
- * process goes without them. */
+/* Whether the parts did not open because the device failed at kernels that were tried. */
 static bool failed_at_kernels(parts *p, const err *why)
 {
     backend *be = p->srv.be;
-    if (!be || be_remedy_of(be) != BE_HEALS_NEVER) return false;
-    be_trial which = be_suspect(be);
-    if (which == BE_TRIAL_N || p->without >> which & 1U) return false;
-    p->without |= 1U << which;
+    if (!be || be_remedy_of(be) != BE_HEALS_NEVER || !leave_out_suspect(p)) return false;
     log_error("gateway", "%s", why->msg);
-    log_warn("gateway",
-             "the device failed while kernels '%s' were tried: going on without them; "
-             "engine.cuda_without = %s saves the time that this takes at each start",
-             be_trial_name[which], be_trial_name[which]);
     return true;
 }
 

@@ -6,7 +6,8 @@
  * file: once it is there, the number in it tells how many more steps go well before one fails,
  * and the file is removed.  While a file of that name with .stays behind it is there, the
  * device can't be opened again; while one with .process is there, only another process can use it;
- * while one with .trial is there, it fails at the start, where it is asked about BE_TRIAL_INSIDE.
+ * while one with .trial is there, it fails where it is asked about BE_TRIAL_INSIDE, when it is
+ * opened or opened again.
  *
  * As CUDA's driver, it listens under a Unix name that has the process id, and does not open where
  * that is taken.
@@ -89,11 +90,7 @@ static bool told(const char *suffix)
 }
 
 static unsigned without; /* the device was opened so */
-
-static bool fails_at_trial(void)
-{
-    return !(without >> BE_TRIAL_INSIDE & 1U) && told("trial");
-}
+static bool failed_at_trial;
 
 err_code __wrap_be_sync(backend *be, err *e)
 {
@@ -106,7 +103,8 @@ err_code __wrap_be_sync(backend *be, err *e)
 
 err_code __wrap_be_prepare(backend *be, const weight *const *w, int n, err *e)
 {
-    if (fails_at_trial()) return err_set(e, ERR_DEVICE, "a fault of a trial was asked for");
+    failed_at_trial = !(without >> BE_TRIAL_INSIDE & 1U) && told("trial");
+    if (failed_at_trial) return err_set(e, ERR_DEVICE, "a fault of a trial was asked for");
     return __real_be_prepare(be, w, n, e);
 }
 
@@ -120,13 +118,13 @@ ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
 
 be_remedy __wrap_be_remedy_of(backend *be)
 {
-    return told("process") || fails_at_trial() ? BE_HEALS_NEVER : __real_be_remedy_of(be);
+    return told("process") || failed_at_trial ? BE_HEALS_NEVER : __real_be_remedy_of(be);
 }
 
 be_trial __wrap_be_suspect(const backend *be)
 {
     (void)be;
-    return fails_at_trial() ? BE_TRIAL_INSIDE : BE_TRIAL_N;
+    return failed_at_trial ? BE_TRIAL_INSIDE : BE_TRIAL_N;
 }
 
 err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)

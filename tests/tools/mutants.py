@@ -1404,6 +1404,12 @@ _rule("cuda.cluster-early", "engine/cuda/products/gemm_cluster.cu",
 _rule("cuda.trial-waits-on", "engine/cuda/blas.c",
       "    b->hung = true;\n", "",
       "emu.test_trial", "of a device that hangs nothing is waited for or given back")
+_rule("sched.reopened-lost", "engine/sched/sched_restart.c",
+      " || be_remedy_of(sc->be) == BE_HEALS_NEVER) return false;", ") return false;",
+      "e2e.test_restart", "a device that came back, and is lost when its kernels are tried, is another process's")
+_rule("gateway.replaced-suspect", "gateway/start/serve.c",
+      "    (void)leave_out_suspect(&p->parts);\n", "",
+      "e2e.test_restart", "the process that takes the place goes without the kernels that failed")
 _rule("cuda.trial-unnamed", "engine/cuda/inside.c",
       "i == 1 ? BE_TRIAL_INSIDE : BE_TRIAL_N", "BE_TRIAL_N",
       "emu.test_trial", "a device that is lost at kernels which are tried names them")

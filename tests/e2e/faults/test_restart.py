@@ -228,6 +228,20 @@ def kernels_that_the_device_fails_at():
         key = server.tenant("acme")
         faults.trial.touch()  # in the process that follows a fault: the sockets go from hand to hand
         assert lives_through_a_fault(key) == right
+    # The device heals by being opened again, and is lost when its kernels are tried again.
+    server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
+    faults = Faults(server)
+    with server:
+        key = server.tenant("acme")
+        faults.trial.touch()
+        faults.after(3)
+        is_restarting(complete(server, key))
+        assert text_again(server, key) == right
+        assert said("while kernels 'inside' were tried: going on without them") == said("starting anew") == 1
+        assert said("to bring the device back") == 1  # further attempts are another process's
+        wait_metric(server, "lorad_engine_restarts_total", 1)
+        assert server.stop() == 0
+    faults.clear()
     # By name: nothing is tried, so nothing fails.  A name that is none is refused.
     server = Server(settings={"engine.cuda_without": "chain, inside"}, program="lorad_faulty")
     faults = Faults(server)
