@@ -71,6 +71,8 @@ typedef struct backend_config {
     int max_rows, max_seqs, max_context;
     bool no_graphs;   /* CUDA: launch each kernel by itself, also in decode steps */
     unsigned without; /* CUDA: kernels that are not used, 1U << each */
+    /* CUDA: a device that does not end what it was given within so long hangs; 0: 25 s. */
+    int64_t patience_us;
 } backend_config;
 
 /* Which quantised matrices a backend takes by their codes; others become plain values. */

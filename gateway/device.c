@@ -63,7 +63,8 @@ static backend_config describe(const config *c, double fraction, unsigned withou
                             .max_seqs = (int)c->engine_max_seqs,
                             .max_context = (int)c->engine_max_context,
                             .no_graphs = !c->engine_cuda_graphs,
-                            .without = without};
+                            .without = without,
+                            .patience_us = c->engine_cuda_patience_us};
 }
 
 static err_code try_cuda(backend **out, const backend_config *bc, err *e)

@@ -12,6 +12,7 @@
 enum {
     WORKSPACE_BYTES = 32 << 20,
     LEAST_CAPABILITY = 80, /* sm_80: bf16 tensor cores, cp.async */
+    PATIENCE_US = 25000000,
 };
 
 /* ---- faults ---------------------------------------------------------------------------- */
@@ -54,6 +55,13 @@ static void note(cuda_state *cu, cudaError_t code)
     if (cuda_sticky(code)) (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)code);
 }
 
+static const char *text_of(const cuda_state *cu, cudaError_t code)
+{
+    bool hung = code == cudaErrorLaunchTimeout && atomic_load(&cu->wait.hung);
+    return hung ? "the device hangs: no answer within engine.cuda_patience"
+                : cudaGetErrorString(code);
+}
+
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line)
 {
     if (code == cudaSuccess) return true;
@@ -64,7 +72,7 @@ bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, 
     note(cuda_of(be), code);
     const char *slash = strrchr(file, '/');
     int name = (int)strcspn(call, "(");
-    backend_fail(be, ERR_DEVICE, "%.*s: %s (%s:%d)", name, call, cudaGetErrorString(code),
+    backend_fail(be, ERR_DEVICE, "%.*s: %s (%s:%d)", name, call, text_of(cuda_of(be), code),
                  slash ? slash + 1 : file, line);
     return false;
 }
@@ -74,14 +82,14 @@ err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e)
     if (code == cudaSuccess) return ERR_NONE;
     note(cu, code);
     return err_set(e, code == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_DEVICE, "%.*s: %s",
-                   (int)strcspn(call, "("), call, cudaGetErrorString(code));
+                   (int)strcspn(call, "("), call, text_of(cu, code));
 }
 
 static void cuda_sync(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     cu->step.of = NULL;
-    (void)CU(be, cudaStreamSynchronize(cu->stream));
+    (void)CU(be, wait_stream(&cu->wait, cu->stream));
     int lost = atomic_load(&cu->lost);
     if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
 }
@@ -97,7 +105,7 @@ static int cuda_mark(backend *be)
 static void cuda_await(backend *be, int mark)
 {
     cuda_state *cu = cuda_of(be);
-    (void)CU(be, cudaEventSynchronize(cu->mark[mark]));
+    (void)CU(be, wait_event(&cu->wait, cu->mark[mark]));
     int lost = atomic_load(&cu->lost);
     if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
 }
@@ -112,9 +120,8 @@ static be_remedy cuda_remedy(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     cu->step.of = NULL;
-    if (cu->blas.hung) note(cu, cudaErrorLaunchTimeout);
-    if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->side));
-    if (!atomic_load(&cu->lost)) note(cu, cudaStreamSynchronize(cu->stream));
+    if (!atomic_load(&cu->lost)) note(cu, wait_stream(&cu->wait, cu->side));
+    if (!atomic_load(&cu->lost)) note(cu, wait_stream(&cu->wait, cu->stream));
     (void)cudaGetLastError();
     return remedy_of((cudaError_t)atomic_load(&cu->lost));
 }
@@ -140,12 +147,13 @@ static void cuda_close(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     if (!cu) return;
-    if (cu->blas.hung) {
+    if (cu->stream) (void)wait_stream(&cu->wait, cu->stream);
+    if (cu->mem.stream) (void)wait_stream(&cu->wait, cu->mem.stream);
+    if (atomic_load(&cu->wait.hung)) {
         leave_hung(be, cu);
         return;
     }
     be_remedy remedy = remedy_of((cudaError_t)atomic_load(&cu->lost));
-    if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
     cuda_graphs_drop(cu);
     cuda_tables_close(cu);
     cuda_expert_tables_close(cu);
@@ -256,6 +264,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     cu->max_rows = cfg->max_rows > 0 ? cfg->max_rows : 512;
     cu->max_seqs = cfg->max_seqs > 0 ? cfg->max_seqs : 64;
     cu->max_context = cfg->max_context > 0 ? cfg->max_context : 8192;
+    cu->wait.patience_us = cfg->patience_us > 0 ? cfg->patience_us : PATIENCE_US;
     cu->graphs.on = !cfg->no_graphs;
     cu->part.n = 1;
     err_code rc = choose_device(cu, cfg->device, &p, e);
@@ -273,7 +282,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc) rc = CU_TRY(cu, cu_grouped_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
-    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, e);
+    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, &cu->wait, e);
     if (!rc) cu->blas.wide = may_use(cfg, BE_TRIAL_WGMMA) && opens_wide(&p);
     if (!rc)
         cu->blas.streams =
@@ -318,7 +327,7 @@ static size_t cuda_room_op(backend *be)
 static void cuda_host_free(backend *be, void *p, size_t bytes)
 {
     cuda_state *cu = cuda_of(be);
-    if (p == cu->logits.host && !cu->blas.hung) {
+    if (p == cu->logits.host) {
         cuda_graphs_drop(cu);
         cuda_draw_close(cu);
         cuda_give(cu, cu->logits.device);

@@ -1,6 +1,7 @@
 /* cuda.h -- the CUDA backend's inside: its state, its host code by file.
  *
  *     cuda.c      open/close, faults, the ops table
+ *     wait.h      how the host waits for the device
  *     memory.c    one arena, uploads through pinned staging on a stream of their own
  *     blas.c      the base's products (blas.h)
  *     linear.c    weights, fused groups, be_linear, be_logits
@@ -34,11 +35,12 @@
 #include "engine/base/lock.h"
 #include "engine/base/round.h"
 #include "engine/cuda/attend.h"
-#include "engine/cuda/blas.h"
 #include "engine/cuda/experts.h"
+#include "engine/cuda/products/blas.h"
 #include "engine/cuda/products/codes.h"
 #include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/norms.h"
+#include "engine/cuda/products/wait.h"
 #include "engine/cuda/rows/exchange.h"
 #include "engine/cuda/rows/kv.h"
 #include "engine/cuda/rows/rows.h"
@@ -252,6 +254,7 @@ typedef struct cuda_state {
     bool early; /* the device lets launches begin before those before have ended */
     /* The cudaError_t of the first fault that a device does not recover from; 0: healthy. */
     atomic_int lost;
+    device_wait wait;
     cudaStream_t stream;
     cudaStream_t side;          /* what runs beside a product: linear.c */
     cudaEvent_t forked, joined; /* of it */
@@ -353,8 +356,6 @@ void cuda_await_uploads(backend *be);
 
 /* Zeroes on the upload stream. */
 err_code cuda_clear(cuda_state *cu, void *p, size_t bytes, err *e);
-/* Waits for `ev` if it has not come yet. */
-cudaError_t cuda_wait(cudaEvent_t ev);
 
 void *cuda_alloc(backend *be, size_t bytes);
 void cuda_free(backend *be, void *p);

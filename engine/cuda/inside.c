@@ -172,13 +172,13 @@ static err_code time_way(trial *t, bool inside, cudaEvent_t begin, cudaEvent_t e
         rc = CU_TRY(cu, cudaEventRecord(begin, cu->stream), e);
         if (!rc) rc = CU_TRY(cu, cudaGraphLaunch(exec, cu->stream), e);
         if (!rc) rc = CU_TRY(cu, cudaEventRecord(end, cu->stream), e);
-        if (!rc) rc = CU_TRY(cu, blas_wait(&cu->blas, end), e);
+        if (!rc) rc = CU_TRY(cu, wait_event(&cu->wait, end), e);
         if (!rc) rc = CU_TRY(cu, cudaEventElapsedTime(&ms, begin, end), e);
         ms *= 1000.0F / REPEATS;
         if (i == 1 || (i > 1 && ms < *us)) *us = ms;
     }
     if (graph) (void)cudaGraphDestroy(graph);
-    if (exec && !cu->blas.hung) (void)cudaGraphExecDestroy(exec);
+    if (exec && !atomic_load(&cu->wait.hung)) (void)cudaGraphExecDestroy(exec);
     return rc;
 }
 

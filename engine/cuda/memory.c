@@ -145,7 +145,6 @@ err_code cuda_memory_open(cuda_state *cu, size_t bytes, err *e)
 void cuda_memory_close(cuda_state *cu)
 {
     cuda_memory *m = &cu->mem;
-    if (m->stream) (void)cudaStreamSynchronize(m->stream);
     for (int i = 0; i < m->n_stage; i++) {
         if (m->stage[i].done) (void)cudaEventDestroy(m->stage[i].done);
         if (m->stage[i].pinned) (void)cudaFreeHost(m->stage[i].pinned);
@@ -164,12 +163,6 @@ void cuda_memory_close(cuda_state *cu)
 }
 
 /* ---- uploads ------------------------------------------------------------------------------- */
-
-cudaError_t cuda_wait(cudaEvent_t ev)
-{
-    cudaError_t ce = cudaEventQuery(ev);
-    return ce == cudaErrorNotReady ? cudaEventSynchronize(ev) : ce;
-}
 
 /* Gives a stage back whose bytes were not sent. */
 static void drop_stage(cuda_state *cu, cuda_stage *st)
@@ -199,7 +192,7 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
     m->turn = (int)(st - m->stage + 1) % m->n_stage;
     st->busy = true;
     lock_release(&m->stage_mu);
-    rc = CU_TRY(cu, cuda_wait(st->done), e);
+    rc = CU_TRY(cu, wait_event(&cu->wait, st->done), e);
     if (rc) {
         drop_stage(cu, st);
         return rc;
@@ -315,7 +308,7 @@ err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes)
                     &e);
         if (!rc) rc = CU_TRY(cu, cudaEventRecord(st->done, m->stream), &e);
         lock_release(&m->stage_mu);
-        if (!rc) rc = CU_TRY(cu, cudaEventSynchronize(st->done), &e);
+        if (!rc) rc = CU_TRY(cu, wait_event(&cu->wait, st->done), &e);
         if (!rc) memcpy((char *)dst + at, st->pinned, n);
         drop_stage(cu, st);
         if (rc) return rc;

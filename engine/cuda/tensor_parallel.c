@@ -134,22 +134,26 @@ static err_code open_one(tp_state *tp, int i, const backend_config *cfg, err *e)
     return CU_TRY(cu, cudaEventCreateWithFlags(&tp->told[i], cudaEventDisableTiming), e);
 }
 
-/* A device that is lost takes the others with it: their memory is mapped into its context. */
+/* A device that is lost, or hangs, takes the others with it: their memory is mapped into its
+ * context. */
 static void tp_close(backend *be)
 {
     tp_state *tp = tp_of(be);
     int lost = 0;
+    bool hung = false;
     if (!tp) return;
     for (int i = 0; i < tp->n; i++) {
         cuda_state *cu = state_of(tp, i);
         if (!lost) lost = atomic_load(&cu->lost);
         (void)cudaSetDevice(cu->device);
-        if (cu->stream && !cu->blas.hung) (void)cudaStreamSynchronize(cu->stream);
+        if (cu->stream) (void)wait_stream(&cu->wait, cu->stream);
+        hung |= atomic_load(&cu->wait.hung);
     }
     for (int i = 0; i < tp->n; i++) {
         cuda_state *cu = state_of(tp, i);
         (void)cudaSetDevice(cu->device);
         if (lost) atomic_store(&cu->lost, lost);
+        if (hung) atomic_store(&cu->wait.hung, true);
         if (tp->told[i]) (void)cudaEventDestroy(tp->told[i]);
         cuda_graphs_drop(cu);
     }

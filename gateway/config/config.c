@@ -242,6 +242,10 @@ const option config_options[] = {
      "rows), chain (of few), cluster (few, shared), inside (few, with LoRA).  Others stand in.\n"
      "Where the device fails, or hangs, while one of them is tried, the server starts anew\n"
      "without it by itself.  wgmma and chain may change the last bits of answers."},
+    {"engine", "cuda_patience", OPT_TIME, AT(engine_cuda_patience_us), "25s", CONFIG_SECOND,
+     3600 * CONFIG_SECOND,
+     "A CUDA device that does not end a step, or a copy, within so long hangs: requests get 503\n"
+     "engine_restarting and the server starts anew.  More where others use the device as well."},
     {"engine", "overlap", OPT_BOOL, AT(engine_overlap), "yes", 0, 0,
      "On a CUDA device, plan and enqueue the next step while one runs; no: wait for each\n"
      "step's tokens first.  The tokens are the same; for diagnosis."},

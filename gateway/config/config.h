@@ -82,6 +82,7 @@ typedef struct config {
     int64_t engine_threads;
     char engine_isa[CONFIG_TEXT_MAX], engine_kv_type[CONFIG_TEXT_MAX];
     char engine_cuda_without[CONFIG_TEXT_MAX];
+    int64_t engine_cuda_patience_us;
     int64_t model_attention_sinks, model_attention_window;
     int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
     int64_t engine_kv_memory;

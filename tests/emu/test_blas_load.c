@@ -10,7 +10,7 @@
 
 #include <check.h>
 
-#include "engine/cuda/blas.h"
+#include "engine/cuda/products/blas.h"
 #include "tests/run_suite.h"
 
 START_TEST(says_what_to_install)

@@ -1,4 +1,4 @@
-/* cublas_abi.c -- what engine/cuda/blas.h declares, against the toolkit's own cublasLt.h:
+/* cublas_abi.c -- what engine/cuda/products/blas.h declares, against the toolkit's own cublasLt.h:
  * it compiles or it does not.
  *
  *     cc -fsyntax-only -I. -I<toolkit>/include tests/gpu/cublas_abi.c
@@ -7,7 +7,7 @@
 
 #include <cublasLt.h>
 
-#include "engine/cuda/blas.h"
+#include "engine/cuda/products/blas.h"
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
 SAME(LT_SUCCESS, CUBLAS_STATUS_SUCCESS);

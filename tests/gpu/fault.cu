@@ -6,7 +6,8 @@
  * write to an address that is none ("address"), one to an odd address ("misaligned"), a trap
  * ("trap"), an assertion ("assert"), a write behind a block's shared memory ("shared").  It runs in
  * the device's primary context, which is the one that the program uses.  So the program's next call
- * finds the context broken, as by a fault of its own.
+ * finds the context broken, as by a fault of its own.  Or a kernel takes all threads of the device
+ * and never ends ("endless"): what the program launches then does not begin.
  */
 #include <assert.h>
 #include <pthread.h>
@@ -18,8 +19,9 @@
 
 #include <cuda_runtime.h>
 
-enum kind { ADDRESS, MISALIGNED, TRAP, ASSERT, SHARED, KINDS };
-static const char *const names[KINDS] = {"address", "misaligned", "trap", "assert", "shared"};
+enum kind { ADDRESS, MISALIGNED, TRAP, ASSERT, SHARED, ENDLESS, KINDS };
+static const char *const names[KINDS] = {"address", "misaligned", "trap",
+                                         "assert",  "shared",     "endless"};
 
 static __device__ int room[2];
 
@@ -31,6 +33,18 @@ static __global__ void break_it(int kind, uint64_t where)
     if (kind == TRAP) __trap();
     if (kind == ASSERT) assert(kind != ASSERT);
     if (kind == SHARED) shared[where] = 1;
+}
+
+static __global__ void never_end()
+{
+    while (((volatile int *)room)[0] == 0) continue;
+}
+
+/* More blocks than fit, each with as many threads as a block can have. */
+static cudaError_t hold_device(cudaStream_t stream)
+{
+    never_end<<<4096, 1024, 0, stream>>>();
+    return cudaGetLastError();
 }
 
 /* On an H200 a write behind shared memory went unseen once, of four. */
@@ -49,12 +63,13 @@ static void do_it(const char *name)
     }
     for (int k = 0; k < KINDS; k++) {
         if (strcmp(name, names[k]) != 0) continue;
-        cudaError_t rc = cudaSuccess;
-        for (int i = 0; i < TRIES && rc == cudaSuccess; i++) {
+        cudaError_t rc = k == ENDLESS ? hold_device(stream) : cudaSuccess;
+        for (int i = 0; k != ENDLESS && i < TRIES && rc == cudaSuccess; i++) {
             break_it<<<1, 1, 0, stream>>>(k, k == SHARED ? 1 << 20 : 8);
             rc = cudaStreamSynchronize(stream);
         }
-        fprintf(stderr, "gpu_fault: %s: %s\n", name, cudaGetErrorString(rc));
+        fprintf(stderr, "gpu_fault: %s: %s\n", name,
+                k == ENDLESS && !rc ? "launched" : cudaGetErrorString(rc));
         return;
     }
     fprintf(stderr, "gpu_fault: there is no fault '%s'\n", name);

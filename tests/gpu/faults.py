@@ -4,7 +4,7 @@
     LORAD_BUILD=build/gpu python3 tests/gpu/faults.py
 
 libgpu_fault.so (fault.cu) breaks the device's context from inside lorad's process: a bad address, an odd one, a trap, a failed
-assertion, shared memory left. Each time what ran ends with 503 engine_restarting, also inside its stream, who connects meanwhile
+assertion, shared memory left; or takes all of the device for kernels that never end. Each time what ran ends with 503 engine_restarting, also inside its stream, who connects meanwhile
 waits, the process has the same id, and the next answers are those of before, bit for bit. 77: lorad finds no device.
 """
 import concurrent.futures
@@ -19,9 +19,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 from harness import BUILD, DEMO, PATIENCE, Server, run  # noqa: E402
 
-KINDS = ["address", "misaligned", "trap", "assert", "shared"]
+KINDS = ["address", "misaligned", "trap", "assert", "shared", "endless"]
 SETTINGS = {"engine.backend": "cuda", "engine.max_rows": "256", "engine.max_seqs": "32", "engine.max_context": "1024",
-            "engine.device_memory_fraction": "0.1"}
+            "engine.device_memory_fraction": "0.1", "engine.cuda_patience": "5s"}
 
 
 def long_stream(seed):

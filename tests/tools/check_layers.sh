@@ -146,7 +146,7 @@ tests/bench/peer:
 tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
 tests/e2e: engine/backend.h gateway/move/wire.h engine/text tests/emu/cuda_rt/emu_rt.h
 tests/emu: engine/kv_int8.h engine/base engine/cuda engine/cuda/products engine/cuda/rows
-tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine
+tests/emu/cuda_rt: engine engine/base engine/cuda engine/cuda/products engine/model engine/sched tests/engine
 tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/engine/stand_ins.h: engine/cpu/cpu.h

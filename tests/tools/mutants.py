@@ -1228,10 +1228,10 @@ _rule("cuda.slices-up", "engine/cuda/products/gemm_codes.cu",
 _rule("cuda.slices-runs", "engine/cuda/products/gemm_codes.cu",
       "int at = a.codes.shift < 7 ? i : 0;", "int at = 0;",
       "emu.test_codes", "values that become plain have the scale of their run")
-_rule("cuda.wide-law", "engine/cuda/blas.c",
+_rule("cuda.wide-law", "engine/cuda/products/blas.c",
       "(bits && c->bits[bucket] != bits)", "(bits && !c->bits[bucket])",
       "emu.test_wide", "wgmma is taken only where it has the bits of few rows")
-_rule("cuda.law-clock", "engine/cuda/blas.c",
+_rule("cuda.law-clock", "engine/cuda/products/blas.c",
       "uint64_t bits = t->c[i].bits[0];", "uint64_t bits = fastest(t, 0, 0)->bits[0];",
       "emu.test_wide", "no start has another order of summation than the last, whatever a clock says")
 _rule("cuda.wide-device", "engine/cuda/cuda.c",
@@ -1401,9 +1401,15 @@ _rule("cuda.cluster-end-of-k", "engine/cuda/products/gemm_cluster.cu",
 _rule("cuda.cluster-early", "engine/cuda/products/gemm_cluster.cu",
       "        cu_grid_wait();\n        copy_x(", "        if (!a.early) cu_grid_wait();\n        copy_x(",
       "emu.test_gemm", "a cluster reads x when the launches before have ended")
-_rule("cuda.trial-waits-on", "engine/cuda/blas.c",
-      "    b->hung = true;\n", "",
+_rule("cuda.trial-waits-on", "engine/cuda/products/wait.c",
+      "            atomic_store(&w->hung, true);\n", "",
       "emu.test_trial", "of a device that hangs nothing is waited for or given back")
+_rule("cuda.hang-awaited", "engine/cuda/cuda.c",
+      "CU(be, wait_event(&cu->wait, cu->mark[mark]))", "CU(be, cudaEventSynchronize(cu->mark[mark]))",
+      "emu.test_restart", "a step of a device that hangs is not waited for without end")
+_rule("cuda.hang-frees", "engine/cuda/products/wait.c",
+      "if (p && !atomic_load(&w->hung))", "if (p)",
+      "emu.test_restart", "pinned memory is not given back to a device that hangs")
 _rule("sched.reopened-lost", "engine/sched/sched_restart.c",
       " || be_remedy_of(sc->be) == BE_HEALS_NEVER) return false;", ") return false;",
       "e2e.test_restart", "a device that came back, and is lost when its kernels are tried, is another process's")

@@ -1,9 +1,8 @@
 /* gemm_stream.cu -- products of few rows whose weights stream through shared memory (gemm.h).
  *
  * Law: one chain over all of k, 16 at a time in ascending order.  This is the order of cuBLAS's
- * products that do not cut k, by mma.sync or by wgmma: on an H200 their bits are equal, and
- * engine/cuda/blas.c compares them before it mixes both.  So prompts can be cuBLAS's and decode
- * steps ours.
+ * products that do not cut k, by mma.sync or by wgmma: on an H200 their bits are equal, and blas.c
+ * compares them before it mixes both.  So prompts can be cuBLAS's and decode steps ours.
  *
  * A chain cannot be cut, so what fills the device is columns: each block has as many units of 16 as
  * make one wave (two for 4,096 columns on 132 multiprocessors, fourteen for 28,672).  Warps that

@@ -4,8 +4,8 @@
  * first halves of four pieces of 16 bytes, then the second ones (steps.h).  So copies into shared
  * memory go by 8 bytes and bring these together; wgmma then adds the same 16 products to the same
  * sum.  That both round alike is published as observed (arXiv 2511.10909: on Hopper one sum of 17
- * terms, aligned to 25 bits behind the point and cut off) and promised by nobody:
- * engine/cuda/blas.c compares the bits on the device before it takes this kernel for a shape.
+ * terms, aligned to 25 bits behind the point and cut off) and promised by nobody: blas.c compares
+ * the bits on the device before it takes this kernel for a shape.
  *
  * Held to the other kernels by tests/emu/test_gemm.cu.
  */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "engine/base/halves.h"
-#include "engine/cuda/blas.h"
+#include "engine/cuda/products/blas.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 
 enum { PLAIN = 1, HALVES, STRANDS, BLOCKED, CHAIN };

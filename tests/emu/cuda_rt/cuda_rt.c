@@ -77,6 +77,7 @@ struct CUstream_st {
     enum cudaStreamCaptureMode mode;
     pthread_t thread; /* that captures */
     bool spoilt;
+    bool asked; /* whether all is done, and was told that it is not */
 };
 
 struct CUevent_st {
@@ -562,14 +563,6 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
     return leave(cudaSuccess);
 }
 
-cudaError_t cudaHostUnregister(void *p)
-{
-    ENTER_UNSAFE("cudaHostUnregister");
-    if (rt.registered != p) return leave(cudaErrorInvalidValue);
-    rt.registered = NULL;
-    return leave(cudaSuccess);
-}
-
 static cudaError_t await(cudaStream_t s, uint64_t place);
 
 static cudaError_t drain_all(void)
@@ -577,6 +570,14 @@ static cudaError_t drain_all(void)
     cudaError_t e = cudaSuccess;
     for (cudaStream_t s = rt.streams; s && !e; s = s->next) e = await(s, s->enqueued);
     return e;
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+    ENTER_UNSAFE("cudaHostUnregister");
+    if (rt.registered != p) return leave(cudaErrorInvalidValue);
+    rt.registered = NULL;
+    return leave(drain_all()); /* copies may be on their way */
 }
 
 static cudaError_t give_back(void *p, bool pinned)
@@ -882,11 +883,28 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     return leave(await(s, s->enqueued));
 }
 
-/* Nothing is ever done before somebody waits. */
+/* Nothing is ever done before somebody waits.  Not yet, then, when it is asked for the first time;
+ * who goes on asking waits, and sees it happen. */
+static cudaError_t see(bool *asked, cudaStream_t s, uint64_t place)
+{
+    if (s->done >= place) {
+        *asked = false;
+        return cudaSuccess;
+    }
+    if (!*asked) {
+        *asked = true;
+        return cudaErrorNotReady;
+    }
+    return drain(s, place);
+}
+
+/* Of a stream nobody wants to know but who waits. */
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     ENTER_UNSAFE("cudaStreamQuery");
-    return leave(s->done == s->enqueued ? cudaSuccess : cudaErrorNotReady);
+    cudaError_t e = see(&s->asked, s, s->enqueued);
+    if (e != cudaErrorNotReady) rt.n.syncs++;
+    return leave(e);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -985,14 +1003,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t ev)
     return leave(ev->on ? await(ev->on, ev->place) : cudaSuccess);
 }
 
-/* Not yet when it is asked for the first time; who goes on asking sees it happen. */
 cudaError_t cudaEventQuery(cudaEvent_t ev)
 {
     ENTER_UNSAFE("cudaEventQuery");
-    if (!ev->on || ev->on->done >= ev->place) return leave(cudaSuccess);
-    if (ev->asked) return leave(drain(ev->on, ev->place));
-    ev->asked = true;
-    return leave(cudaErrorNotReady);
+    bool again = ev->asked;
+    cudaError_t e = ev->on ? see(&ev->asked, ev->on, ev->place) : cudaSuccess;
+    if (again && e != cudaErrorNotReady) rt.n.syncs++;
+    return leave(e);
 }
 
 void emu_rt_clock(uint64_t seed)

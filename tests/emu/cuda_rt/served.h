@@ -49,7 +49,8 @@ static inline backend_config served_backend(void)
                             .n_device = served_devices,
                             .max_rows = ROWS,
                             .max_seqs = SEQS,
-                            .max_context = 128};
+                            .max_context = 128,
+                            .patience_us = 1000};
 }
 
 static inline sched_config served_config(void)

@@ -1,4 +1,5 @@
-/* test_restart.c -- a device that fails at any call of a served sequence, on the emulated run-time.
+/* test_restart.c -- a device that fails at any call of a served sequence, or never ends a launch of
+ * it, on the emulated run-time.
  *
  * One server; again and again the cast of served.h is sent at once, and the device made to fail at
  * some call of it.  Each request ends exactly once: with the tokens that a healthy device gives, or
@@ -70,7 +71,8 @@ static void count(const sched_stats *t)
     n_finished += t->n_finished;
 }
 
-/* As the next process does it: nothing of this one is there any more. */
+/* As the next process does it: nothing of this one is there any more.  Who waits for a device that
+ * hangs ends the test. */
 static void replace(served *v, const sched_stats *t, const sched_legacy *l)
 {
     sched_config sc = served_config();
@@ -78,6 +80,7 @@ static void replace(served *v, const sched_stats *t, const sched_legacy *l)
     sc.n_restarts = l->n_restarts;
     count(t);
     served_stop(v);
+    emu_rt_break_at("", -1, cudaSuccess);
     for (int i = 1; i <= served_devices; i++) {
         (void)cudaSetDevice(i);
         ck_assert_int_eq(cudaDeviceReset(), cudaSuccess);
@@ -107,7 +110,7 @@ static const struct {
     {NULL, 40, cudaErrorECCUncorrectable, false},
     {"cudaEventRecord", 12, cudaErrorLaunchTimeout, false},
     {"cudaMemcpy", 20, cudaErrorLaunchFailure, false},
-    {"cudaEventSynchronize", 10, cudaErrorIllegalAddress, false},
+    {"cudaEventQuery", 10, cudaErrorIllegalAddress, false},
     {"cublas", 40, cudaErrorLaunchFailure, false}, /* of several devices: "push" */
     {"cudaMemcpy", 20, cudaErrorLaunchOutOfResources, true},
 };
@@ -157,6 +160,29 @@ START_TEST(a_fault_at_any_call_ends_who_runs_and_no_more)
 }
 END_TEST
 
+/* Nobody waits longer than the backend's patience, neither for what was asked nor on the way out,
+ * and another process is asked for. */
+START_TEST(a_device_that_hangs_is_waited_for_no_longer)
+{
+    served v;
+    served_start(&v, served_ops());
+    learn_right(&v);
+    int ended = 0;
+    for (int k = 0; k < 2 * each; k++) {
+        emu_rt_break_at("", (int)(served_mix(17, (uint64_t)k) % 200), cudaErrorNotReady);
+        ended += serve_all(&v);
+        ck_assert_uint_eq(settled(&v).n_restarts, (uint64_t)k + 1);
+        ck_assert_int_eq(serve_all(&v), 0);
+    }
+    ck_assert_int_ge(ended, 2 * each);
+    for (int i = 0; i < CLIENTS; i++) client_drop(right[i]);
+    served_stop(&v);
+    emu_rt_counts now;
+    emu_rt_count(&now);
+    ck_assert_uint_eq(now.device_bytes + now.pinned_bytes, 0);
+}
+END_TEST
+
 /* test_restart [N [DEVICES]]: N faults of each kind. */
 int main(int argc, char **argv)
 {
@@ -166,6 +192,7 @@ int main(int argc, char **argv)
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, a_fault_at_any_call_ends_who_runs_and_no_more, 0, GROUPS);
+    tcase_add_test(tc, a_device_that_hangs_is_waited_for_no_longer);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

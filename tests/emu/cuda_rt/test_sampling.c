@@ -153,7 +153,7 @@ START_TEST(the_device_picks_what_the_host_picks)
     const sampled *got = model_sample(v.m, rows, N);
     for (int i = 0; i < N; i++) memset(&all[i].rules, 0, sizeof(all[i].rules)); /* was copied */
     emu_rt_count(&after);
-    ck_assert_uint_eq(after.syncs, before.syncs + after.launches - before.launches); /* of blocks */
+    ck_assert_uint_le(after.syncs - before.syncs, after.launches - before.launches); /* of blocks */
     ck_assert_msg(be_sync(v.be, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_uint_eq(after.copies_to_host, before.copies_to_host + 1);
     ck_assert_uint_eq(after.bytes_to_host - before.bytes_to_host, N * sizeof(sampled));

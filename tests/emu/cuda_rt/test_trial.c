@@ -23,8 +23,12 @@ enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 static backend *open_devices(int n, int rows, unsigned without)
 {
-    backend_config cfg = {
-        .n_threads = 1, .n_device = n, .max_rows = rows, .max_seqs = FEW, .without = without};
+    backend_config cfg = {.n_threads = 1,
+                          .n_device = n,
+                          .max_rows = rows,
+                          .max_seqs = FEW,
+                          .without = without,
+                          .patience_us = PATIENCE_US};
     backend *be;
     err e = {0};
     emu_rt_device(n, MEMORY);
@@ -55,7 +59,6 @@ static void fails(int n_device, int kind, int nth, cudaError_t code)
     err e = {0};
     model *m;
     backend *be = open_devices(n_device, MANY, 0);
-    if (n_device == 1) cuda_of(be)->blas.patience_us = PATIENCE_US;
     emu_rt_break_at(kinds[kind].kernel, nth, code);
     ck_assert_int_ne(load(&m, be, MANY, &e), ERR_NONE);
     ck_assert_int_eq(be_remedy_of(be), BE_HEALS_NEVER);

@@ -2,7 +2,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "engine/cuda/blas.h"
+#include "engine/cuda/products/blas.h"
 
 /* By the version that the runtime linked here belongs to, then what also speaks this interface. */
 static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};

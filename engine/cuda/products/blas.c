@@ -1,21 +1,16 @@
 /* blas.c -- plans: candidates of the heuristic, tried on the device for equal bits and for time. */
-#include "engine/cuda/blas.h"
+#include "engine/cuda/products/blas.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/cuda/products/gemm.h"
 
 enum {
-    CANDIDATES = 8,         /* of each bucket */
-    PATIENCE_US = 20000000, /* no product takes a second */
-    LOOK_US = 20,           /* from one look to the next, when it takes long */
-    SPIN_US = 2000,         /* that is from here on */
+    CANDIDATES = 8, /* of each bucket */
 };
 
 static int lt_type(dtype t)
@@ -55,11 +50,12 @@ static err_code lt_fail(lt_status s, const char *what, err *e)
     return err_set(e, ERR_DEVICE, "%s: cuBLAS status %d", what, s);
 }
 
-err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, err *e)
+err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, device_wait *wait,
+                   err *e)
 {
     memset(b, 0, sizeof(*b));
     b->trying = BE_TRIAL_N;
-    b->patience_us = PATIENCE_US;
+    b->wait = wait;
     err_code rc = blas_load(&b->api, e);
     if (rc) return rc;
     lt_status s = b->api.create(&b->handle);
@@ -224,22 +220,6 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
 
 /* ---- trials ------------------------------------------------------------------------------ */
 
-cudaError_t blas_wait(blas *b, cudaEvent_t event)
-{
-    const struct timespec pause = {0, LOOK_US * 1000L};
-    int64_t begin = clock_now_us();
-    for (bool late = false;;) {
-        cudaError_t ce = cudaEventQuery(event);
-        if (ce != cudaErrorNotReady) return ce;
-        if (late) break; /* it was looked at once more, for this thread may have been asleep */
-        int64_t took = clock_now_us() - begin;
-        late = took > b->patience_us;
-        if (took > SPIN_US) (void)nanosleep(&pause, NULL);
-    }
-    b->hung = true;
-    return cudaErrorLaunchTimeout;
-}
-
 /* What is compared of a result: its first and last rows, of each the first and last columns. */
 enum { LOOK_ROWS = BLAS_ROWS_LEAST, LOOK_COLS = 2048, PROBES = 4, RUNS = 2 };
 
@@ -268,7 +248,7 @@ typedef struct trial {
 static cudaError_t wait_end(const trial *t)
 {
     cudaError_t ce = cudaEventRecord(t->end, t->stream);
-    return ce ? ce : blas_wait(t->b, t->end);
+    return ce ? ce : wait_event(t->b->wait, t->end);
 }
 
 /* Values of either sign over fourteen binades, other ones in each column, the same 16 rows again
@@ -320,7 +300,7 @@ static err_code looks_right(trial *t, const lt_algo *algo, int rows, bool first,
     cudaError_t ce = wait_end(t); /* copies to pageable memory wait as well, without an end */
     if (!ce) ce = fetch(t, t->got, 0, n);
     if (!ce) ce = fetch(t, t->got + (size_t)n * cols, last, n);
-    if (!ce) ce = cudaStreamSynchronize(t->stream);
+    if (!ce) ce = wait_end(t);
     if (ce) return ERR_DEVICE;
     if (first) memcpy(t->right, t->got, (size_t)n * row);
     for (int i = 0; i < 2 * n; i++) {

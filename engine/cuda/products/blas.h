@@ -17,8 +17,8 @@
  *
  * Threads: engine thread (and start-up).
  */
-#ifndef ENGINE_CUDA_BLAS_H
-#define ENGINE_CUDA_BLAS_H
+#ifndef ENGINE_CUDA_PRODUCTS_BLAS_H
+#define ENGINE_CUDA_PRODUCTS_BLAS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +28,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/products/form.h"
+#include "engine/cuda/products/wait.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -111,22 +112,17 @@ typedef struct blas {
     bool wide, streams;            /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
     int cluster_sm[BLAS_CLUSTERS]; /* cu_gemm_cluster_setup() of 2 and of 4 blocks */
     bool ours; /* cuBLAS is not asked: our law hangs on k alone, and not on how many rows w has */
-    /* Which kernels are being tried, BE_TRIAL_N: none; stays as it is where the device is lost
-     * then.  How long each try may take, and whether one did not end in that time: nothing on
-     * this device may be waited for any more. */
+    device_wait *wait;
+    /* Which kernels are being tried, BE_TRIAL_N: none; stays as it is where the device is lost, or
+     * hangs, then. */
     be_trial trying;
-    int64_t patience_us;
-    bool hung;
     blas_plan plan[BLAS_SHAPES];
     int n_plan;
 } blas;
 
-err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, err *e);
+err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, device_wait *wait,
+                   err *e);
 void blas_close(blas *b);
-
-/* Waits for an event behind something that is tried, patience_us at most: cudaErrorLaunchTimeout
- * then, and `hung`. */
-cudaError_t blas_wait(blas *b, cudaEvent_t event);
 
 /* The largest scratch that blas_plan_get() needs: rows of x and of y. */
 size_t blas_trial_bytes(int max_rows, dtype type, int n, int k);
