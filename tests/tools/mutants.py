@@ -1410,6 +1410,9 @@ _rule("cuda.hang-awaited", "engine/cuda/cuda.c",
 _rule("cuda.hang-frees", "engine/cuda/products/wait.c",
       "if (p && !atomic_load(&w->hung))", "if (p)",
       "emu.test_restart", "pinned memory is not given back to a device that hangs")
+_rule("cuda.hang-unpins", "engine/cuda/kv.c",
+      "    if (!atomic_load(&cuda_of(be)->wait.hung)) (void)cudaHostUnregister(p);", "    (void)be;\n    (void)cudaHostUnregister(p);",
+      "e2e.test_emulated", "the pool of swapped pages is not given back to a device that hangs")
 _rule("sched.reopened-lost", "engine/sched/sched_restart.c",
       " || be_remedy_of(sc->be) == BE_HEALS_NEVER) return false;", ") return false;",
       "e2e.test_restart", "a device that came back, and is lost when its kernels are tried, is another process's")

@@ -72,6 +72,7 @@ def targets_of(tests):
     out = set()
     for t in tests:
         out |= set(E2E_PROGRAMS) if t.startswith("e2e.") else {t.removesuffix("_early")}  # a program run in another way
+        out |= {"lorad_emulated"} if t == "e2e.test_emulated" else set()
     return sorted(out)
 
 

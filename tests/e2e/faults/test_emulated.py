@@ -4,6 +4,7 @@ The whole way of a request, the CUDA backend's own code included.  Answers are t
 tests: a token may differ where the CPU's first two are a tie within 1e-2.  $LORAD_BUILD/lorad_emulated; 77 where it was not built.
 """
 import concurrent.futures
+import http.client
 import json
 import sys
 import time
@@ -20,8 +21,9 @@ if not (BUILD / "lorad_emulated").exists():
     sys.exit(77)
 
 
-def start(program, backend, **more):
+def start(program, backend, env={}, **more):
     s = Server(settings={**SETTINGS, "engine.backend": backend, **more}, program=program)
+    s.env = env
     s.start()
     key = s.tenant("acme")
     for name in ADAPTERS:
@@ -134,10 +136,44 @@ def test_two_devices_say_what_they_cannot_share():
         assert "192 rows: each of 2 devices takes whole blocks of 64" in str(e), e
 
 
+def test_a_device_that_hangs():
+    """Its process waits for nothing on it, neither for the answers nor on its way out, and another one takes its place."""
+    file = device.dir.with_suffix(".hang")
+    s, its_key = start("lorad_emulated", "cuda", {"LORAD_TEST_HANG": str(file)}, **{"engine.cuda_patience": "1s"})
+    try:
+        right, pid = [text(s, its_key, *a) for a in ASKED], s.process.pid
+        file.touch()
+        while file.exists():
+            time.sleep(0.01)
+        with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
+            replies = list(pool.map(lambda a: complete(s, its_key, *a), ASKED))
+        for r in replies:
+            assert r.status == 503 and r.json["error"]["code"] == "engine_restarting", r
+        again, end = [], time.monotonic() + 120 * PATIENCE
+        while len(again) < len(ASKED):
+            try:
+                r = complete(s, its_key, *ASKED[len(again)])
+            except (OSError, http.client.HTTPException) as e:
+                assert not isinstance(e, ConnectionRefusedError) and s.process.poll() is None, e
+                continue
+            if r.status == 200:
+                again.append(r.json["choices"][0]["text"])
+            else:
+                assert r.status == 503 and time.monotonic() < end, r
+        assert again == right and s.process.pid == pid
+        log = s.log_path.read_text()
+        assert "the device hangs: no answer within engine.cuda_patience" in log, log
+        assert s.metrics()["lorad_engine_restarts_total"] == log.count("starting anew") == 1
+        assert s.stop() == 0
+    finally:
+        s.stop()
+
+
 def test_it_drains():
     assert device.stop() == 0
 
 
 device, key = start("lorad_emulated", "cuda")
 run([test_answers_are_the_cpus, test_company_and_overlap_change_nothing, test_streams,
-     test_a_client_that_goes_leaves_nothing, test_two_devices_say_what_they_cannot_share, test_it_drains])
+     test_a_client_that_goes_leaves_nothing, test_two_devices_say_what_they_cannot_share, test_a_device_that_hangs,
+     test_it_drains])
