@@ -359,6 +359,14 @@ static bool tp_pin(backend *be, void *p, size_t bytes)
     return false;
 }
 
+static void tp_unpin(backend *be, void *p)
+{
+    const tp_state *tp = tp_of(be);
+    bool hung = false;
+    for (int i = 0; i < tp->n; i++) hung |= atomic_load(&state_of(tp, i)->wait.hung);
+    if (!hung) (void)cudaHostUnregister(p);
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 typedef struct sliced {
@@ -1021,7 +1029,7 @@ const backend_ops backend_cuda_tp = {
     .kv_load = tp_kv_load,
     .kv_copied = tp_kv_copied,
     .pin = tp_pin,
-    .unpin = cuda_unpin,
+    .unpin = tp_unpin,
     .step_begin = tp_step_begin,
     .step_end = tp_step_end,
     .embed = tp_embed,

@@ -129,6 +129,7 @@ static struct {
         uint64_t n;
     } launched[NAMES_MAX];
     const void *registered; /* one is enough: the swap pool */
+    size_t registered_bytes;
 } rt = {.mu = PTHREAD_MUTEX_INITIALIZER,
         .n_devices = 1,
         .memory = (size_t)1 << 30,
@@ -560,6 +561,8 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
     ENTER_UNSAFE("cudaHostRegister");
     if (!p || !bytes || rt.registered) return leave(cudaErrorInvalidValue);
     rt.registered = p;
+    rt.registered_bytes = bytes;
+    rt.n.pinned_bytes += bytes;
     return leave(cudaSuccess);
 }
 
@@ -572,11 +575,18 @@ static cudaError_t drain_all(void)
     return e;
 }
 
+static void unregister(void)
+{
+    rt.n.pinned_bytes -= rt.registered_bytes;
+    rt.registered = NULL;
+    rt.registered_bytes = 0;
+}
+
 cudaError_t cudaHostUnregister(void *p)
 {
     ENTER_UNSAFE("cudaHostUnregister");
     if (rt.registered != p) return leave(cudaErrorInvalidValue);
-    rt.registered = NULL;
+    unregister();
     return leave(drain_all()); /* copies may be on their way */
 }
 
@@ -1177,7 +1187,7 @@ cudaError_t cudaDeviceReset(void)
     allow_peers();
     rt.lost[current] = rt.last = cudaSuccess;
     rt.used[current] = false;
-    rt.registered = NULL;
+    unregister();
     rt.n.resets++;
     return leave(cudaSuccess);
 }
