@@ -27,7 +27,7 @@ if(LORAD_CUDA)
     endif()
     # PTX twice: of the least, and of the least from 90 on, where launches may begin early.
     # Compiling again for each device would give the same, and take longer.  Machine code is made of
-    # it for each; the first goes along for devices to come.
+    # it for each; the newer one goes along for devices to come, where launches begin early as well.
     set(arch ${LORAD_CUDA_ARCH})
     list(SORT arch COMPARE NATURAL)
     set(old ${arch})
@@ -35,17 +35,15 @@ if(LORAD_CUDA)
     list(FILTER old EXCLUDE REGEX "^(9[0-9]|[1-9][0-9][0-9])")
     list(FILTER new INCLUDE REGEX "^(9[0-9]|[1-9][0-9][0-9])")
     set(gencode)
-    set(along TRUE)
     foreach(part old new)
         if(${part})
             list(GET ${part} 0 least)
             list(TRANSFORM ${part} PREPEND sm_ OUTPUT_VARIABLE code)
-            if(along)
+            if(part STREQUAL new OR NOT new)
                 list(PREPEND code compute_${least})
             endif()
             list(JOIN code "," code)
             list(APPEND gencode -gencode "arch=compute_${least},code=[${code}]")
-            set(along FALSE)
         endif()
     endforeach()
     set(common -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR} -Xcompiler=-Wall,-Wextra,-fPIC

@@ -221,7 +221,6 @@ static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp 
     }
     cu->n_sm = p->multiProcessorCount;
     cu->shared_per_sm = p->sharedMemPerMultiprocessor;
-    cu->early = p->major >= 9;
     return ERR_NONE;
 }
 
@@ -268,6 +267,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     cu->graphs.on = !cfg->no_graphs;
     cu->part.n = 1;
     err_code rc = choose_device(cu, cfg->device, &p, e);
+    if (!rc) cu->early = p.major >= 9 && cu_code_waits();
     if (!rc) rc = open_arena(cu, cfg->fraction > 0 ? cfg->fraction : 0.9, e);
     if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), e);
     if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->side, cudaStreamNonBlocking), e);

@@ -1,6 +1,8 @@
 /* norms.cu -- kernels of norms.h: a block for each row. */
 #include "engine/cuda/products/norms.h"
 
+#include <stdlib.h>
+
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
@@ -83,6 +85,20 @@ static __global__ void __launch_bounds__(THREADS) pick_kernel(cu_pick_args a)
         if (a.out) a.out[at + (size_t)i] = x[i];
         if (a.out16) a.out16[at + (size_t)i] = cu_bf16_of(x[i]);
     }
+}
+
+extern "C" bool cu_code_waits(void)
+{
+#ifdef LORAD_EMU
+    const char *code = getenv("EMU_CODE");
+    return !code || atoi(code) >= 90;
+#else
+    cudaFuncAttributes is;
+    if (cudaFuncGetAttributes(&is, (const void *)pick_kernel) == cudaSuccess)
+        return is.ptxVersion >= 90;
+    (void)cudaGetLastError(); /* it is not the next launch's */
+    return false;
+#endif
 }
 
 extern "C" cudaError_t cu_pick_rows(cudaStream_t stream, const cu_pick_args *args)

@@ -7,6 +7,7 @@
 #ifndef ENGINE_CUDA_PRODUCTS_NORMS_H
 #define ENGINE_CUDA_PRODUCTS_NORMS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <cuda_runtime.h>
@@ -16,6 +17,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Whether the device runs code that waits for launches before (cu_grid_wait()): made for compute
+ * capability 9.0 or later.  A newer device that makes its own from PTX of 8.0 does not. */
+bool cu_code_waits(void);
 
 /* out[i] = (x[i] - mean) / std * weight + bias, dense rows.  out may be x. */
 typedef struct cu_layer_norm_args {

@@ -34,6 +34,20 @@ START_TEST(only_a_device_of_sm_90_has_it)
 }
 END_TEST
 
+/* A newer device that made its code from PTX of sm_80 would begin early and not wait. */
+START_TEST(launches_begin_early_where_the_code_waits)
+{
+    static const char *const code[] = {"80", "90"};
+    for (int i = 0; i < 4; i++) {
+        (void)setenv("EMU_CODE", code[i % 2], 1);
+        backend *be = open_backend(8 + i / 2);
+        ck_assert_int_eq(cuda_of(be)->early, i == 3);
+        be_close(be);
+    }
+    (void)unsetenv("EMU_CODE");
+}
+END_TEST
+
 /* Sums rounded as on sm_90: both kinds of tensor-core instruction give the same.  Those of mma.sync
  * as on sm_80, those of wgmma as on sm_90: they do not. */
 START_TEST(it_is_taken_where_bits_are_equal)
@@ -198,6 +212,7 @@ int main(void)
     TCase *t = tcase_create("wide");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, only_a_device_of_sm_90_has_it);
+    tcase_add_test(t, launches_begin_early_where_the_code_waits);
     tcase_add_loop_test(t, it_is_taken_where_bits_are_equal, 0, 2);
     tcase_add_test(t, the_law_hangs_on_no_clock);
     tcase_add_test(t, a_prompt_has_the_bits_of_its_pieces);
