@@ -38,6 +38,10 @@ typedef struct {
     int first, n; /* of its pieces of 16 ranks, in the order of chunks */
 } lora_chunk;
 
+/* Words of `drawn`, behind that of pieces which are drawn: blocks that have ended, pieces that are
+ * there. */
+enum { ENDED = 1, DONE = 32 };
+
 /* What one adapter does to one output. */
 typedef struct {
     const float *gain, *bias;
@@ -271,7 +275,7 @@ CU_INLINE void shrink_all(const lora_chunk *chunk, const sgmv_args *p, uint32_t 
                           const lora_cut *l, int n, int lane)
 {
     const int n_item = chunk[n].first * p->n_out * l->n_plane;
-    uint32_t *done = drawn + 1;
+    uint32_t *done = drawn + DONE;
     for (;;) {
         int item = lane == 0 ? (int)cu_atomic_add_u32(drawn, 1) : 0;
         item = (int)cu_shfl_u32((uint32_t)item, 0);
@@ -285,7 +289,7 @@ CU_INLINE void shrink_all(const lora_chunk *chunk, const sgmv_args *p, uint32_t 
         if (lane == 0) (void)cu_atomic_add_u32(done, 1); /* ... before this is seen */
     }
     if (lane == 0) {
-        while ((int)cu_atomic_add_u32(done, 0) < n_item) cu_pause();
+        while ((int)cu_load_acquire(done) < n_item) cu_pause();
         cu_threadfence();
     }
     cu_syncwarp();
@@ -611,8 +615,8 @@ CU_INLINE void shrink_beside(const gemm_args *a, const sgmv_args *p, uint32_t *d
     int o1 = GATED ? 1 : out_of(p, last / 4, &unused);
     lay_v<BF16>(&t, p, l, o0, o1, th);
     meet_for_v(); /* nobody of the block looks at the counters any more */
-    if (th > 0 || cu_atomic_add_u32(drawn + 2, 1) + 1 < gridDim.x) return;
-    for (int i = 0; i < 3; i++) drawn[i] = 0; /* for the next launch */
+    if (th > 0 || cu_atomic_add_u32(drawn + ENDED, 1) + 1 < gridDim.x) return;
+    drawn[0] = drawn[ENDED] = drawn[DONE] = 0; /* for the next launch */
 }
 
 /* A block: `units` of columns.  Its first warps multiply, the next ones copy weights and B, then x,
@@ -779,6 +783,7 @@ extern "C" cudaError_t cu_gemm_lora_setup(void)
         a.gated = i / 3 % 3 == 2 ? &somewhere : nullptr;
         rc = launch_any(2 << i / 9, nullptr, &a, nullptr, nullptr, &l);
     }
+    if (rc != cudaSuccess) (void)cudaGetLastError(); /* it is not the next launch's */
     return rc;
 }
 

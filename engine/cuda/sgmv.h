@@ -103,7 +103,7 @@ cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype 
  * gemm_stream.cu, cu_sgmv_shrink() and cu_sgmv_expand(), or cu_sgmv_expand_gated(), give, bit for
  * bit. */
 
-enum { GEMM_LORA_COUNTERS = 3 }; /* words of `drawn` */
+enum { GEMM_LORA_COUNTERS = 33 }; /* words of `drawn`: who waits looks at another line */
 
 /* Once after the device is chosen, where cu_gemm_stream_setup() has succeeded. */
 cudaError_t cu_gemm_lora_setup(void);

@@ -22,6 +22,7 @@ static const shape shapes[] = {
     {DT_F16, 7, 2120, true},    {DT_BF16, 600, 2184, false}, {DT_BF16, 72, 40, false},
     {DT_F16, 300, 2048, false}, {DT_BF16, 40, 10248, true},  {DT_F16, 24, 6152, true},
     {DT_BF16, 592, 712, false}, /* pairs of columns; blocks of a stream with many units */
+    {DT_BF16, 16, 200, false},  /* gate and up of eight columns */
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 

@@ -13,7 +13,7 @@ import struct
 FAT, ENTRY_ELF, COMPRESSED = 0xBA55ED50, 2, 0xE000
 OPS = {0x23C: "HMMA", 0x9F0: "HGMMA", 0x221: "FADD", 0xFAE: "LDGSTS", 0x981: "LDG", 0x986: "STG", 0x984: "LDS", 0x388: "STS", 0x988: "STS",
        0x83B: "LDSM", 0x9A8: "ATOMG", 0x983: "LDL", 0x387: "STL", 0xB1D: "BAR", 0x308: "MUFU", 0x229: "DADD", 0x22B: "DFMA", 0x228: "DMUL",
-       0x82E: "ACQBULK", 0x82D: "PREEXIT"}  # griddepcontrol's wait and launch_dependents
+       0x992: "MEMBAR", 0x82E: "ACQBULK", 0x82D: "PREEXIT"}  # the last two: griddepcontrol's wait and launch_dependents
 BRA, CALL, EXIT, RET = 0x947, 0x944, 0x94D, 0x950
 
 

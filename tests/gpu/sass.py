@@ -5,7 +5,8 @@
 Prints for each kernel and architecture: registers, shared memory, stack, tensor-core instructions, loads and
 stores of local memory, and how many threads of a multiprocessor registers, shared memory and block size admit.
 Fails (1) when a hot kernel has no tensor-core instruction or touches local memory, or a hot kernel is missing; where one that
-may begin early does not wait, or lets the next one begin only after that.
+may begin early does not wait, or lets the next one begin only after that; where one whose stages follow each other waits for
+all of memory.
 """
 import re
 import sys
@@ -37,6 +38,8 @@ ONLY = {"gemm_wide": 90, "gemm_cluster": 90}  # objects whose kernels are of one
 # Launched by CU_LAUNCH_EARLY; from sm_90 on.
 EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_lora_kernel", "gemm_cluster_kernel", "gemm_codes_few_kernel", "expand_kernel",
          "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
+# Without MEMBAR: of all that it has written, which takes as long as a stage.
+FLOWING = {"gemm_stream_kernel", "gemm_cluster_kernel"}
 
 
 def main(objects):
@@ -63,6 +66,8 @@ def main(objects):
                 ops = k.ops
                 if "PREEXIT" not in ops or "ACQBULK" not in ops[ops.index("PREEXIT"):]:
                     bad.append(f"{k.label} for sm_{arch} does not begin early, or does not wait")
+            if base in FLOWING and k.count("MEMBAR"):
+                bad.append(f"{k.label} for sm_{arch} waits for memory ({k.count('MEMBAR')} times)")
             if local or k.stack:
                 bad.append(f"{k.label} for sm_{arch} touches local memory ({local} instructions)")
         bad += [f"{m} is not in {path}" for m in missing]

@@ -1372,7 +1372,7 @@ _rule("cuda.inside-unfenced", "engine/cuda/gemm_lora.cu",
       "        cu_threadfence(); /* of each lane's part of v ... */\n", "",
       "emu.test_gemm_lora", "a piece of the shrink is there before it is counted")
 _rule("cuda.inside-counts-on", "engine/cuda/gemm_lora.cu",
-      "drawn[i] = 0; /* for the next launch */", "drawn[2] = 0;",
+      "drawn[0] = drawn[ENDED] = drawn[DONE] = 0;", "drawn[0] = drawn[ENDED] = 0;",
       "emu.test_gemm_lora", "the next launch makes its shrink, too")
 _rule("cuda.inside-x-early", "engine/cuda/gemm_lora.cu",
       "    cu_grid_wait(); /* for x, and for v that is read */\n", "",
@@ -1401,6 +1401,15 @@ _rule("cuda.cluster-end-of-k", "engine/cuda/products/gemm_cluster.cu",
 _rule("cuda.cluster-early", "engine/cuda/products/gemm_cluster.cu",
       "        cu_grid_wait();\n        copy_x(", "        if (!a.early) cu_grid_wait();\n        copy_x(",
       "emu.test_gemm", "a cluster reads x when the launches before have ended")
+_rule("cuda.stream-narrow-gate", "engine/cuda/products/stream.h",
+      "a->gated ? a->n / 2 : 0,", "a->gated && a->n > 16 ? a->n / 2 : 0,",
+      "emu.test_gemm", "gate and up of eight columns each are told from no gate")
+_rule("cuda.early-code", "engine/cuda/cuda.c",
+      "p.major >= 9 && cu_code_waits();", "p.major >= 9;",
+      "emu.test_wide", "launches begin early where the code that runs waits, whatever the device could")
+_rule("cuda.tp-unpins", "engine/cuda/tensor_parallel.c",
+      "    if (!hung) (void)cudaHostUnregister(p);", "    (void)hung;\n    (void)p;",
+      "emu.test_restart_tp", "memory that several devices copy from is unpinned before it is given back")
 _rule("cuda.trial-waits-on", "engine/cuda/products/wait.c",
       "            atomic_store(&w->hung, true);\n", "",
       "emu.test_trial", "of a device that hangs nothing is waited for or given back")

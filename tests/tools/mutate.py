@@ -30,7 +30,7 @@ def check(mutants):
             wrong.append(f"{name}: {file} " + ("is not there" if found < 0 else f"has the text {found} times, not once: {old}"))
         if old == new or name in names:
             wrong.append(f"{name}: {'changes nothing' if old == new else 'is there twice'}")
-        wrong += [f"{name}: there is no test {t}" for t in seen_by if re.sub("_(early|inside)$", "", t.split(".", 1)[1]) not in tests]
+        wrong += [f"{name}: there is no test {t}" for t in seen_by if re.sub("_(early|inside|tp)$", "", t.split(".", 1)[1]) not in tests]
         names.add(name)
     wrong += [f"{q}: --quick names it, the list does not" for q in sorted(QUICK - {m[0] for m in MUTANTS})]
     if len(MUTANTS) < LEAST:
@@ -71,7 +71,7 @@ def configure(hangs_s):
 def targets_of(tests):
     out = set()
     for t in tests:
-        out |= set(E2E_PROGRAMS) if t.startswith("e2e.") else {t.removesuffix("_early")}  # a program run in another way
+        out |= set(E2E_PROGRAMS) if t.startswith("e2e.") else {re.sub("_(early|tp)$", "", t)}  # a program run in another way
         out |= {"lorad_emulated"} if t == "e2e.test_emulated" else set()
     return sorted(out)
 

@@ -82,10 +82,12 @@ CU_INLINE uint32_t cu_cluster_rank(void)
     return r;
 }
 
-/* All threads of a warp together, both. */
+/* All threads of a warp together, both.  Relaxed: barriers that were made have their own fence, and
+ * nobody reads what others wrote.  With .release it would wait for each store on its way to memory
+ * (MEMBAR.ALL.GPU). */
 CU_INLINE void cu_cluster_arrive(void)
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 CU_INLINE void cu_cluster_wait(void)
@@ -113,13 +115,15 @@ CU_INLINE void cu_barrier_expect(uint64_t *barrier, uint32_t bytes)
                  : "memory");
 }
 
+/* What it tells of is reads of this block's shared memory, which a block's barrier has brought to
+ * this thread: with .release.cluster it would wait for memory, once a stage, as above. */
 CU_INLINE void cu_barrier_arrive(uint64_t *barrier, uint32_t block)
 {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
-                     cu_shared_address(barrier)),
-                 "r"(block)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(cu_shared_address(barrier)),
+        "r"(block)
+        : "memory");
 }
 
 /* Has the phase of this parity ended?  Waits for a while that the device chooses. */
@@ -127,7 +131,7 @@ CU_INLINE bool cu_barrier_try(uint64_t *barrier, uint32_t parity)
 {
     uint32_t ended;
     asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                  "selp.u32 %0, 1, 0, p;\n}"
                  : "=r"(ended)
                  : "r"(cu_shared_address(barrier)), "r"(parity)

@@ -82,7 +82,9 @@ extern "C" cudaError_t cu_gemm_stream_setup(void)
 {
     cudaError_t rc = setup_rows<2>();
     if (rc == cudaSuccess) rc = setup_rows<4>();
-    return rc != cudaSuccess ? rc : setup_rows<8>();
+    if (rc == cudaSuccess) rc = setup_rows<8>();
+    if (rc != cudaSuccess) (void)cudaGetLastError(); /* it is not the next launch's */
+    return rc;
 }
 
 extern "C" bool gemm_stream_takes(const gemm_args *a)

@@ -680,6 +680,12 @@ CU_INLINE uint32_t cu_atomic_add_u32(uint32_t *p, uint32_t v)
     return emu_atomic_u32(p, v, EMU_ADD);
 }
 
+/* What blocks before it had written when they counted it up is there for this lane. */
+CU_INLINE uint32_t cu_load_acquire(uint32_t *p)
+{
+    return emu_atomic_u32(p, 0, EMU_ADD);
+}
+
 CU_INLINE int32_t cu_atomic_add_i32(int32_t *p, int32_t v)
 {
     return emu_atomic_i32(p, v, EMU_ADD);
@@ -773,6 +779,13 @@ CU_INLINE uint2 cu_ld8_fresh(const void *p)
 CU_INLINE uint32_t cu_atomic_add_u32(uint32_t *p, uint32_t v)
 {
     return atomicAdd(p, v);
+}
+
+CU_INLINE uint32_t cu_load_acquire(uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
 }
 
 CU_INLINE int32_t cu_atomic_add_i32(int32_t *p, int32_t v)

@@ -71,7 +71,7 @@ CU_INLINE int piece_at(int row, int piece)
  * the last column are it once more, and their sums go nowhere. */
 typedef struct {
     const uint16_t *w;
-    int col, apart, n; /* of its first row; to the second one; columns that there are */
+    int col, apart, n; /* of its first row; from gate to up, or 0; columns that there are */
     int n_row, piece, to;
     size_t k;
 } w_copies;
@@ -81,7 +81,7 @@ CU_INLINE w_copies find_w(const gemm_args *a, int unit0, int units, int t)
     int row = t / PIECES, piece = t % PIECES;
     w_copies c = {(const uint16_t *)a->w + piece * 8,
                   a->gated ? unit0 * 8 + row : unit0 * UNIT + row,
-                  a->gated ? a->n / 2 : 8,
+                  a->gated ? a->n / 2 : 0,
                   a->gated ? a->n / 2 : a->n,
                   units * UNIT,
                   piece,
@@ -94,7 +94,7 @@ CU_INLINE w_copies find_w(const gemm_args *a, int unit0, int units, int t)
 CU_INLINE void fetch_w(char *stage, const w_copies *c, int k0)
 {
     bool in = k0 + c->piece * 8 < (int)c->k;
-    const int unit = c->apart == 8 ? UNIT : 8; /* from a unit's columns to the next one's */
+    const int unit = c->apart ? 8 : UNIT; /* from a unit's columns to the next one's */
     const size_t up = (size_t)c->apart * c->k;
     char *to = stage + c->to;
     int col = c->col;
@@ -102,8 +102,8 @@ CU_INLINE void fetch_w(char *stage, const w_copies *c, int k0)
         int lo = col < c->n ? col : c->n - 1, hi = lo;
         const uint16_t *from = c->w + (size_t)lo * c->k + k0;
         cu_cp_async16_or_zero(to, in ? from : c->w, in);
-        if (c->apart == 8) hi = col + 8 < c->n ? col + 8 : c->n - 1;
-        from = c->apart == 8 ? c->w + (size_t)hi * c->k + k0 : from + up;
+        if (!c->apart) hi = col + 8 < c->n ? col + 8 : c->n - 1;
+        from = c->apart ? from + up : c->w + (size_t)hi * c->k + k0;
         cu_cp_async16_or_zero(to + SERIES * ROW_BYTES, in ? from : c->w, in);
     }
 }
