@@ -2,9 +2,10 @@
  * expand behind it: where that is faster.
  *
  * Whether it is hangs on the device, so it is tried at load: for each shape of matrix and each size
- * of step both ways are recorded as a decode step would be, and run.  Equal bits are the condition,
- * so times choose nothing that an answer shows.
+ * of step it is recorded as in a decode step, beside and inside by each cut, and run.  Equal bits
+ * are the condition, so times choose nothing that an answer shows.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,21 +19,27 @@ static const blas_plan *plan_of(const cuda_state *cu, const weight *w, int rows_
     return blas_plan_find(&cu->blas, w->type, rows_of_w, cuda_k(w->type, w->cols), NULL);
 }
 
-static gemm_args product_args(const cuda_state *cu, const weight *w, int rows_of_w, const void *x,
-                              uint16_t *gated, bool gelu)
+static gemm_args product_args(const cuda_state *cu, const weight *w, int rows_of_w, int cut,
+                              const void *x, uint16_t *gated, bool gelu)
+{
+    gemm_args a = {.type = w->type,
+                   .w = ((const cuda_weight *)w)->p,
+                   .x = x,
+                   .n = rows_of_w,
+                   .k = cuda_k(w->type, w->cols),
+                   .rows = cu->step.shape.n_rows,
+                   .gated = gated,
+                   .gelu = gelu,
+                   .early = cuda_early(cu)};
+    blas_cut(&cu->blas, cut, &a);
+    return a;
+}
+
+/* By which cut LoRA goes inside this step's product; -1: it does not. */
+static int cut_of(const cuda_state *cu, const weight *w, int rows_of_w)
 {
     const blas_plan *p = plan_of(cu, w, rows_of_w);
-    return (gemm_args){.type = w->type,
-                       .w = ((const cuda_weight *)w)->p,
-                       .x = x,
-                       .n = rows_of_w,
-                       .k = cuda_k(w->type, w->cols),
-                       .rows = cu->step.shape.n_rows,
-                       .n_sm = cu->n_sm,
-                       .stream = p ? blas_ring(p, cu->step.shape.n_rows) : 0,
-                       .gated = gated,
-                       .gelu = gelu,
-                       .early = cuda_early(cu)};
+    return p ? blas_inside(p, cu->step.shape.n_rows) : -1;
 }
 
 bool cuda_inside_takes(const cuda_state *cu, const weight *w, int rows_of_w, const sgmv_args *lora,
@@ -40,23 +47,24 @@ bool cuda_inside_takes(const cuda_state *cu, const weight *w, int rows_of_w, con
 {
     static uint16_t somewhere;
     if (cu->step.shape.kind == CUDA_EXACT || ((const cuda_weight *)w)->codes.form) return false;
-    const blas_plan *p = plan_of(cu, w, rows_of_w);
-    if (!p || !blas_inside(p, cu->step.shape.n_rows)) return false;
-    gemm_args a = product_args(cu, w, rows_of_w, lora->x, gated ? &somewhere : NULL, false);
+    int cut = cut_of(cu, w, rows_of_w);
+    if (cut < 0) return false;
+    gemm_args a = product_args(cu, w, rows_of_w, cut, lora->x, gated ? &somewhere : NULL, false);
     return gemm_lora_takes(&a, lora);
 }
 
-static cudaError_t launch(const cuda_state *cu, const weight *w, int rows_of_w,
+static cudaError_t launch(const cuda_state *cu, const weight *w, int rows_of_w, int cut,
                           const sgmv_args *lora, uint16_t *gated, bool gelu)
 {
-    gemm_args a = product_args(cu, w, rows_of_w, lora->x, gated, gelu);
+    gemm_args a = product_args(cu, w, rows_of_w, cut, lora->x, gated, gelu);
     return cu_gemm_lora(cu->stream, &a, lora, cu->drawn);
 }
 
 bool cuda_inside_run(backend *be, const weight *w, int rows_of_w, const sgmv_args *lora,
                      uint16_t *gated, bool gelu)
 {
-    return CU(be, launch(cuda_of(be), w, rows_of_w, lora, gated, gelu));
+    cuda_state *cu = cuda_of(be);
+    return CU(be, launch(cu, w, rows_of_w, cut_of(cu, w, rows_of_w), lora, gated, gelu));
 }
 
 /* ---- trials ------------------------------------------------------------------------------ */
@@ -143,19 +151,19 @@ static err_code lay_trial(trial *t, int rows, err *e)
     return rc ? err_set(e, rc, "the device takes no lists") : ERR_NONE;
 }
 
-static cudaError_t run_way(trial *t, bool inside)
+/* Inside by this cut; -1: beside. */
+static cudaError_t run_way(trial *t, int cut)
 {
     sgmv_args a = t->lora;
     a.early = cuda_early(cuda_of(t->be));
-    a.out[0].in = a.out[0].out = inside ? t->inside : t->apart;
-    if (inside) return launch(cuda_of(t->be), t->w, t->n, &a, NULL, false);
+    a.out[0].in = a.out[0].out = cut >= 0 ? t->inside : t->apart;
+    if (cut >= 0) return launch(cuda_of(t->be), t->w, t->n, cut, &a, NULL, false);
     cuda_beside(t->be, t->w, t->n, &a, t->apart);
     return cudaSuccess; /* else the backend is marked */
 }
 
 /* One way, recorded: the least microseconds of a product. */
-static err_code time_way(trial *t, bool inside, cudaEvent_t begin, cudaEvent_t end, float *us,
-                         err *e)
+static err_code time_way(trial *t, int cut, cudaEvent_t begin, cudaEvent_t end, float *us, err *e)
 {
     cuda_state *cu = cuda_of(t->be);
     cudaGraph_t graph = NULL;
@@ -165,7 +173,7 @@ static err_code time_way(trial *t, bool inside, cudaEvent_t begin, cudaEvent_t e
     cuda_kind kind = cu->step.shape.kind;
     const err *failed = &t->be->failed;
     cu->step.shape.kind = CUDA_EXACT;
-    err_code rc = CU_TRY(cu, run_way(t, inside), e);
+    err_code rc = CU_TRY(cu, run_way(t, cut), e);
     cu->step.shape.kind = kind;
     if (!rc && failed->code) rc = err_set(e, failed->code, "%s", failed->msg);
     if (!rc) rc = CU_TRY(cu, cudaEventRecord(end, cu->stream), e);
@@ -173,7 +181,7 @@ static err_code time_way(trial *t, bool inside, cudaEvent_t begin, cudaEvent_t e
     if (!rc)
         rc = CU_TRY(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal), e);
     if (rc) return rc;
-    for (int i = 0; !rc && i < REPEATS; i++) rc = CU_TRY(cu, run_way(t, inside), e);
+    for (int i = 0; !rc && i < REPEATS; i++) rc = CU_TRY(cu, run_way(t, cut), e);
     err_code ended = CU_TRY(cu, cudaStreamEndCapture(cu->stream, &graph), rc ? NULL : e);
     if (!rc) rc = ended;
     if (!rc) rc = CU_TRY(cu, cudaGraphInstantiate(&exec, graph, 0), e);
@@ -204,33 +212,47 @@ static err_code same_bits(trial *t, size_t n, bool *same, err *e)
     return rc ? err_set(e, rc, "what was tried cannot be read") : ERR_NONE;
 }
 
-/* For steps of so many rows, whose shape the backend has been told. */
-static err_code try_rows(trial *t, int rows, bool *faster, err *e)
+static bool takes(const trial *t, int cut)
+{
+    gemm_args a = product_args(cuda_of(t->be), t->w, t->n, cut, t->lora.x, NULL, false);
+    return gemm_lora_takes(&a, &t->lora);
+}
+
+/* For steps of so many rows, whose shape the backend has been told.  *best: the fastest cut that is
+ * no slower than beside; -1: none. */
+static err_code try_rows(trial *t, int rows, int *best, err *e)
 {
     cuda_state *cu = cuda_of(t->be);
     cudaEvent_t begin = NULL, end = NULL;
-    float us[2] = {0};
-    bool same = false;
+    float us[1 + BLAS_CUTS] = {0}, *inside = us + 1;
+    char said[BLAS_CUTS][16] = {"-", "-", "-", "-"};
     err_code rc = lay_trial(t, rows, e);
-    gemm_args a = product_args(cu, t->w, t->n, t->lora.x, NULL, false);
-    bool takes = !rc && gemm_lora_takes(&a, &t->lora);
-    if (takes) rc = CU_TRY(cu, cudaEventCreateWithFlags(&begin, cudaEventDefault), e);
-    if (takes && !rc) rc = CU_TRY(cu, cudaEventCreateWithFlags(&end, cudaEventDefault), e);
-    for (int i = 0; takes && !rc && i < 2; i++) {
-        cu->blas.trying = i == 1 ? BE_TRIAL_INSIDE : BE_TRIAL_N;
-        rc = time_way(t, i == 1, begin, end, &us[i], e);
+    bool some = !rc && takes(t, 0);
+    *best = -1;
+    if (some) rc = CU_TRY(cu, cudaEventCreateWithFlags(&begin, cudaEventDefault), e);
+    if (some && !rc) rc = CU_TRY(cu, cudaEventCreateWithFlags(&end, cudaEventDefault), e);
+    for (int cut = -1; some && !rc && cut < BLAS_CUTS; cut++) {
+        bool same = false;
+        if (cut > 0 && !takes(t, cut)) continue;
+        cu->blas.trying = cut >= 0 ? BE_TRIAL_INSIDE : BE_TRIAL_N;
+        rc = time_way(t, cut, begin, end, &inside[cut], e);
+        if (rc || cut < 0) continue;
+        rc = same_bits(t, (size_t)rows * (size_t)t->n, &same, e);
+        (void)snprintf(said[cut], sizeof(said[cut]), "%.1f%s", (double)inside[cut],
+                       same ? "" : "!");
+        if (same && inside[cut] <= us[0] && (*best < 0 || inside[cut] < inside[*best])) *best = cut;
     }
-    if (takes && !rc) rc = same_bits(t, (size_t)rows * (size_t)t->n, &same, e);
     if (begin) (void)cudaEventDestroy(begin);
     if (end) (void)cudaEventDestroy(end);
     cuda_give(cu, t->memory);
     t->memory = NULL;
     if (!rc) cu->blas.trying = BE_TRIAL_N;
-    *faster = takes && same && us[1] <= us[0];
-    if (takes && !rc)
-        log_info("engine", "LoRA of products %d x %d, to %d rows: inside %.1f us%s, beside %.1f us",
-                 t->n, cuda_k(t->w->type, t->w->cols), rows, (double)us[1],
-                 same ? "" : " (other bits)", (double)us[0]);
+    if (some && !rc)
+        log_info("engine",
+                 "LoRA of products %d x %d, to %d rows: inside %s us, with a deep ring %s, on two "
+                 "thirds of the multiprocessors %s, on half %s; beside %.1f",
+                 t->n, cuda_k(t->w->type, t->w->cols), rows, said[0], said[1], said[2], said[3],
+                 (double)us[0]);
     return rc;
 }
 
@@ -244,11 +266,11 @@ err_code cuda_inside_try(backend *be, const weight *w, int rows_of_w, err *e)
         return ERR_NONE;
     const cuda_shape was = cu->step.shape;
     for (int rows = BLAS_ROWS_LEAST; !rc && rows <= ROWS_MAX && rows <= cu->max_rows; rows *= 2) {
-        bool faster = false;
-        if (!blas_ring(p, rows)) continue;
+        int best = -1;
+        if (!blas_streams(p, rows)) continue;
         cu->step.shape = (cuda_shape){CUDA_RANK64, rows, rows};
-        rc = try_rows(&t, rows, &faster, e);
-        if (faster) blas_set_inside(&cu->blas, p, rows);
+        rc = try_rows(&t, rows, &best, e);
+        if (!rc) blas_set_inside(&cu->blas, p, rows, best);
     }
     cu->step.shape = was;
     if (!rc || cu->lost != 0 || be->failed.code != ERR_NONE) return rc;

@@ -1387,7 +1387,7 @@ _rule("cuda.inside-one-row", "engine/cuda/gemm_lora.cu",
       "if (row < 0 || row >= n_rows) continue;", "if (row < 0) continue;",
       "emu.test_gemm_lora", "an adapter's product is added to its own rows alone")
 _rule("cuda.inside-slower", "engine/cuda/inside.c",
-      "us[1] <= us[0]", "us[1] < us[0]",
+      "inside[cut] <= us[0]", "inside[cut] < us[0]",
       "emu.test_graphs_inside", "LoRA goes inside products where that is no slower")
 _rule("cuda.inside-gate", "engine/cuda/linear.c",
       "cu->late_inside = true;", "cu->late_inside = false;",
@@ -1429,7 +1429,7 @@ _rule("gateway.replaced-suspect", "gateway/start/serve.c",
       "    (void)leave_out_suspect(&p->parts);\n", "",
       "e2e.test_restart", "the process that takes the place goes without the kernels that failed")
 _rule("cuda.trial-unnamed", "engine/cuda/inside.c",
-      "i == 1 ? BE_TRIAL_INSIDE : BE_TRIAL_N", "BE_TRIAL_N",
+      "cut >= 0 ? BE_TRIAL_INSIDE : BE_TRIAL_N", "BE_TRIAL_N",
       "emu.test_trial", "a device that is lost at kernels which are tried names them")
 _rule("cuda.trial-again", "engine/cuda/cuda.c",
       "return !(cfg->without >> which & 1U);", "return true;",

@@ -116,13 +116,12 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
 }
 
 /* Whose kernels make a product: ours by chunks, and where rows are many by wgmma; ours by one
- * chain, of few rows alone, with either ring, and in clusters of 2 and of 4 blocks; cuBLAS's. */
+ * chain, of few rows alone, by each cut, and in clusters of 2 and of 4 blocks; cuBLAS's. */
 typedef enum {
     BY_CHUNKS,
     BY_WGMMA,
     BY_CHAIN,
-    BY_DEEP,
-    BY_CLUSTER,
+    BY_CLUSTER = BY_CHAIN + BLAS_CUTS,
     BY_CUBLAS = BY_CLUSTER + BLAS_CLUSTERS,
     WAYS
 } way;
@@ -153,11 +152,21 @@ static bool in_clusters(way w)
     return w >= BY_CLUSTER && w < BY_CUBLAS;
 }
 
-/* gemm_args.stream. */
-static int ring_of(way w)
+static bool by_chain(way w)
 {
-    if (w == BY_DEEP) return GEMM_DEEP;
-    return w == BY_CHAIN || in_clusters(w) ? GEMM_RING : 0;
+    return w >= BY_CHAIN && w < BY_CUBLAS;
+}
+
+void blas_cut(const blas *b, int cut, gemm_args *a)
+{
+    static const struct {
+        int part, of, ring;
+    } cuts[BLAS_CUTS] = {
+        {1, 1, GEMM_RING}, {1, 1, GEMM_DEEP}, {2, 3, GEMM_DEEP}, {1, 2, GEMM_DEEP}};
+    int n_sm = b->n_sm * cuts[cut].part / cuts[cut].of;
+    a->n_sm = n_sm > 0 ? n_sm : 1;
+    a->stream = cuts[cut].ring;
+    if (a->n_sm < b->n_sm && !gemm_stream_takes(a)) a->stream = GEMM_RING; /* as deep as fits */
 }
 
 /* Few rows go another way by the one, many by the other. */
@@ -165,23 +174,28 @@ static be_trial trial_of(way w, int rows)
 {
     if (rows > GEMM_SMALL_ROWS) return w == BY_WGMMA ? BE_TRIAL_WGMMA : BE_TRIAL_N;
     if (in_clusters(w)) return BE_TRIAL_CLUSTER;
-    return ring_of(w) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
+    return by_chain(w) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
 }
 
 static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo, int rows)
 {
     way w = way_of(algo);
-    bool shares = in_clusters(w);
-    return (gemm_args){.type = p->type,
-                       .codes = p->codes,
-                       .n = p->n,
-                       .k = p->k,
-                       .rows = rows,
-                       .n_sm = shares ? b->cluster_sm[w - BY_CLUSTER] : b->n_sm,
-                       .gated_stride = p->n / 2,
-                       .wide = w == BY_WGMMA,
-                       .stream = ring_of(w),
-                       .cluster = shares ? 2 << (w - BY_CLUSTER) : 0};
+    gemm_args a = {.type = p->type,
+                   .codes = p->codes,
+                   .n = p->n,
+                   .k = p->k,
+                   .rows = rows,
+                   .n_sm = b->n_sm,
+                   .gated_stride = p->n / 2,
+                   .wide = w == BY_WGMMA};
+    if (in_clusters(w)) {
+        a.n_sm = b->cluster_sm[w - BY_CLUSTER];
+        a.stream = GEMM_RING;
+        a.cluster = 2 << (w - BY_CLUSTER);
+    } else if (by_chain(w)) {
+        blas_cut(b, (int)(w - BY_CHAIN), &a);
+    }
+    return a;
 }
 
 /* Slices become plain in cuBLAS's workspace: all products run on one stream. */
@@ -422,10 +436,11 @@ static void log_bucket(const trial *t, int bucket, uint64_t law)
     const candidate *c = fastest(t, bucket, law);
     log_debug("engine",
               "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, with a deep ring %s, "
-              "in clusters of 2 %s, of 4 %s, ours %s, cuBLAS's %s",
+              "on two thirds of the multiprocessors %s, on half %s, in clusters of 2 %s, of 4 %s, "
+              "ours %s, cuBLAS's %s",
               t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[BY_WGMMA],
-              said[BY_CHAIN], said[BY_DEEP], said[BY_CLUSTER], said[BY_CLUSTER + 1],
-              said[BY_CHUNKS], said[BY_CUBLAS]);
+              said[BY_CHAIN], said[BY_CHAIN + 1], said[BY_CHAIN + 2], said[BY_CHAIN + 3],
+              said[BY_CLUSTER], said[BY_CLUSTER + 1], said[BY_CHUNKS], said[BY_CUBLAS]);
 }
 
 /* The law: bits that some algorithm gives in every bucket; of several, those that the heuristic
@@ -548,6 +563,7 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
         return err_set(e, ERR_LIMIT, "more than %d shapes of matrices", BLAS_SHAPES);
     blas_plan *p = &b->plan[b->n_plan];
     *p = (blas_plan){.type = type, .n = n, .k = k};
+    memset(p->inside, -1, sizeof(p->inside));
     if (codes) p->codes = *codes;
     err_code rc = plan_make(b, p, max_rows, w, trial_memory, stream, e);
     if (rc) {
@@ -564,19 +580,19 @@ bool blas_adds(const blas_plan *p, int rows)
     return is_own(&p->algo[bucket_of(p, rows)]);
 }
 
-int blas_ring(const blas_plan *p, int rows)
+bool blas_streams(const blas_plan *p, int rows)
 {
-    return ring_of(way_of(&p->algo[bucket_of(p, rows)]));
+    return by_chain(way_of(&p->algo[bucket_of(p, rows)]));
 }
 
-bool blas_inside(const blas_plan *p, int rows)
+int blas_inside(const blas_plan *p, int rows)
 {
     return p->inside[bucket_of(p, rows)];
 }
 
-void blas_set_inside(blas *b, const blas_plan *p, int rows)
+void blas_set_inside(blas *b, const blas_plan *p, int rows, int cut)
 {
-    b->plan[p - b->plan].inside[bucket_of(p, rows)] = true;
+    b->plan[p - b->plan].inside[bucket_of(p, rows)] = (int8_t)cut;
 }
 
 bool blas_gates(const blas *b, const blas_plan *p, int rows)

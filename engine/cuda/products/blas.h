@@ -27,7 +27,7 @@
 #include <cuda_runtime_api.h>
 
 #include "engine/backend.h"
-#include "engine/cuda/products/form.h"
+#include "engine/cuda/products/gemm.h"
 #include "engine/cuda/products/wait.h"
 
 #ifdef __cplusplus
@@ -89,6 +89,7 @@ err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e);
 /* ---- products -------------------------------------------------------------------------------- */
 
 enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64, BLAS_CLUSTERS = 2 };
+enum { BLAS_CUTS = 4 }; /* blas_cut() */
 
 /* All that multiply by matrices of one shape. */
 typedef struct blas_plan {
@@ -98,7 +99,8 @@ typedef struct blas_plan {
     void *desc, *lw, *lx, *ly;
     lt_algo algo[BLAS_BUCKETS]; /* up to 16, 32, 64 ... rows */
     float us[BLAS_BUCKETS];     /* what each takes with all of its rows */
-    bool inside[BLAS_BUCKETS];  /* has LoRA inside, where there is some: inside.c */
+    /* Has LoRA inside, where there is some, by this of the cuts; -1: not.  inside.c */
+    int8_t inside[BLAS_BUCKETS];
     int n_buckets;
     double slowdown; /* by the law: times the fastest of each bucket, on average */
 } blas_plan;
@@ -148,11 +150,14 @@ typedef struct blas_sum {
 /* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
 bool blas_gates(const blas *b, const blas_plan *p, int rows);
-/* With which ring they are by one chain (gemm_args.stream; in clusters, GEMM_RING; 0: they are
- * not); whether LoRA goes inside them, as was said. */
-int blas_ring(const blas_plan *p, int rows);
-bool blas_inside(const blas_plan *p, int rows);
-void blas_set_inside(blas *b, const blas_plan *p, int rows);
+/* Whether they are by one chain; by which cut LoRA goes inside them, as was said, or -1. */
+bool blas_streams(const blas_plan *p, int rows);
+int blas_inside(const blas_plan *p, int rows);
+void blas_set_inside(blas *b, const blas_plan *p, int rows, int cut);
+/* How a product by one chain is cut, into n_sm and stream of `a`, whose sizes are there: for all
+ * multiprocessors with either ring, for two thirds of them, for half.  Fewer blocks read x fewer
+ * times, and each has more columns and more stages on their way. */
+void blas_cut(const blas *b, int cut, gemm_args *a);
 /* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
  * blas_adds() or, to gate, blas_gates(). */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,

@@ -35,7 +35,7 @@ extern "C" {
 
 enum { GEMM_CHUNK = 2048, GEMM_SMALL_ROWS = 64 };
 /* Stages that a stream's ring has; or, where it is asked for and they fit. */
-enum { GEMM_RING = 6, GEMM_DEEP = 10 };
+enum { GEMM_RING = 6, GEMM_DEEP = 9 };
 
 typedef struct gemm_args {
     dtype type;    /* of w and x; F32, which few ask for, by a kernel without tensor cores */

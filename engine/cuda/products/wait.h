@@ -3,8 +3,9 @@
  * CUDA's own waits have no end.  A device that hangs (a kernel that never ends, a bus that is gone
  * without a word) would keep the thread that asks it, and with it the server.  So nothing in this
  * backend waits by cudaEventSynchronize() or cudaStreamSynchronize(); copies to memory that is not
- * pinned, which wait by themselves, come when nothing is on its way.  A device that has hung once is asked no more, and what it was given is not taken back:
- * freeing pinned memory waits for it as well.  The end of the process takes it all.
+ * pinned, which wait by themselves, come when nothing is on its way.  A device that has hung once
+ * is asked no more, and what it was given is not taken back: freeing pinned memory waits for it as
+ * well.  The end of the process takes it all.
  *
  * Threads: any.
  */

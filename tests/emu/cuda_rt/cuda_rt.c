@@ -124,6 +124,7 @@ static struct {
     uint64_t eager;
     bool eager_known;
     uint64_t clock;
+    bool clock_known;
     struct {
         char name[48];
         uint64_t n;
@@ -1025,6 +1026,7 @@ cudaError_t cudaEventQuery(cudaEvent_t ev)
 void emu_rt_clock(uint64_t seed)
 {
     rt.clock = seed;
+    rt.clock_known = true;
 }
 
 /* A device where cuBLAS's products take a millisecond and all else takes no time, but for one that
@@ -1033,6 +1035,10 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     ENTER("cudaEventElapsedTime");
     bool over = begin->on && end->on && end->on->done >= end->place;
+    if (!rt.clock_known) {
+        const char *text = getenv("EMU_CLOCK");
+        emu_rt_clock(text ? strtoull(text, NULL, 10) : 0);
+    }
     if (rt.clock) rt.clock = rt.clock * 6364136223846793005ULL + 1442695040888963407ULL;
     *ms = 1 + (float)(rt.clock ? rt.clock >> 54 : end->products - begin->products);
     return leave(over ? cudaSuccess : cudaErrorNotReady);

@@ -195,7 +195,8 @@ START_TEST(replays_have_golden_bits_whoever_comes)
            models[_i], b.steps, (int)counts().captures);
     bool whole = _i == 3; /* its gates fill blocks of columns as well */
     ck_assert_int_eq(emu_rt_launched("gemm_lora") > before, inside);
-    if (inside && whole) ck_assert_uint_eq(emu_rt_launched("expand_gated"), 0);
+    bool always = !getenv("EMU_CLOCK"); /* all take the same time, else it goes inside some */
+    if (inside && whole && always) ck_assert_uint_eq(emu_rt_launched("expand_gated"), 0);
     bed_close(&b);
 }
 END_TEST
