@@ -72,7 +72,9 @@ bool be_lost(const backend *be)
 
 be_remedy be_remedy_of(backend *be)
 {
-    be_remedy r = be->open && be->ops->remedy ? be->ops->remedy(be) : BE_HEALS_REOPENED;
+    be_remedy r = be->spent                     ? BE_HEALS_NEVER
+                  : be->open && be->ops->remedy ? be->ops->remedy(be)
+                                                : BE_HEALS_REOPENED;
     if (r == BE_HEALS_ITSELF) be->failed = (err){0};
     return r;
 }
@@ -90,9 +92,11 @@ err_code be_reopen(backend *be, err *e)
     be->impl = NULL;
     be->open = false;
     be->failed = (err){0};
+    if (be->spent) return err_set(e, ERR_DEVICE, "the device hangs");
     err_code rc = be->ops->open(&fresh, &be->config, e);
     be->impl = fresh.impl;
     be->open = rc == ERR_NONE;
+    be->spent = fresh.spent;
     return rc;
 }
 

@@ -242,7 +242,7 @@ be_remedy be_remedy_of(backend *be);
 be_trial be_suspect(const backend *be);
 /* Closes the device and opens it again with the same configuration.  All that was made of this
  * backend was destroyed or forgotten before, and no other thread is in one of its calls.  On
- * failure the backend can be reopened again or closed, nothing else. */
+ * failure the backend can be asked for its remedy, reopened again or closed, nothing else. */
 err_code be_reopen(backend *be, err *e);
 const backend_caps *be_caps(const backend *be);
 

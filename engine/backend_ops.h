@@ -20,6 +20,7 @@ struct backend {
     err failed;            /* first failure; code ERR_NONE: healthy */
     backend_config config; /* that it was opened with */
     bool open;             /* false: be_reopen() failed */
+    bool spent;            /* nothing heals its device in this process */
 };
 
 struct backend_ops {

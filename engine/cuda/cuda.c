@@ -141,6 +141,7 @@ static void leave_hung(backend *be, cuda_state *cu)
     free(cu->mlp);
     free(cu);
     be->impl = NULL;
+    be->spent = true;
 }
 
 static void cuda_close(backend *be)
@@ -301,6 +302,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
     if (rc) {
+        if (remedy_of((cudaError_t)atomic_load(&cu->lost)) == BE_HEALS_NEVER) be->spent = true;
         cuda_close(be);
         return rc;
     }

@@ -1,13 +1,12 @@
 /* cuda.h -- the CUDA backend's inside: its state, its host code by file.
  *
  *     cuda.c      open/close, faults, the ops table
- *     wait.h      how the host waits for the device
  *     memory.c    one arena, uploads through pinned staging on a stream of their own
- *     blas.c      the base's products (blas.h)
  *     linear.c    weights, fused groups, be_linear, be_logits
  *     inside.c    which products have LoRA inside them
  *     experts.c   be_experts(): memory, launches, tables of adapters on experts
- *     products/   matrix products; codes.c: quantised matrices as their kernels read them
+ *     products/   matrix products, the base's by blas.h; codes.c: quantised matrices as their
+ *                 kernels read them; wait.h: how the host waits for the device
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
  *     step.c      what a step tells the kernels: one pinned block, one copy
  *     graph.c     decode steps recorded and replayed

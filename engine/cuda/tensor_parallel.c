@@ -134,26 +134,38 @@ static err_code open_one(tp_state *tp, int i, const backend_config *cfg, err *e)
     return CU_TRY(cu, cudaEventCreateWithFlags(&tp->told[i], cudaEventDisableTiming), e);
 }
 
+static bool any_hangs(const tp_state *tp)
+{
+    bool any = false;
+    for (int i = 0; i < tp->n; i++) any |= atomic_load(&state_of(tp, i)->wait.hung);
+    return any;
+}
+
+/* Their streams wait for each other: nobody's patience is asked twice. */
+static void all_hang(const tp_state *tp)
+{
+    for (int i = 0; i < tp->n; i++) atomic_store(&state_of(tp, i)->wait.hung, true);
+}
+
 /* A device that is lost, or hangs, takes the others with it: their memory is mapped into its
  * context. */
 static void tp_close(backend *be)
 {
     tp_state *tp = tp_of(be);
     int lost = 0;
-    bool hung = false;
     if (!tp) return;
     for (int i = 0; i < tp->n; i++) {
         cuda_state *cu = state_of(tp, i);
         if (!lost) lost = atomic_load(&cu->lost);
         (void)cudaSetDevice(cu->device);
         if (cu->stream) (void)wait_stream(&cu->wait, cu->stream);
-        hung |= atomic_load(&cu->wait.hung);
+        if (cu->mem.stream) (void)wait_stream(&cu->wait, cu->mem.stream);
+        if (any_hangs(tp)) all_hang(tp);
     }
     for (int i = 0; i < tp->n; i++) {
         cuda_state *cu = state_of(tp, i);
         (void)cudaSetDevice(cu->device);
         if (lost) atomic_store(&cu->lost, lost);
-        if (hung) atomic_store(&cu->wait.hung, true);
         if (tp->told[i]) (void)cudaEventDestroy(tp->told[i]);
         cuda_graphs_drop(cu);
     }
@@ -224,6 +236,7 @@ static be_remedy tp_remedy(backend *be)
     be_remedy worst = BE_HEALS_ITSELF;
     for (int i = 0; i < tp->n; i++) {
         (void)cudaSetDevice(state_of(tp, i)->device);
+        if (any_hangs(tp)) all_hang(tp);
         be_remedy r = backend_cuda.remedy(&tp->dev[i]);
         tp->dev[i].failed = (err){0};
         if (r == BE_HEALS_NEVER || worst == BE_HEALS_ITSELF) worst = r;
@@ -361,10 +374,7 @@ static bool tp_pin(backend *be, void *p, size_t bytes)
 
 static void tp_unpin(backend *be, void *p)
 {
-    const tp_state *tp = tp_of(be);
-    bool hung = false;
-    for (int i = 0; i < tp->n; i++) hung |= atomic_load(&state_of(tp, i)->wait.hung);
-    if (!hung) (void)cudaHostUnregister(p);
+    if (!any_hangs(tp_of(be))) (void)cudaHostUnregister(p);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@ import heapq
 import re
 import struct
 
-FAT, ENTRY_ELF, COMPRESSED = 0xBA55ED50, 2, 0xE000
+FAT, ENTRY_PTX, ENTRY_ELF, COMPRESSED = 0xBA55ED50, 1, 2, 0xE000
 OPS = {0x23C: "HMMA", 0x9F0: "HGMMA", 0x221: "FADD", 0xFAE: "LDGSTS", 0x981: "LDG", 0x986: "STG", 0x984: "LDS", 0x388: "STS", 0x988: "STS",
        0x83B: "LDSM", 0x9A8: "ATOMG", 0x983: "LDL", 0x387: "STL", 0xB1D: "BAR", 0x308: "MUFU", 0x229: "DADD", 0x22B: "DFMA", 0x228: "DMUL",
        0x992: "MEMBAR", 0x82E: "ACQBULK", 0x82D: "PREEXIT"}  # the last two: griddepcontrol's wait and launch_dependents
@@ -42,8 +42,8 @@ def sections(elf):
     return out
 
 
-def images(path):
-    """[(architecture, ELF)] of an object of the host."""
+def entries(path):
+    """[(kind, architecture, bytes, compressed)] of an object of the host."""
     with open(path, "rb") as f:
         whole = f.read()
     for name, data, _ in sections(whole):
@@ -58,9 +58,18 @@ def images(path):
                 kind, _, entry, bytes_ = struct.unpack_from("<HHIQ", data, p)
                 arch, = struct.unpack_from("<I", data, p + 28)
                 flags, = struct.unpack_from("<Q", data, p + 40)
-                if kind == ENTRY_ELF and not flags & COMPRESSED:
-                    yield arch, data[p + entry:p + entry + bytes_]
+                yield kind, arch, data[p + entry:p + entry + bytes_], bool(flags & COMPRESSED)
                 p += entry + bytes_
+
+
+def images(path):
+    """[(architecture, ELF)] of an object of the host."""
+    return [(arch, data) for kind, arch, data, compressed in entries(path) if kind == ENTRY_ELF and not compressed]
+
+
+def portable(path):
+    """The architectures whose PTX goes along."""
+    return [arch for kind, arch, _, _ in entries(path) if kind == ENTRY_PTX]
 
 
 class Kernel:

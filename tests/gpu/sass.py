@@ -6,7 +6,7 @@ Prints for each kernel and architecture: registers, shared memory, stack, tensor
 stores of local memory, and how many threads of a multiprocessor registers, shared memory and block size admit.
 Fails (1) when a hot kernel has no tensor-core instruction or touches local memory, or a hot kernel is missing; where one that
 may begin early does not wait, or lets the next one begin only after that; where one whose stages follow each other waits for
-all of memory.
+all of memory; where no PTX goes along for devices to come, or older than the newest.
 """
 import re
 import sys
@@ -52,6 +52,9 @@ def main(objects):
         if stem in ONLY and ONLY[stem] not in {arch for arch, _ in kernels}:
             print(f"{stem}: left out, for LORAD_CUDA_ARCH has no {ONLY[stem]}")
             continue
+        newest = max((arch for arch, _ in kernels), default=0)
+        if stem not in ONLY and not [a for a in cubin.portable(path) if a >= min(newest, 90)]:
+            bad.append(f"{stem}: no PTX goes along that devices to come can make their code of")
         for (arch, _), k in sorted(kernels.items(), key=lambda i: (i[1].label, i[0][0])):
             mma, local = k.count("HMMA", "HGMMA"), k.count("LDL", "STL")
             threads = resident(arch, k, k.threads, 0) * k.threads if arch in SM else "-"

@@ -1408,7 +1408,7 @@ _rule("cuda.early-code", "engine/cuda/cuda.c",
       "p.major >= 9 && cu_code_waits();", "p.major >= 9;",
       "emu.test_wide", "launches begin early where the code that runs waits, whatever the device could")
 _rule("cuda.tp-unpins", "engine/cuda/tensor_parallel.c",
-      "    if (!hung) (void)cudaHostUnregister(p);", "    (void)hung;\n    (void)p;",
+      "    if (!any_hangs(tp_of(be))) (void)cudaHostUnregister(p);", "    (void)be;\n    (void)p;",
       "emu.test_restart_tp", "memory that several devices copy from is unpinned before it is given back")
 _rule("cuda.trial-waits-on", "engine/cuda/products/wait.c",
       "            atomic_store(&w->hung, true);\n", "",

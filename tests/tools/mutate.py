@@ -71,7 +71,7 @@ def configure(hangs_s):
 def targets_of(tests):
     out = set()
     for t in tests:
-        out |= set(E2E_PROGRAMS) if t.startswith("e2e.") else {re.sub("_(early|tp)$", "", t)}  # a program run in another way
+        out |= set(E2E_PROGRAMS) if t.startswith("e2e.") else {re.sub("_(early|inside|tp)$", "", t)}  # a program run in another way
         out |= {"lorad_emulated"} if t == "e2e.test_emulated" else set()
     return sorted(out)
 

@@ -6,21 +6,25 @@
 
 #include "engine/base/clock.h"
 
-enum { SPIN_US = 50000, PAUSE_US = 50 };
+/* What passes between two looks counts up to a second: this thread, or the whole machine, may have
+ * been asleep. */
+enum { SPIN_US = 50000, PAUSE_US = 50, LAP_MOST_US = 1000000 };
 
 /* One of the two is asked. */
 static cudaError_t wait_for(device_wait *w, cudaEvent_t event, cudaStream_t stream)
 {
     const struct timespec pause = {0, PAUSE_US * 1000L};
-    int64_t begin = clock_now_us();
+    int64_t last = clock_now_us(), took = 0;
     for (bool late = false; !atomic_load(&w->hung);) {
         cudaError_t ce = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
         if (ce != cudaErrorNotReady) return ce;
-        if (late) { /* it was looked at once more, for this thread may have been asleep */
+        if (late) { /* it was looked at once more */
             atomic_store(&w->hung, true);
             break;
         }
-        int64_t took = clock_now_us() - begin;
+        int64_t now = clock_now_us(), lap = now - last;
+        took += lap < LAP_MOST_US ? lap : LAP_MOST_US;
+        last = now;
         late = took > w->patience_us;
         if (took > SPIN_US)
             (void)nanosleep(&pause, NULL);
