@@ -149,6 +149,37 @@ __device__ static void write_lane(const cu_attend_args *a, int row, int head, in
     }
 }
 
+/* So many splits of a row, in ascending order: maxima m, sums l, from `sums` on `apart` floats from
+ * one to the next.  All that is read is on its way at once, for a warp that merges is alone. */
+template <int PAIRS>
+__device__ static __forceinline__ void merge_four(float (*all)[2], float *all_m, float *all_l,
+                                                  const float *m, const float *l, const float *sums,
+                                                  size_t apart, float c)
+{
+    float o[4][PAIRS][2];
+    CU_UNROLL
+    for (int i = 0; i < 4; i++) {
+        CU_UNROLL
+        for (int j = 0; j < PAIRS; j++) {
+            o[i][j][0] = o[i][j][1] = 0;
+            if (m[i] != -INFINITY) /* else nobody wrote sums */
+                cu_load_fresh_f32x2(o[i][j], sums + (size_t)i * apart + 2 * j * MERGE_LANES);
+        }
+    }
+    CU_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float f0, f1;
+        if (m[i] == -INFINITY) continue;
+        *all_m = merge_weights(*all_m, m[i], c, &f0, &f1);
+        *all_l = cu_fma(l[i], f1, cu_mul(*all_l, f0));
+        CU_UNROLL
+        for (int j = 0; j < PAIRS; j++) {
+            all[j][0] = cu_fma(o[i][j][0], f1, cu_mul(all[j][0], f0));
+            all[j][1] = cu_fma(o[i][j][1], f1, cu_mul(all[j][1], f0));
+        }
+    }
+}
+
 /* The sums of an item's splits become the results of its rows [r0, r0 + MERGE_ROWS), in ascending
  * order, as end_split() does it; by a warp, eight lanes to a row.  HD: a value's size, or 0 where
  * it is known only here. */
@@ -163,6 +194,9 @@ __device__ static __forceinline__ void merge_rows(const cu_attend_args *a, const
     float c = cu_mul(a->scale, LOG2_E), all[PAIRS][2], all_m = -INFINITY, all_l = 0;
     CU_UNROLL
     for (int j = 0; j < PAIRS; j++) all[j][0] = all[j][1] = 0;
+    const float *sums = partial_row(a, partial0, w->kv_head, r) + 2 * nth;
+    size_t apart = (size_t)units * (size_t)a->kv.n_kv_head *
+                   (size_t)cu_attend_unit(a->n_head / a->kv.n_kv_head) * (size_t)d;
     for (int s0 = 0; s0 < n; s0 += MERGE_LANES) {
         float state[2] = {-INFINITY, 0}; /* of the row in split s0 + nth */
         if (live && s0 + nth < n) {
@@ -170,22 +204,36 @@ __device__ static __forceinline__ void merge_rows(const cu_attend_args *a, const
             state[0] = cu_ld_fresh(from);
             state[1] = cu_ld_fresh(from + 1);
         }
-        CU_UNROLL_BY(2) /* whose sums are on their way together */
-        for (int s = 0; s < MERGE_LANES && s0 + s < n; s++) {
-            float m = cu_shfl_f32(state[0], lane - nth + s), f0, f1;
-            float l = cu_shfl_f32(state[1], lane - nth + s);
-            if (m == -INFINITY) continue; /* nobody wrote sums */
-            const float *from =
-                partial_row(a, partial0 + (s0 + s) * units, w->kv_head, r) + 2 * nth;
-            all_m = merge_weights(all_m, m, c, &f0, &f1);
-            all_l = cu_fma(l, f1, cu_mul(all_l, f0));
-            CU_UNROLL
-            for (int j = 0; j < PAIRS; j++) {
-                float o[2];
-                if (2 * (nth + j * MERGE_LANES) >= d) continue;
-                cu_load_fresh_f32x2(o, from + 2 * j * MERGE_LANES);
-                all[j][0] = cu_fma(o[0], f1, cu_mul(all[j][0], f0));
-                all[j][1] = cu_fma(o[1], f1, cu_mul(all[j][1], f0));
+        if constexpr (HD > 0) {
+            CU_UNROLL_BY(1)
+            for (int s = 0; s < MERGE_LANES && s0 + s < n; s += 4) {
+                float m[4], l[4]; /* behind the last split -INFINITY */
+                CU_UNROLL
+                for (int i = 0; i < 4; i++) {
+                    m[i] = cu_shfl_f32(state[0], lane - nth + s + i);
+                    l[i] = cu_shfl_f32(state[1], lane - nth + s + i);
+                }
+                merge_four<PAIRS>(all, &all_m, &all_l, m, l, sums + (size_t)(s0 + s) * apart, apart,
+                                  c);
+            }
+        } else {
+            CU_UNROLL_BY(2) /* whose sums are on their way together */
+            for (int s = 0; s < MERGE_LANES && s0 + s < n; s++) {
+                float m = cu_shfl_f32(state[0], lane - nth + s), f0, f1;
+                float l = cu_shfl_f32(state[1], lane - nth + s);
+                if (m == -INFINITY) continue; /* nobody wrote sums */
+                const float *from =
+                    partial_row(a, partial0 + (s0 + s) * units, w->kv_head, r) + 2 * nth;
+                all_m = merge_weights(all_m, m, c, &f0, &f1);
+                all_l = cu_fma(l, f1, cu_mul(all_l, f0));
+                CU_UNROLL
+                for (int j = 0; j < PAIRS; j++) {
+                    float o[2];
+                    if (2 * (nth + j * MERGE_LANES) >= d) continue;
+                    cu_load_fresh_f32x2(o, from + 2 * j * MERGE_LANES);
+                    all[j][0] = cu_fma(o[0], f1, cu_mul(all[j][0], f0));
+                    all[j][1] = cu_fma(o[1], f1, cu_mul(all[j][1], f0));
+                }
             }
         }
     }

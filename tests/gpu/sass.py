@@ -53,7 +53,7 @@ def main(objects):
             print(f"{stem}: left out, for LORAD_CUDA_ARCH has no {ONLY[stem]}")
             continue
         newest = max((arch for arch, _ in kernels), default=0)
-        if stem not in ONLY and not [a for a in cubin.portable(path) if a >= min(newest, 90)]:
+        if stem in HOT and stem not in ONLY and not [a for a in cubin.portable(path) if a >= min(newest, 90)]:
             bad.append(f"{stem}: no PTX goes along that devices to come can make their code of")
         for (arch, _), k in sorted(kernels.items(), key=lambda i: (i[1].label, i[0][0])):
             mma, local = k.count("HMMA", "HGMMA"), k.count("LDL", "STL")

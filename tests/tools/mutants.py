@@ -1169,7 +1169,7 @@ _rule("experts.cost", "engine/sched/cost.c",
       "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 + 0 * top_k : 1;",
       "engine.test_cost", "a step costs the experts that its rows take together")
 _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
-      "if (m == -INFINITY) continue; /* nobody wrote sums */", "",
+      "if (m[i] != -INFINITY) /* else nobody wrote sums */", "if (true)",
       "emu.test_attend", "sums of a split that no row sees are not read")
 _rule("cuda.ticket-again", "engine/cuda/attend.cu",
       "if (last) *ticket = 0; /* for the next layer */", "",
