@@ -408,11 +408,11 @@ END_TEST
  * chunks that merge on the way. */
 static void check_long(const shape *sh, int window, bool full)
 {
-    const int len[] = {1300, 530, 1024, 513};
+    const int len[] = {4700, 530, 1024, 513};
     history h;
     make_history(&h, sh->d, sh->n_head, sh->n_kv, window, sh->type, 4, len);
     double tol = bound_of(sh->type);
-    const chunk c[] = {{0, 1299, 1300}, {1, 529, 530}, {2, 1023, 1024}, {3, 511, 513}};
+    const chunk c[] = {{0, 4699, 4700}, {1, 529, 530}, {2, 1023, 1024}, {3, 511, 513}};
     for (int s = 0; s < 4; s++) write_upto(&h, s, 0, len[s]);
     float *one = run_step(&h, c, 4, 32, false);
     check_step(&h, c, 4, one, tol);
@@ -433,7 +433,7 @@ static void check_long(const shape *sh, int window, bool full)
     h.wide_plan = false;
     /* The same positions at the end of long chunks. */
     int rows = full ? 140 : 66;
-    const chunk l[] = {{0, 1300 - rows, 1300}, {3, 513 - rows, 513}};
+    const chunk l[] = {{0, 4700 - rows, 4700}, {3, 513 - rows, 513}};
     float *got = run_step(&h, l, 2, 32, false);
     if (full) check_step(&h, l, 2, got, tol);
     ck_assert_msg(memcmp(got + (size_t)(rows - 1) * row, one, row * 4) == 0,

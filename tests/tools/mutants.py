@@ -1171,6 +1171,9 @@ _rule("experts.cost", "engine/sched/cost.c",
 _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
       "if (m[i] != -INFINITY) /* else nobody wrote sums */", "if (true)",
       "emu.test_attend", "sums of a split that no row sees are not read")
+_rule("cuda.merge-again", "engine/cuda/attend.cu",
+      "sums + (size_t)(s0 + s) * apart, apart,", "sums + (size_t)s * apart, apart,",
+      "emu.test_attend", "of more than eight splits each is merged")
 _rule("cuda.ticket-again", "engine/cuda/attend.cu",
       "if (last) *ticket = 0; /* for the next layer */", "",
       "emu.test_attend", "a merge leaves its ticket at zero for the next layer")
