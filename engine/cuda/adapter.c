@@ -242,7 +242,7 @@ err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
 void cuda_tables_close(cuda_state *cu)
 {
     cuda_give(cu, cu->table_memory);
-    wait_free_host(&cu->wait, cu->table_pinned);
+    wait_free_host(cu->wait, cu->table_pinned);
     free(cu->table);
     cu->table_memory = cu->table_pinned = NULL;
     cu->table = NULL;

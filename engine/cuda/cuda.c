@@ -57,7 +57,7 @@ static void note(cuda_state *cu, cudaError_t code)
 
 static const char *text_of(const cuda_state *cu, cudaError_t code)
 {
-    bool hung = code == cudaErrorLaunchTimeout && atomic_load(&cu->wait.hung);
+    bool hung = code == cudaErrorLaunchTimeout && cu->wait && atomic_load(&cu->wait->hung);
     return hung ? "the device hangs: no answer within engine.cuda_patience"
                 : cudaGetErrorString(code);
 }
@@ -89,7 +89,7 @@ static void cuda_sync(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     cu->step.of = NULL;
-    (void)CU(be, wait_stream(&cu->wait, cu->stream));
+    (void)CU(be, wait_stream(cu->wait, cu->stream));
     int lost = atomic_load(&cu->lost);
     if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
 }
@@ -105,7 +105,7 @@ static int cuda_mark(backend *be)
 static void cuda_await(backend *be, int mark)
 {
     cuda_state *cu = cuda_of(be);
-    (void)CU(be, wait_event(&cu->wait, cu->mark[mark]));
+    (void)CU(be, wait_event(cu->wait, cu->mark[mark]));
     int lost = atomic_load(&cu->lost);
     if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
 }
@@ -120,8 +120,8 @@ static be_remedy cuda_remedy(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     cu->step.of = NULL;
-    if (!atomic_load(&cu->lost)) note(cu, wait_stream(&cu->wait, cu->side));
-    if (!atomic_load(&cu->lost)) note(cu, wait_stream(&cu->wait, cu->stream));
+    if (!atomic_load(&cu->lost)) note(cu, wait_stream(cu->wait, cu->side));
+    if (!atomic_load(&cu->lost)) note(cu, wait_stream(cu->wait, cu->stream));
     (void)cudaGetLastError();
     return remedy_of((cudaError_t)atomic_load(&cu->lost));
 }
@@ -148,9 +148,9 @@ static void cuda_close(backend *be)
 {
     cuda_state *cu = cuda_of(be);
     if (!cu) return;
-    if (cu->stream) (void)wait_stream(&cu->wait, cu->stream);
-    if (cu->mem.stream) (void)wait_stream(&cu->wait, cu->mem.stream);
-    if (atomic_load(&cu->wait.hung)) {
+    if (cu->stream) (void)wait_stream(cu->wait, cu->stream);
+    if (cu->mem.stream) (void)wait_stream(cu->wait, cu->mem.stream);
+    if (atomic_load(&cu->wait->hung)) {
         leave_hung(be, cu);
         return;
     }
@@ -264,7 +264,8 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     cu->max_rows = cfg->max_rows > 0 ? cfg->max_rows : 512;
     cu->max_seqs = cfg->max_seqs > 0 ? cfg->max_seqs : 64;
     cu->max_context = cfg->max_context > 0 ? cfg->max_context : 8192;
-    cu->wait.patience_us = cfg->patience_us > 0 ? cfg->patience_us : PATIENCE_US;
+    cu->wait = &cu->own_wait;
+    cu->wait->patience_us = cfg->patience_us > 0 ? cfg->patience_us : PATIENCE_US;
     cu->graphs.on = !cfg->no_graphs;
     cu->part.n = 1;
     err_code rc = choose_device(cu, cfg->device, &p, e);
@@ -283,7 +284,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc) rc = CU_TRY(cu, cu_grouped_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
-    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, &cu->wait, e);
+    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, cu->wait, e);
     if (!rc) cu->blas.wide = may_use(cfg, BE_TRIAL_WGMMA) && opens_wide(&p);
     if (!rc)
         cu->blas.streams =

@@ -253,7 +253,7 @@ typedef struct cuda_state {
     bool early; /* the device lets launches begin before those before have ended */
     /* The cudaError_t of the first fault that a device does not recover from; 0: healthy. */
     atomic_int lost;
-    device_wait wait;
+    device_wait own_wait, *wait; /* one for all that share a model: they wait for each other */
     cudaStream_t stream;
     cudaStream_t side;          /* what runs beside a product: linear.c */
     cudaEvent_t forked, joined; /* of it */

@@ -63,9 +63,9 @@ void cuda_draw_close(cuda_state *cu)
     cuda_draw *d = &cu->draw;
     for (int i = 0; i < CUDA_DRAW_BLOCKS; i++) {
         if (d->copied[i]) (void)cudaEventDestroy(d->copied[i]);
-        wait_free_host(&cu->wait, d->pinned[i]);
+        wait_free_host(cu->wait, d->pinned[i]);
     }
-    for (int i = 0; i < 2; i++) wait_free_host(&cu->wait, d->answer[i]);
+    for (int i = 0; i < 2; i++) wait_free_host(cu->wait, d->answer[i]);
     cuda_give(cu, d->out);
     cuda_give(cu, d->device);
     memset(d, 0, sizeof(*d));
@@ -182,7 +182,7 @@ static bool run_round(backend *be, float *logits, int n_vocab, const sample_row 
     cuda_draw *d = &cu->draw;
     assert(k > 0 && k <= d->max);
     unsigned turn = ++d->turn % CUDA_DRAW_BLOCKS;
-    if (!CU(be, wait_event(&cu->wait, d->copied[turn]))) return false;
+    if (!CU(be, wait_event(cu->wait, d->copied[turn]))) return false;
     int stride = cu->step.stride > 0 ? cu->step.stride : n_vocab;
     block b = {.host = d->pinned[turn], .device = d->device, .stride = stride};
     cu_sample_row *to = (cu_sample_row *)(void *)b.host;

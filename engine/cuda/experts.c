@@ -159,7 +159,7 @@ void cuda_expert_tables_close(cuda_state *cu)
 {
     cuda_experts *x = &cu->experts;
     cuda_give(cu, x->table_memory);
-    wait_free_host(&cu->wait, x->table_pinned);
+    wait_free_host(cu->wait, x->table_pinned);
     free(x->table);
     x->table_memory = x->table_pinned = NULL;
     x->table = NULL;
@@ -199,7 +199,7 @@ const sgmv_mat *cuda_expert_mats(backend *be, const lora_view *view)
         return NULL;
     }
     /* Its last copy may still be on its way where its step was the one before. */
-    if (t->used + 1 == cu->step.serial && !CU(be, wait_stream(&cu->wait, cu->stream))) return NULL;
+    if (t->used + 1 == cu->step.serial && !CU(be, wait_stream(cu->wait, cu->stream))) return NULL;
     size_t at = (size_t)(t - x->table) * x->table_bytes;
     size_t mats = (size_t)view->n_layer * (size_t)x->n * LORA_EXPERT_PROJS * sizeof(sgmv_mat);
     char *device = x->table_memory + at, *pinned = x->table_pinned + at;

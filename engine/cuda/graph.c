@@ -77,7 +77,7 @@ cuda_shape cuda_shape_of(const cuda_state *cu, const step *s)
 void cuda_graphs_drop(cuda_state *cu)
 {
     cuda_graphs *gs = &cu->graphs;
-    for (int i = 0; i < gs->n && !atomic_load(&cu->wait.hung); i++) {
+    for (int i = 0; i < gs->n && !atomic_load(&cu->wait->hung); i++) {
         if (gs->g[i].exec) (void)cudaGraphExecDestroy(gs->g[i].exec);
     }
     gs->n = 0;

@@ -177,7 +177,7 @@ static err_code time_way(trial *t, int cut, cudaEvent_t begin, cudaEvent_t end, 
     cu->step.shape.kind = kind;
     if (!rc && failed->code) rc = err_set(e, failed->code, "%s", failed->msg);
     if (!rc) rc = CU_TRY(cu, cudaEventRecord(end, cu->stream), e);
-    if (!rc) rc = CU_TRY(cu, wait_event(&cu->wait, end), e);
+    if (!rc) rc = CU_TRY(cu, wait_event(cu->wait, end), e);
     if (!rc)
         rc = CU_TRY(cu, cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal), e);
     if (rc) return rc;
@@ -190,13 +190,13 @@ static err_code time_way(trial *t, int cut, cudaEvent_t begin, cudaEvent_t end, 
         rc = CU_TRY(cu, cudaEventRecord(begin, cu->stream), e);
         if (!rc) rc = CU_TRY(cu, cudaGraphLaunch(exec, cu->stream), e);
         if (!rc) rc = CU_TRY(cu, cudaEventRecord(end, cu->stream), e);
-        if (!rc) rc = CU_TRY(cu, wait_event(&cu->wait, end), e);
+        if (!rc) rc = CU_TRY(cu, wait_event(cu->wait, end), e);
         if (!rc) rc = CU_TRY(cu, cudaEventElapsedTime(&ms, begin, end), e);
         ms *= 1000.0F / REPEATS;
         if (i == 1 || (i > 1 && ms < *us)) *us = ms;
     }
     if (graph) (void)cudaGraphDestroy(graph);
-    if (exec && !atomic_load(&cu->wait.hung)) (void)cudaGraphExecDestroy(exec);
+    if (exec && !atomic_load(&cu->wait->hung)) (void)cudaGraphExecDestroy(exec);
     return rc;
 }
 

@@ -110,7 +110,7 @@ void cuda_kv_load(backend *be, kv_pool *pool, int page, const void *host)
 void cuda_kv_copied(backend *be)
 {
     cuda_state *cu = cuda_of(be);
-    (void)CU(be, wait_stream(&cu->wait, cu->stream));
+    (void)CU(be, wait_stream(cu->wait, cu->stream));
 }
 
 /* The system's page tables take its time once, and pageable copies would take it in each pause. */
@@ -124,7 +124,7 @@ bool cuda_pin(backend *be, void *p, size_t bytes)
 
 void cuda_unpin(backend *be, void *p)
 {
-    if (!atomic_load(&cuda_of(be)->wait.hung)) (void)cudaHostUnregister(p);
+    if (!atomic_load(&cuda_of(be)->wait->hung)) (void)cudaHostUnregister(p);
 }
 
 /* ---- operations ------------------------------------------------------------------------ */

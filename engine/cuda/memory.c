@@ -192,7 +192,7 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
     m->turn = (int)(st - m->stage + 1) % m->n_stage;
     st->busy = true;
     lock_release(&m->stage_mu);
-    rc = CU_TRY(cu, wait_event(&cu->wait, st->done), e);
+    rc = CU_TRY(cu, wait_event(cu->wait, st->done), e);
     if (rc) {
         drop_stage(cu, st);
         return rc;
@@ -308,7 +308,7 @@ err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes)
                     &e);
         if (!rc) rc = CU_TRY(cu, cudaEventRecord(st->done, m->stream), &e);
         lock_release(&m->stage_mu);
-        if (!rc) rc = CU_TRY(cu, wait_event(&cu->wait, st->done), &e);
+        if (!rc) rc = CU_TRY(cu, wait_event(cu->wait, st->done), &e);
         if (!rc) memcpy((char *)dst + at, st->pinned, n);
         drop_stage(cu, st);
         if (rc) return rc;

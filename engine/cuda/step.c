@@ -92,7 +92,7 @@ void cuda_step_close(cuda_state *cu)
     cuda_step *st = &cu->step;
     for (int i = 0; i < 2; i++) {
         if (st->copied[i]) (void)cudaEventDestroy(st->copied[i]);
-        wait_free_host(&cu->wait, st->pinned[i]);
+        wait_free_host(cu->wait, st->pinned[i]);
     }
     cuda_give(cu, st->device);
     free(st->seg);
@@ -335,7 +335,7 @@ bool cuda_step_enter(backend *be, const step *s)
     int turn = (int)(++st->serial & 1);
     inbox in = {.host = st->pinned[turn], .device = st->device, .room = st->bytes};
     parts p;
-    if (!CU(be, wait_event(&cu->wait, st->copied[turn]))) return false;
+    if (!CU(be, wait_event(cu->wait, st->copied[turn]))) return false;
     st->stride = s->logit_stride ? s->logit_stride : cu->n_vocab;
     st->shape = cuda_shape_of(cu, s);
     const cuda_shape *shape = &st->shape;

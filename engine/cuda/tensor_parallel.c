@@ -122,6 +122,7 @@ static err_code open_one(tp_state *tp, int i, const backend_config *cfg, err *e)
     cuda_state *cu = cuda_of(d), *first = state_of(tp, 0);
     cu->early = false; /* what launches begin beside is another device's, too */
     cu->blas.ours = true;
+    cu->wait = cu->blas.wait = first->wait;
     if (i > 0) {
         pool_destroy(cu->pool);
         cu->pool = first->pool;
@@ -132,19 +133,6 @@ static err_code open_one(tp_state *tp, int i, const backend_config *cfg, err *e)
                        "ones",
                        first->device, cu->device);
     return CU_TRY(cu, cudaEventCreateWithFlags(&tp->told[i], cudaEventDisableTiming), e);
-}
-
-static bool any_hangs(const tp_state *tp)
-{
-    bool any = false;
-    for (int i = 0; i < tp->n; i++) any |= atomic_load(&state_of(tp, i)->wait.hung);
-    return any;
-}
-
-/* Their streams wait for each other: nobody's patience is asked twice. */
-static void all_hang(const tp_state *tp)
-{
-    for (int i = 0; i < tp->n; i++) atomic_store(&state_of(tp, i)->wait.hung, true);
 }
 
 /* A device that is lost, or hangs, takes the others with it: their memory is mapped into its
@@ -158,9 +146,8 @@ static void tp_close(backend *be)
         cuda_state *cu = state_of(tp, i);
         if (!lost) lost = atomic_load(&cu->lost);
         (void)cudaSetDevice(cu->device);
-        if (cu->stream) (void)wait_stream(&cu->wait, cu->stream);
-        if (cu->mem.stream) (void)wait_stream(&cu->wait, cu->mem.stream);
-        if (any_hangs(tp)) all_hang(tp);
+        if (cu->stream) (void)wait_stream(cu->wait, cu->stream);
+        if (cu->mem.stream) (void)wait_stream(cu->wait, cu->mem.stream);
     }
     for (int i = 0; i < tp->n; i++) {
         cuda_state *cu = state_of(tp, i);
@@ -174,6 +161,7 @@ static void tp_close(backend *be)
         (void)cudaSetDevice(cu->device);
         if (i > 0) cu->pool = NULL; /* the first one's */
         backend_cuda.close(&tp->dev[i]);
+        be->spent |= tp->dev[i].spent;
     }
     lock_free(&tp->mu);
     free(tp);
@@ -236,7 +224,6 @@ static be_remedy tp_remedy(backend *be)
     be_remedy worst = BE_HEALS_ITSELF;
     for (int i = 0; i < tp->n; i++) {
         (void)cudaSetDevice(state_of(tp, i)->device);
-        if (any_hangs(tp)) all_hang(tp);
         be_remedy r = backend_cuda.remedy(&tp->dev[i]);
         tp->dev[i].failed = (err){0};
         if (r == BE_HEALS_NEVER || worst == BE_HEALS_ITSELF) worst = r;
@@ -374,7 +361,7 @@ static bool tp_pin(backend *be, void *p, size_t bytes)
 
 static void tp_unpin(backend *be, void *p)
 {
-    if (!any_hangs(tp_of(be))) (void)cudaHostUnregister(p);
+    if (!atomic_load(&state_of(tp_of(be), 0)->wait->hung)) (void)cudaHostUnregister(p);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */

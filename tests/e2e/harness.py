@@ -277,6 +277,24 @@ def demo_adapters():
     return sorted(p.name for p in (DEMO / "adapters").iterdir() if p.is_dir())
 
 
+def answered(server, ask, refused):
+    """ask()'s reply, once it is 200. Until then the server may say that it restarts, which refused() is told; a connection that was
+    open when the process replaced itself is asked for again."""
+    end = time.monotonic() + 60 * PATIENCE
+    while True:
+        try:
+            reply = ask()
+        except (OSError, http.client.HTTPException) as e:
+            assert not isinstance(e, ConnectionRefusedError), "nobody is refused"
+            assert server.process.poll() is None, "the server ended"
+            assert time.monotonic() < end, e
+            continue
+        if reply.status == 200:
+            return reply
+        assert reply.status == 503 and reply.json["error"]["code"] == "engine_restarting" and time.monotonic() < end, reply
+        refused(reply)
+
+
 def events(reply_body):
     """The JSON of each SSE frame; the last one must be [DONE]."""
     frames = [f for f in reply_body.decode().split("\n\n") if f and not f.startswith(":")]

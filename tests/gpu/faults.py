@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
-from harness import BUILD, DEMO, PATIENCE, Server, run  # noqa: E402
+from harness import BUILD, DEMO, PATIENCE, Server, answered, run  # noqa: E402
 
 KINDS = ["address", "misaligned", "trap", "assert", "shared", "endless"]
 SETTINGS = {"engine.backend": "cuda", "engine.max_rows": "256", "engine.max_seqs": "32", "engine.max_context": "1024",
@@ -31,19 +31,8 @@ def long_stream(seed):
 
 def answer(model):
     """Asked again as long as the server says that it restarts, as its Retry-After has it."""
-    end = time.monotonic() + 60 * PATIENCE
-    while True:
-        try:
-            r = server.ask(key, model, "What is 7 plus 5?", temperature=0.8, seed=7)
-        except ConnectionRefusedError:
-            raise
-        except OSError:
-            r = None  # a connection that was open when the process replaced itself
-        if r and r.status == 200:
-            return r.json["choices"][0]["message"]["content"]
-        assert not r or code_of(r) == "engine_restarting", r
-        assert time.monotonic() < end, r
-        time.sleep(0.1)
+    r = answered(server, lambda: server.ask(key, model, "What is 7 plus 5?", temperature=0.8, seed=7), lambda _: time.sleep(0.1))
+    return r.json["choices"][0]["message"]["content"]
 
 
 def answers():

@@ -1411,19 +1411,22 @@ _rule("cuda.early-code", "engine/cuda/cuda.c",
       "p.major >= 9 && cu_code_waits();", "p.major >= 9;",
       "emu.test_wide", "launches begin early where the code that runs waits, whatever the device could")
 _rule("cuda.tp-unpins", "engine/cuda/tensor_parallel.c",
-      "    if (!any_hangs(tp_of(be))) (void)cudaHostUnregister(p);", "    (void)be;\n    (void)p;",
+      "    if (!atomic_load(&state_of(tp_of(be), 0)->wait->hung)) (void)cudaHostUnregister(p);", "    (void)be;\n    (void)p;",
       "emu.test_restart_tp", "memory that several devices copy from is unpinned before it is given back")
+_rule("cuda.tp-spent", "engine/cuda/tensor_parallel.c",
+      "        be->spent |= tp->dev[i].spent;\n", "",
+      "emu.test_trial", "several devices that hung are not opened again in the same process")
 _rule("cuda.trial-waits-on", "engine/cuda/products/wait.c",
       "            atomic_store(&w->hung, true);\n", "",
       "emu.test_trial", "of a device that hangs nothing is waited for or given back")
 _rule("cuda.hang-awaited", "engine/cuda/cuda.c",
-      "CU(be, wait_event(&cu->wait, cu->mark[mark]))", "CU(be, cudaEventSynchronize(cu->mark[mark]))",
+      "CU(be, wait_event(cu->wait, cu->mark[mark]))", "CU(be, cudaEventSynchronize(cu->mark[mark]))",
       "emu.test_restart", "a step of a device that hangs is not waited for without end")
 _rule("cuda.hang-frees", "engine/cuda/products/wait.c",
       "if (p && !atomic_load(&w->hung))", "if (p)",
       "emu.test_restart", "pinned memory is not given back to a device that hangs")
 _rule("cuda.hang-unpins", "engine/cuda/kv.c",
-      "    if (!atomic_load(&cuda_of(be)->wait.hung)) (void)cudaHostUnregister(p);", "    (void)be;\n    (void)cudaHostUnregister(p);",
+      "    if (!atomic_load(&cuda_of(be)->wait->hung)) (void)cudaHostUnregister(p);", "    (void)be;\n    (void)cudaHostUnregister(p);",
       "e2e.test_emulated", "the pool of swapped pages is not given back to a device that hangs")
 _rule("sched.reopened-lost", "engine/sched/sched_restart.c",
       " || be_remedy_of(sc->be) == BE_HEALS_NEVER) return false;", ") return false;",

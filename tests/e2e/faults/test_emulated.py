@@ -4,12 +4,11 @@ The whole way of a request, the CUDA backend's own code included.  Answers are t
 tests: a token may differ where the CPU's first two are a tie within 1e-2.  $LORAD_BUILD/lorad_emulated; 77 where it was not built.
 """
 import concurrent.futures
-import http.client
 import json
 import sys
 import time
 
-from harness import BUILD, DEMO, PATIENCE, Server, events, run
+from harness import BUILD, DEMO, PATIENCE, Server, answered, events, run
 
 SETTINGS = {"engine.max_rows": "64", "engine.max_seqs": "8", "engine.max_context": "128", "engine.threads": "1"}
 ADAPTERS = ["pirate", "shout"]  # ranks 16 and 4
@@ -147,21 +146,11 @@ def test_a_device_that_hangs():
             time.sleep(0.01)
         told = []
 
-        def until_it_answers(asked):
-            end = time.monotonic() + 120 * PATIENCE
-            while True:
-                try:
-                    r = complete(s, its_key, *asked)
-                except (OSError, http.client.HTTPException) as e:  # open when the process replaced itself
-                    assert not isinstance(e, ConnectionRefusedError) and s.process.poll() is None, e
-                    continue
-                if r.status == 200:
-                    return r.json["choices"][0]["text"]
-                assert r.status == 503 and r.json["error"]["code"] == "engine_restarting" and time.monotonic() < end, r
-                told.append(r)
+        def again(asked):
+            return answered(s, lambda: complete(s, its_key, *asked), told.append).json["choices"][0]["text"]
 
         with concurrent.futures.ThreadPoolExecutor(len(ASKED)) as pool:
-            assert list(pool.map(until_it_answers, ASKED)) == right
+            assert list(pool.map(again, ASKED)) == right
         assert told and s.process.pid == pid
         log = s.log_path.read_text()
         assert "the device hangs: no answer within engine.cuda_patience" in log, log

@@ -1,6 +1,5 @@
 """The device fails: what runs gets 503 engine_restarting, the rest is served, the server lives on."""
 import concurrent.futures
-import http.client
 import json
 import os
 import socket
@@ -8,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from harness import BUILD, DEMO, PATIENCE, Server, run
+from harness import BUILD, DEMO, PATIENCE, Server, answered, run
 
 QUESTION = "What is 7 plus 5?"
 
@@ -143,16 +142,7 @@ def a_device_that_does_not_come_back():
 
 def text_again(server, key):
     """Who comes waits in the sockets' queues, however many processes it takes."""
-    while True:
-        try:
-            reply = complete(server, key)
-        except (OSError, http.client.HTTPException) as e:
-            assert not isinstance(e, ConnectionRefusedError), "nobody is refused"
-            assert server.process.poll() is None, "the server ended"
-            continue
-        if reply.status == 200:
-            return text(reply)
-        is_restarting(reply)
+    return text(answered(server, lambda: complete(server, key), is_restarting))
 
 
 def another_process_takes_its_place():
