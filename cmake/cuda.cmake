@@ -49,8 +49,7 @@ if(LORAD_CUDA)
     set(common -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR} -Xcompiler=-Wall,-Wextra,-fPIC
         -Werror=all-warnings)
     set(LORAD_NVCC_FLAGS ${common} ${gencode})
-    # gemm_wide.cu and gemm_cluster.cu are for sm_90 alone: instructions of theirs are in no other
-    # device.
+    # For sm_90 alone: instructions of theirs are in no other device.
     set(wide_flags ${LORAD_NVCC_FLAGS})
     if("90" IN_LIST LORAD_CUDA_ARCH)
         set(wide_flags ${common} -DLORAD_SM90A -gencode "arch=compute_90a,code=sm_90a")
@@ -62,7 +61,7 @@ if(LORAD_CUDA)
         get_filename_component(name ${f} NAME_WE)
         set(obj ${PROJECT_BINARY_DIR}/cuda/${name}.o)
         set(flags ${LORAD_NVCC_FLAGS})
-        if(name MATCHES "^gemm_(wide|cluster)$")
+        if(name MATCHES "^gemm_(wide|cluster|lora_cluster)$")
             set(flags ${wide_flags})
         elseif(name MATCHES "^(gemm_stream|sgmv)$" AND flags MATCHES ",sm_100\\]")
             # Their launch bounds tell sm_100 from sm_90: it needs PTX of its own (CU_UP_TO_SM90).

@@ -294,7 +294,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     for (int i = 0; shares && i < BLAS_CLUSTERS; i++)
         cu->blas.cluster_sm[i] = cu_gemm_cluster_setup(2 << i);
     if (!rc && cu->blas.streams && may_use(cfg, BE_TRIAL_INSIDE) &&
-        cu_gemm_lora_setup() == cudaSuccess) {
+        cu_gemm_lora_setup(cu->blas.cluster_sm[0] > 0) == cudaSuccess) {
         size_t bytes = GEMM_LORA_COUNTERS * sizeof(*cu->drawn);
         cu->drawn = cuda_take(cu, bytes, false);
         rc = cu->drawn ? cuda_clear(cu, cu->drawn, bytes, e)

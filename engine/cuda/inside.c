@@ -225,7 +225,7 @@ static err_code try_rows(trial *t, int rows, int *best, err *e)
     cuda_state *cu = cuda_of(t->be);
     cudaEvent_t begin = NULL, end = NULL;
     float us[1 + BLAS_CUTS] = {0}, *inside = us + 1;
-    char said[BLAS_CUTS][16] = {"-", "-", "-", "-"};
+    char said[BLAS_CUTS][16] = {"-", "-", "-", "-", "-", "-"};
     err_code rc = lay_trial(t, rows, e);
     bool some = !rc && takes(t, 0);
     *best = -1;
@@ -234,7 +234,9 @@ static err_code try_rows(trial *t, int rows, int *best, err *e)
     for (int cut = -1; some && !rc && cut < BLAS_CUTS; cut++) {
         bool same = false;
         if (cut > 0 && !takes(t, cut)) continue;
-        cu->blas.trying = cut >= 0 ? BE_TRIAL_INSIDE : BE_TRIAL_N;
+        cu->blas.trying = cut >= BLAS_CUT_CLUSTER ? BE_TRIAL_CLUSTER
+                          : cut >= 0              ? BE_TRIAL_INSIDE
+                                                  : BE_TRIAL_N;
         /* What a cut leaves out is not what the one before has written. */
         size_t bytes = (size_t)rows * (size_t)t->n * sizeof(float);
         rc = CU_TRY(cu, cudaMemsetAsync(t->inside, 0xff, bytes, cu->stream), e);
@@ -251,11 +253,13 @@ static err_code try_rows(trial *t, int rows, int *best, err *e)
     t->memory = NULL;
     if (!rc) cu->blas.trying = BE_TRIAL_N;
     if (some && !rc)
-        log_info("engine",
-                 "LoRA of products %d x %d, to %d rows: inside %s us, with a deep ring %s, on two "
-                 "thirds of the multiprocessors %s, on half %s; beside %.1f",
-                 t->n, cuda_k(t->w->type, t->w->cols), rows, said[0], said[1], said[2], said[3],
-                 (double)us[0]);
+        log_info(
+            "engine",
+            "LoRA of products %d x %d, to %d rows: inside %s us, with a deep ring %s, on two "
+            "thirds of the multiprocessors %s, on half %s, in clusters of 2 %s, of 4 %s; beside "
+            "%.1f",
+            t->n, cuda_k(t->w->type, t->w->cols), rows, said[0], said[1], said[2], said[3], said[4],
+            said[5], (double)us[0]);
     return rc;
 }
 

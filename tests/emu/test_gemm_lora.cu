@@ -230,23 +230,39 @@ static void at_once(bed *b, float *out, uint16_t *gated)
     emu_free(v);
 }
 
+/* In clusters of so many blocks, where the device has them. */
+static bool cluster_of(gemm_args *a, int cluster)
+{
+    if (cu_gemm_cluster_setup(cluster) == 0) return false;
+    a->stream = GEMM_RING;
+    a->cluster = cluster;
+    a->n_sm = (a->n_sm + cluster - 1) / cluster * cluster;
+    return true;
+}
+
+/* By which cut, and in which order of blocks. */
+enum { PLAIN, SEEDED, DEEP, FEWER, CLUSTERS_OF_2, CLUSTERS_OF_4, CUTS };
+
 START_TEST(it_is_the_three_launches)
 {
-    const product_case *pc = &cases[_i / 4];
+    const product_case *pc = &cases[_i / CUTS];
+    int cut = _i % CUTS;
     static bed b;
     rng_state = 17 + (uint64_t)_i;
     bed_open(&b, pc);
-    emu_seed((uint64_t)(_i % 4) * 7919);
+    emu_seed((uint64_t)cut * 7919);
     b.a.gelu = _i % 2;
     size_t n = (size_t)b.a.rows * (size_t)b.a.n, each = pc->gated ? n / 2 : n;
     float *right = (float *)emu_alloc(4 * n), *got = (float *)emu_alloc(4 * n);
     uint16_t *right16 = (uint16_t *)emu_alloc(2 * n), *got16 = (uint16_t *)emu_alloc(2 * n);
     one_by_one(&b, right, pc->gated ? right16 : NULL);
-    if (_i % 4 >= 2) b.a.stream = GEMM_DEEP; /* where it fits */
+    if (cut == DEEP || cut == FEWER) b.a.stream = GEMM_DEEP; /* where it fits */
     gemm_args wide = b.a;
     wide.n_sm /= 2; /* blocks of more columns */
-    if (_i % 4 == 3 && gemm_lora_takes(&wide, &b.p)) b.a = wide;
-    for (int again = 0; again < 2; again++) {
+    if (cut == FEWER && gemm_lora_takes(&wide, &b.p)) b.a = wide;
+    int cluster = cut == CLUSTERS_OF_2 ? 2 : cut == CLUSTERS_OF_4 ? 4 : 0;
+    bool have = cluster == 0 || cluster_of(&b.a, cluster);
+    for (int again = 0; have && again < 2; again++) {
         at_once(&b, got, pc->gated ? got16 : NULL);
         size_t cols = each / (size_t)b.a.rows;
         for (size_t i = 0; i < each; i++) {
@@ -273,6 +289,13 @@ START_TEST(it_takes_what_it_can)
     ck_assert(gemm_lora_takes(&b.a, &b.p));
     gemm_args a = b.a;
     sgmv_args p = b.p;
+    a.cluster = 4;
+    ck_assert(gemm_lora_takes(&a, &p));
+    a.n_sm = 3; /* no whole cluster */
+    ck_assert(!gemm_lora_takes(&a, &p));
+    a.cluster = a.n_sm; /* there are none of three */
+    ck_assert(!gemm_lora_takes(&a, &p));
+    a = b.a;
     a.rows = GEMM_SMALL_ROWS + 1;
     ck_assert(!gemm_lora_takes(&a, &p));
     a = b.a;
@@ -309,13 +332,14 @@ END_TEST
 int main(void)
 {
     if (cu_gemm_setup() != cudaSuccess || cu_gemm_stream_setup() != cudaSuccess ||
-        cu_gemm_lora_setup() != cudaSuccess || cu_sgmv_setup() != cudaSuccess)
+        cu_gemm_lora_setup(cu_gemm_cluster_setup(2) > 0) != cudaSuccess ||
+        cu_sgmv_setup() != cudaSuccess)
         return 1;
     Suite *s = suite_create("gemm_lora");
     TCase *t = tcase_create("gemm_lora");
     tcase_set_timeout(t, 300);
     tcase_add_test(t, it_takes_what_it_can);
-    tcase_add_loop_test(t, it_is_the_three_launches, 0, 4 * N_CASES);
+    tcase_add_loop_test(t, it_is_the_three_launches, 0, CUTS * N_CASES);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -111,11 +111,13 @@ for rows in (1, 8):
 for nt, stages in ((2, 6), (4, 3)):  # 32 rows of up to six units of 16 columns, and of more
     for n in (1, 2):
         load, mma = 8 * (nt // 2 + 1) * n, 8 * nt * n
-        WORK[f"gemm_stream_kernel<{nt},{stages},1>", f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
-        for gated in (0, 1):
-            label = f"gemm_lora_kernel<{nt},{stages},1,{gated}>"
-            WORK[label, f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
-            WORK[label, f"shrink of 1024 k, {16 * n} ranks"] = {"HMMA": 64 * n, "ATOMG": 3, "STG": 4 * n}
+        for kernel in ("stream", "cluster"):
+            WORK[f"gemm_{kernel}_kernel<{nt},{stages},1>", f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
+        for kernel in ("lora", "lora_cluster"):
+            for gated in (0, 1):
+                label = f"gemm_{kernel}_kernel<{nt},{stages},1,{gated}>"
+                WORK[label, f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
+                WORK[label, f"shrink of 1024 k, {16 * n} ranks"] = {"HMMA": 64 * n, "ATOMG": 3, "STG": 4 * n}
 for nt in (1, 2, 4, 8):
     for k in (128, 256):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
@@ -186,7 +188,8 @@ def weigh(objects):
 class Step:
     """One step on one device; each method is the time of a launch, in us."""
 
-    def __init__(self, device, weights, step, law):
+    def __init__(self, device, weights, step, law, cluster=1):
+        self.cluster = cluster  # blocks that share x, where products are by streams
         self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
         self.cycles = ghz * 1e3
         self.weights, self.ours = weights, law == "own"
@@ -338,7 +341,7 @@ class Step:
         blocks, warps = -(-n // (16 * units)), units * (2 if nt == 2 else 1)
         one, two = (self.work(label, f"{i} k") for i in (128, 256))
         issue = (one + (k / 128 - 1) * (two - one)) * warps / ASSUMED["sm_ipc"] / self.cycles
-        more += blocks * self.rows * k * 2
+        more += blocks * self.rows * k * 2 / self.cluster
         fixed = ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us - (ASSUMED["early_us"] if self.early else 0)
         self.bytes += bytes_
         return self.took(fixed, issue, bytes_ / (self.copy * ASSUMED["memory"]) * 1e6 + more / ASSUMED["cache"] * 1e6)
@@ -348,7 +351,8 @@ class Step:
         n, k, outs = self.products[self.at]
         gated = len(outs) == 2 and not self.adapters
         _, nt, stages = self.cut(n)
-        return self.stream(f"gemm_stream_kernel<{nt},{stages},1>", n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
+        kernel = "stream" if self.cluster == 1 else "cluster"
+        return self.stream(f"gemm_{kernel}_kernel<{nt},{stages},1>", n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
 
     def gemm_lora_kernel(self):
         """The product and all of LoRA: A's and B's bytes behind those of the weights; a block has four warps that shrink, which
@@ -359,7 +363,7 @@ class Step:
         bytes_ = 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)) + self.adapters * rank * 2 * (len(outs) * k + n)
         again = self.chunks() * len(outs) * 8 * k * 2 + (self.chunks() - self.adapters) * rank * 2 * (len(outs) * k + n)
         _, nt, stages = self.cut(n)
-        label = f"gemm_lora_kernel<{nt},{stages},1,{int(gated)}>"
+        label = f"gemm_lora{'' if self.cluster == 1 else '_cluster'}_kernel<{nt},{stages},1,{int(gated)}>"
         us = self.stream(label, n, k, bytes_, 2 * ASSUMED["trip_us"], again)
         slices, planes = self.planes(k)
         one, two = (self.work(label, f"shrink of 1024 k, {i} ranks") for i in (16, 32))
@@ -509,8 +513,9 @@ def steps(weights, launches):
                 ms, least = Step(device, weights, name, "cublas").total(launches[f"{sm} cublas"][step[4]])
                 out[f"{device}: {name}"].update(cublas_ms=round(ms, 3), least_ms=round(least, 3))
             if len(step) == 5 and step[0] == 32 and sm == "sm_90":
-                ms, _ = Step(device, weights, name, "chain").total(launches[f"{sm} chain"][step[4]])
-                out[f"{device}: {name}"].update(chain_ms=round(ms, 3))
+                for key, cluster in (("chain_ms", 1), ("cluster_ms", 4)):
+                    ms, _ = Step(device, weights, name, "chain", cluster).total(launches[f"{sm} chain"][step[4]])
+                    out[f"{device}: {name}"][key] = round(ms, 3)
     return out
 
 
@@ -614,7 +619,8 @@ def main():
             print(f"{where}, {kind}: {len(names)} launches a layer: {', '.join(names)}")
     for name, t in times.items():
         cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
-        cublas += f" {t['chain_ms']:.2f} with streams of it," if "chain_ms" in t else ""
+        if "chain_ms" in t:
+            cublas += f" {t['chain_ms']:.2f} with streams of it, {t['cluster_ms']:.2f} where four blocks share x,"
         print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")
         device, step = name.split(": ", 1)
         bare = next(f"{device}: {s}" for s, v in STEPS.items() if v == STEPS[step][:5])

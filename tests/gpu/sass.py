@@ -25,6 +25,7 @@ HOT = {
     "gemm_stream": {"gemm_stream_kernel": True},
     "gemm_lora": {"gemm_lora_kernel": True},
     "gemm_cluster": {"gemm_cluster_kernel": True},
+    "gemm_lora_cluster": {"gemm_lora_cluster_kernel": True},
     "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True, "gemm_codes_plain_kernel": False},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False,
              "spread_kernel": False},
@@ -34,10 +35,10 @@ HOT = {
     "experts": {"route_kernel": False, "list_kernel": False, "gather_kernel": False, "combine_kernel": False},
     "norms": {"layer_norm_kernel": False, "wide_norm_kernel": False},
 }
-ONLY = {"gemm_wide": 90, "gemm_cluster": 90}  # objects whose kernels are of one architecture alone, and empty where that is not asked for
+ONLY = {"gemm_wide": 90, "gemm_cluster": 90, "gemm_lora_cluster": 90}  # objects whose kernels are of one architecture alone, and empty where that is not asked for
 # Launched by CU_LAUNCH_EARLY; from sm_90 on.
-EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_lora_kernel", "gemm_cluster_kernel", "gemm_codes_few_kernel", "expand_kernel",
-         "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
+EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_lora_kernel", "gemm_cluster_kernel", "gemm_lora_cluster_kernel",
+         "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
 # Without MEMBAR: of all that it has written, which takes as long as a stage.
 FLOWING = {"gemm_stream_kernel", "gemm_cluster_kernel"}
 

@@ -1371,22 +1371,22 @@ _rule("cuda.early-nothing-to-do", "engine/cuda/sgmv.cu",
 _rule("cuda.stream-stage-early", "engine/cuda/products/stream.h",
       "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
       "emu.test_gemm", "a stage of a stream is multiplied when it has come")
-_rule("cuda.inside-unfenced", "engine/cuda/gemm_lora.cu",
+_rule("cuda.inside-unfenced", "engine/cuda/gemm_lora_inside.h",
       "        cu_threadfence(); /* of each lane's part of v ... */\n", "",
       "emu.test_gemm_lora", "a piece of the shrink is there before it is counted")
-_rule("cuda.inside-counts-on", "engine/cuda/gemm_lora.cu",
+_rule("cuda.inside-counts-on", "engine/cuda/gemm_lora_inside.h",
       "drawn[0] = drawn[ENDED] = drawn[DONE] = 0;", "drawn[0] = drawn[ENDED] = 0;",
       "emu.test_gemm_lora", "the next launch makes its shrink, too")
-_rule("cuda.inside-x-early", "engine/cuda/gemm_lora.cu",
+_rule("cuda.inside-x-early", "engine/cuda/gemm_lora_inside.h",
       "    cu_grid_wait(); /* for x, and for v that is read */\n", "",
       "emu.test_gemm_lora", "a shrink inside a product waits for what x is made by")
-_rule("cuda.inside-b-early", "engine/cuda/gemm_lora.cu",
+_rule("cuda.inside-b-early", "engine/cuda/gemm_lora_inside.h",
       "CU_CP_ASYNC_WAIT(STAGES_ - 2);", "CU_CP_ASYNC_WAIT(STAGES_ - 1);",
       "emu.test_gemm_lora", "a stage of B is multiplied when it has come")
-_rule("cuda.inside-others-bias", "engine/cuda/gemm_lora.cu",
+_rule("cuda.inside-others-bias", "engine/cuda/gemm_lora_inside.h",
       "return own ? own : p->out[o].bias;", "return p->out[o].bias ? p->out[o].bias : own;",
       "emu.test_gemm_lora", "an adapter's bias takes the place of the base's")
-_rule("cuda.inside-one-row", "engine/cuda/gemm_lora.cu",
+_rule("cuda.inside-one-row", "engine/cuda/gemm_lora_inside.h",
       "if (row < 0 || row >= n_rows) continue;", "if (row < 0) continue;",
       "emu.test_gemm_lora", "an adapter's product is added to its own rows alone")
 _rule("cuda.inside-slower", "engine/cuda/inside.c",
@@ -1395,7 +1395,7 @@ _rule("cuda.inside-slower", "engine/cuda/inside.c",
 _rule("cuda.inside-gate", "engine/cuda/linear.c",
       "cu->late_inside = true;", "cu->late_inside = false;",
       "emu.test_graphs_inside", "a gate behind LoRA inside a product has LoRA")
-_rule("cuda.cluster-room-early", "engine/cuda/products/gemm_cluster.cu",
+_rule("cuda.cluster-room-early", "engine/cuda/products/x_ring.h",
       "if (k_next >= r->stages * STREAM_K) cu_barrier_wait(r->empty + next.room, next.parity ^ 1);", "",
       "emu.test_gemm", "rows of x go to all blocks of a cluster when all have read what stood there")
 _rule("cuda.cluster-end-of-k", "engine/cuda/products/gemm_cluster.cu",
@@ -1404,6 +1404,15 @@ _rule("cuda.cluster-end-of-k", "engine/cuda/products/gemm_cluster.cu",
 _rule("cuda.cluster-early", "engine/cuda/products/gemm_cluster.cu",
       "        cu_grid_wait();\n        copy_x(", "        if (!a.early) cu_grid_wait();\n        copy_x(",
       "emu.test_gemm", "a cluster reads x when the launches before have ended")
+_rule("cuda.inside-cluster-end-of-k", "engine/cuda/gemm_lora_cluster.cu",
+      "if ((s + 1) * STREAM_K > a.k)", "if (s * STREAM_K > a.k)",
+      "emu.test_gemm_lora", "behind the end of k a stage that blocks share has zeros where LoRA is inside, too")
+_rule("cuda.inside-cluster-early", "engine/cuda/gemm_lora_cluster.cu",
+      "        meet_for_tables();\n        cu_grid_wait();\n", "        meet_for_tables();\n        if (!a.early) cu_grid_wait();\n",
+      "emu.test_gemm_lora", "a cluster with LoRA inside reads x when the launches before have ended")
+_rule("cuda.inside-cluster-unnamed", "engine/cuda/inside.c",
+      "cut >= BLAS_CUT_CLUSTER ? BE_TRIAL_CLUSTER", "cut >= BLAS_CUT_CLUSTER ? BE_TRIAL_INSIDE",
+      "emu.test_trial", "a fault of clusters with LoRA inside leaves LoRA inside without them")
 _rule("cuda.stream-narrow-gate", "engine/cuda/products/stream.h",
       "a->gated ? a->n / 2 : 0,", "a->gated && a->n > 16 ? a->n / 2 : 0,",
       "emu.test_gemm", "gate and up of eight columns each are told from no gate")
@@ -1435,7 +1444,7 @@ _rule("gateway.replaced-suspect", "gateway/start/serve.c",
       "    (void)leave_out_suspect(&p->parts);\n", "",
       "e2e.test_restart", "the process that takes the place goes without the kernels that failed")
 _rule("cuda.trial-unnamed", "engine/cuda/inside.c",
-      "cut >= 0 ? BE_TRIAL_INSIDE : BE_TRIAL_N", "BE_TRIAL_N",
+      "cut >= 0              ? BE_TRIAL_INSIDE", "cut >= 0              ? BE_TRIAL_N",
       "emu.test_trial", "a device that is lost at kernels which are tried names them")
 _rule("cuda.trial-again", "engine/cuda/cuda.c",
       "return !(cfg->without >> which & 1U);", "return true;",

@@ -116,15 +116,8 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
 }
 
 /* Whose kernels make a product: ours by chunks, and where rows are many by wgmma; ours by one
- * chain, of few rows alone, by each cut, and in clusters of 2 and of 4 blocks; cuBLAS's. */
-typedef enum {
-    BY_CHUNKS,
-    BY_WGMMA,
-    BY_CHAIN,
-    BY_CLUSTER = BY_CHAIN + BLAS_CUTS,
-    BY_CUBLAS = BY_CLUSTER + BLAS_CLUSTERS,
-    WAYS
-} way;
+ * chain, of few rows alone, by each cut; cuBLAS's. */
+typedef enum { BY_CHUNKS, BY_WGMMA, BY_CHAIN, BY_CUBLAS = BY_CHAIN + BLAS_CUTS, WAYS } way;
 
 /* Stands where an algorithm of cuBLAS's does. */
 static lt_algo own_by(way w)
@@ -149,7 +142,7 @@ static bool is_own(const lt_algo *algo)
 
 static bool in_clusters(way w)
 {
-    return w >= BY_CLUSTER && w < BY_CUBLAS;
+    return w >= BY_CHAIN + BLAS_CUT_CLUSTER && w < BY_CUBLAS;
 }
 
 static bool by_chain(way w)
@@ -161,8 +154,14 @@ void blas_cut(const blas *b, int cut, gemm_args *a)
 {
     static const struct {
         int part, of, ring;
-    } cuts[BLAS_CUTS] = {
+    } cuts[BLAS_CUT_CLUSTER] = {
         {1, 1, GEMM_RING}, {1, 1, GEMM_DEEP}, {2, 3, GEMM_DEEP}, {1, 2, GEMM_DEEP}};
+    if (cut >= BLAS_CUT_CLUSTER) {
+        a->n_sm = b->cluster_sm[cut - BLAS_CUT_CLUSTER];
+        a->stream = GEMM_RING;
+        a->cluster = 2 << (cut - BLAS_CUT_CLUSTER);
+        return;
+    }
     int n_sm = b->n_sm * cuts[cut].part / cuts[cut].of;
     a->n_sm = n_sm > 0 ? n_sm : 1;
     a->stream = cuts[cut].ring;
@@ -188,13 +187,7 @@ static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo
                    .n_sm = b->n_sm,
                    .gated_stride = p->n / 2,
                    .wide = w == BY_WGMMA};
-    if (in_clusters(w)) {
-        a.n_sm = b->cluster_sm[w - BY_CLUSTER];
-        a.stream = GEMM_RING;
-        a.cluster = 2 << (w - BY_CLUSTER);
-    } else if (by_chain(w)) {
-        blas_cut(b, (int)(w - BY_CHAIN), &a);
-    }
+    if (by_chain(w)) blas_cut(b, (int)(w - BY_CHAIN), &a);
     return a;
 }
 
@@ -440,7 +433,7 @@ static void log_bucket(const trial *t, int bucket, uint64_t law)
               "ours %s, cuBLAS's %s",
               t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[BY_WGMMA],
               said[BY_CHAIN], said[BY_CHAIN + 1], said[BY_CHAIN + 2], said[BY_CHAIN + 3],
-              said[BY_CLUSTER], said[BY_CLUSTER + 1], said[BY_CHUNKS], said[BY_CUBLAS]);
+              said[BY_CHAIN + 4], said[BY_CHAIN + 5], said[BY_CHUNKS], said[BY_CUBLAS]);
 }
 
 /* The law: bits that some algorithm gives in every bucket; of several, those that the heuristic
@@ -487,8 +480,8 @@ static err_code try_all(trial *t, int n_buckets, err *e)
     if (halves) t->c[t->n++] = (candidate){.algo = own_by(BY_CHUNKS)};
     /* Last: no law of few rows alone, whatever the most is. */
     for (way w = BY_CHAIN; halves && t->b->streams && !codes && w < BY_CUBLAS; w++) {
-        if (in_clusters(w) && t->b->cluster_sm[w - BY_CLUSTER] == 0) continue;
-        t->c[t->n++] = (candidate){.algo = own_by(w)};
+        candidate c = {.algo = own_by(w)};
+        if (own_args(t->b, t->p, &c.algo, 1).n_sm > 0) t->c[t->n++] = c; /* else no clusters */
     }
     for (int c = 0; !rc && c < t->n; c++) {
         for (int i = 0; !rc && i < n_buckets; i++) {

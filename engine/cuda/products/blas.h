@@ -89,7 +89,8 @@ err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e);
 /* ---- products -------------------------------------------------------------------------------- */
 
 enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64, BLAS_CLUSTERS = 2 };
-enum { BLAS_CUTS = 4 }; /* blas_cut() */
+/* How a product by one chain is cut: blas_cut(). */
+enum { BLAS_CUT_CLUSTER = 4, BLAS_CUTS = BLAS_CUT_CLUSTER + BLAS_CLUSTERS };
 
 /* All that multiply by matrices of one shape. */
 typedef struct blas_plan {
@@ -154,9 +155,10 @@ bool blas_gates(const blas *b, const blas_plan *p, int rows);
 bool blas_streams(const blas_plan *p, int rows);
 int blas_inside(const blas_plan *p, int rows);
 void blas_set_inside(blas *b, const blas_plan *p, int rows, int cut);
-/* How a product by one chain is cut, into n_sm and stream of `a`, whose sizes are there: for all
- * multiprocessors with either ring, for two thirds of them, for half.  Fewer blocks read x fewer
- * times, and each has more columns and more stages on their way. */
+/* How a product by one chain is cut, into n_sm, stream and cluster of `a`, whose sizes are there:
+ * for all multiprocessors with either ring, for two thirds of them, for half; from BLAS_CUT_CLUSTER
+ * on in clusters of 2 and of 4 blocks (n_sm 0: the device has none).  Fewer blocks read x fewer
+ * times, and each has more columns and more stages on their way; those of a cluster share x. */
 void blas_cut(const blas *b, int cut, gemm_args *a);
 /* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
  * blas_adds() or, to gate, blas_gates(). */

@@ -1,4 +1,4 @@
-/* stream.h -- what gemm_stream.cu, gemm_cluster.cu and gemm_lora.cu have in common: how a product
+/* stream.h -- what gemm_stream.cu, gemm_cluster.cu and gemm_lora*.cu have in common: how a product
  * of few rows is cut, the ring of stages that weights and rows of x stream through, and the chain.
  * For these .cu files only.
  */

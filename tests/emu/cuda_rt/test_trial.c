@@ -18,7 +18,8 @@ static const struct {
 } kinds[] = {{BE_TRIAL_WGMMA, "gemm_wide"},
              {BE_TRIAL_CHAIN, "gemm_stream"},
              {BE_TRIAL_CLUSTER, "gemm_cluster"},
-             {BE_TRIAL_INSIDE, "gemm_lora"}};
+             {BE_TRIAL_INSIDE, "gemm_lora"},
+             {BE_TRIAL_CLUSTER, "gemm_lora_cluster"}};
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 static backend *open_devices(int n, int rows, unsigned without)
