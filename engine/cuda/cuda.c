@@ -293,8 +293,10 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
         !rc && cu->blas.streams && may_use(cfg, BE_TRIAL_CLUSTER) && p.major == 9 && p.minor == 0;
     for (int i = 0; shares && i < BLAS_CLUSTERS; i++)
         cu->blas.cluster_sm[i] = cu_gemm_cluster_setup(2 << i);
+    if (shares && cu_gemm_lora_cluster_setup() != cudaSuccess)
+        memset(cu->blas.cluster_sm, 0, sizeof(cu->blas.cluster_sm)); /* all products or none */
     if (!rc && cu->blas.streams && may_use(cfg, BE_TRIAL_INSIDE) &&
-        cu_gemm_lora_setup(cu->blas.cluster_sm[0] > 0) == cudaSuccess) {
+        cu_gemm_lora_setup() == cudaSuccess) {
         size_t bytes = GEMM_LORA_COUNTERS * sizeof(*cu->drawn);
         cu->drawn = cuda_take(cu, bytes, false);
         rc = cu->drawn ? cuda_clear(cu, cu->drawn, bytes, e)

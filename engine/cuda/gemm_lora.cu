@@ -115,25 +115,35 @@ static cudaError_t launch_any(const lora_launch *launch)
     return lora_of(launch->tiles, launch->l->c.stages, launch->a, go);
 }
 
-extern "C" cudaError_t cu_gemm_lora_setup(bool clusters)
+/* Of each number of rows, type and number of stages. */
+static cudaError_t setup(int cluster)
 {
     static uint16_t somewhere;
     gemm_args a = {};
     lora_cut l = {};
-    lora_launch setup = {nullptr, &a, nullptr, nullptr, &l, 0};
+    lora_launch each = {nullptr, &a, nullptr, nullptr, &l, 0};
     cudaError_t rc = cudaSuccess;
     const int stages[] = {3, GEMM_RING, GEMM_DEEP};
-    for (int i = 0; rc == cudaSuccess && i < 2 * 3 * 3; i++) { /* rows, types, stages */
+    a.cluster = cluster;
+    for (int i = 0; rc == cudaSuccess && i < 2 * 3 * 3; i++) {
         l.c.stages = stages[i % 3];
         a.type = i / 3 % 3 == 0 ? DT_F16 : DT_BF16;
         a.gated = i / 3 % 3 == 2 ? &somewhere : nullptr;
-        setup.tiles = 2 << i / 9;
-        rc = launch_any(&setup);
-        if (rc == cudaSuccess && clusters && l.c.stages != GEMM_DEEP)
-            rc = gemm_lora_in_clusters(&setup);
+        each.tiles = 2 << i / 9;
+        if (!cluster || l.c.stages != GEMM_DEEP) rc = launch_any(&each);
     }
     if (rc != cudaSuccess) (void)cudaGetLastError(); /* it is not the next launch's */
     return rc;
+}
+
+extern "C" cudaError_t cu_gemm_lora_setup(void)
+{
+    return setup(0);
+}
+
+extern "C" cudaError_t cu_gemm_lora_cluster_setup(void)
+{
+    return setup(2);
 }
 
 extern "C" cudaError_t cu_gemm_lora(cudaStream_t stream, const gemm_args *a, const sgmv_args *p,

@@ -241,6 +241,12 @@ static err_code try_rows(trial *t, int rows, int *best, err *e)
         size_t bytes = (size_t)rows * (size_t)t->n * sizeof(float);
         rc = CU_TRY(cu, cudaMemsetAsync(t->inside, 0xff, bytes, cu->stream), e);
         if (!rc) rc = time_way(t, cut, begin, end, &inside[cut], e);
+        if (rc && cut >= 0 && cu->lost == 0 && !t->be->failed.code) { /* this cut alone is none */
+            log_warn("engine", "LoRA inside products %d x %d, cut %d: %s", t->n,
+                     cuda_k(t->w->type, t->w->cols), cut, e->msg);
+            rc = ERR_NONE;
+            continue;
+        }
         if (rc || cut < 0) continue;
         rc = same_bits(t, (size_t)rows * (size_t)t->n, &same, e);
         (void)snprintf(said[cut], sizeof(said[cut]), "%.1f%s", (double)inside[cut],

@@ -106,8 +106,9 @@ cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype 
 enum { GEMM_LORA_COUNTERS = 33 }; /* words of `drawn`: who waits looks at another line */
 
 /* Once after the device is chosen, where cu_gemm_stream_setup() has succeeded. */
-/* `clusters`: cu_gemm_cluster_setup() has found some. */
-cudaError_t cu_gemm_lora_setup(bool clusters);
+cudaError_t cu_gemm_lora_setup(void);
+/* Where cu_gemm_cluster_setup() has found some: for products of theirs. */
+cudaError_t cu_gemm_lora_cluster_setup(void);
 
 /* Whether such a product can be made so: plain weights of two bytes, up to GEMM_SMALL_ROWS rows in
  * chunks of at most 8, outputs of whole blocks of 64 columns that are the product's columns in

@@ -291,6 +291,9 @@ START_TEST(it_takes_what_it_can)
     sgmv_args p = b.p;
     a.cluster = 4;
     ck_assert(gemm_lora_takes(&a, &p));
+    a.stream = GEMM_DEEP;
+    ck_assert(!gemm_lora_takes(&a, &p));
+    a.stream = GEMM_RING;
     a.n_sm = 3; /* no whole cluster */
     ck_assert(!gemm_lora_takes(&a, &p));
     a.cluster = a.n_sm; /* there are none of three */
@@ -332,8 +335,8 @@ END_TEST
 int main(void)
 {
     if (cu_gemm_setup() != cudaSuccess || cu_gemm_stream_setup() != cudaSuccess ||
-        cu_gemm_lora_setup(cu_gemm_cluster_setup(2) > 0) != cudaSuccess ||
-        cu_sgmv_setup() != cudaSuccess)
+        cu_gemm_lora_setup() != cudaSuccess || cu_sgmv_setup() != cudaSuccess ||
+        (cu_gemm_cluster_setup(2) > 0 && cu_gemm_lora_cluster_setup() != cudaSuccess))
         return 1;
     Suite *s = suite_create("gemm_lora");
     TCase *t = tcase_create("gemm_lora");

@@ -39,8 +39,8 @@ ONLY = {"gemm_wide": 90, "gemm_cluster": 90, "gemm_lora_cluster": 90}  # objects
 # Launched by CU_LAUNCH_EARLY; from sm_90 on.
 EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_lora_kernel", "gemm_cluster_kernel", "gemm_lora_cluster_kernel",
          "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
-# Without MEMBAR: of all that it has written, which takes as long as a stage.
-FLOWING = {"gemm_stream_kernel", "gemm_cluster_kernel"}
+# So many MEMBAR at most, for all that has been written, which takes as long as a stage: those of LoRA's shrink alone.
+FLOWING = {"gemm_stream_kernel": 0, "gemm_cluster_kernel": 0, "gemm_lora_kernel": 2, "gemm_lora_cluster_kernel": 4}
 
 
 def main(objects):
@@ -70,7 +70,7 @@ def main(objects):
                 ops = k.ops
                 if "PREEXIT" not in ops or "ACQBULK" not in ops[ops.index("PREEXIT"):]:
                     bad.append(f"{k.label} for sm_{arch} does not begin early, or does not wait")
-            if base in FLOWING and k.count("MEMBAR"):
+            if k.count("MEMBAR") > FLOWING.get(base, sys.maxsize):
                 bad.append(f"{k.label} for sm_{arch} waits for memory ({k.count('MEMBAR')} times)")
             if local or k.stack:
                 bad.append(f"{k.label} for sm_{arch} touches local memory ({local} instructions)")

@@ -1410,6 +1410,9 @@ _rule("cuda.inside-cluster-end-of-k", "engine/cuda/gemm_lora_cluster.cu",
 _rule("cuda.inside-cluster-early", "engine/cuda/gemm_lora_cluster.cu",
       "        meet_for_tables();\n        cu_grid_wait();\n", "        meet_for_tables();\n        if (!a.early) cu_grid_wait();\n",
       "emu.test_gemm_lora", "a cluster with LoRA inside reads x when the launches before have ended")
+_rule("cuda.inside-cut-fails", "engine/cuda/inside.c",
+      "if (rc && cut >= 0 && cu->lost == 0", "if (rc && cut > 9 && cu->lost == 0",
+      "emu.test_trial", "a cut that fails by itself leaves LoRA inside by the others")
 _rule("cuda.inside-cluster-unnamed", "engine/cuda/inside.c",
       "cut >= BLAS_CUT_CLUSTER ? BE_TRIAL_CLUSTER", "cut >= BLAS_CUT_CLUSTER ? BE_TRIAL_INSIDE",
       "emu.test_trial", "a fault of clusters with LoRA inside leaves LoRA inside without them")

@@ -45,10 +45,10 @@ static inline cluster_cut cluster_cut_of(const gemm_args *a, int group, int othe
     return c;
 }
 
-/* Whether there are such clusters. */
+/* Whether there are such clusters.  Weights' stages are no more than GEMM_RING then. */
 static inline bool cluster_fits(const gemm_args *a)
 {
-    return (a->cluster == 2 || a->cluster == 4) && a->n_sm >= a->cluster;
+    return (a->cluster == 2 || a->cluster == 4) && a->n_sm >= a->cluster && a->stream == GEMM_RING;
 }
 
 #if defined(LORAD_EMU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -10,7 +10,7 @@
 #include "tests/run_suite.h"
 
 /* FEW: that go by one chain; no more are tried by wgmma. */
-enum { MEMORY = 96 << 20, FEW = 64, MANY = 128, PATIENCE_US = 1000 };
+enum { MEMORY = 96 << 20, FEW = 16, MANY = 128, PATIENCE_US = 1000 };
 
 static const struct {
     be_trial is;
@@ -110,6 +110,28 @@ START_TEST(without_them_nothing_is_asked)
 }
 END_TEST
 
+/* The third graph is that of a cut, behind LoRA beside and inside. */
+START_TEST(a_cut_that_fails_leaves_the_others)
+{
+    uint64_t asked[2];
+    for (int fails = 0; fails < 2; fails++) {
+        err e = {0};
+        model *m;
+        backend *be = open_devices(1, FEW, 0);
+        uint64_t before = emu_rt_launched("gemm_lora_cluster");
+        if (fails) emu_rt_fail_at("cudaGraphInstantiate", 2, cudaErrorMemoryAllocation);
+        ck_assert_msg(load(&m, be, FEW, &e) == ERR_NONE, "%s", e.msg);
+        asked[fails] = emu_rt_launched("gemm_lora_cluster") - before;
+        ck_assert_int_eq(be_suspect(be), BE_TRIAL_N);
+        model_destroy(m);
+        be_close(be);
+        forget(1);
+    }
+    ck_assert_uint_gt(asked[0], 0);
+    ck_assert_uint_eq(asked[0], asked[1]);
+}
+END_TEST
+
 /* What is no trial's fault names nobody. */
 START_TEST(others_are_not_blamed)
 {
@@ -137,6 +159,7 @@ int main(void)
     tcase_add_loop_test(tc, what_hangs_is_not_waited_for, 0, 2 * KINDS);
     tcase_add_loop_test(tc, of_several_devices_as_well, 0, 2);
     tcase_add_loop_test(tc, without_them_nothing_is_asked, 0, KINDS);
+    tcase_add_test(tc, a_cut_that_fails_leaves_the_others);
     tcase_add_test(tc, others_are_not_blamed);
     return run_suite(s);
 }
