@@ -70,21 +70,12 @@ static __global__ void __launch_bounds__(LORA_THREADS, 1)
     meet_for_tables();
     cu_grid_wait();
     float acc[NT][4];
-    CU_UNROLL
-    for (int i = 0; i < NT * 4; i++) acc[i / 4][i % 4] = 0;
-    const char *w = ring + warp / halves * UNIT * ROW_BYTES;
-    const char *x = r.room + warp % halves * 8 * NT * X_ROW;
-    int at = 0, x_at = 0;
-    for (int s = 0; s < n_k; s++) {
-        meet_streaming(streaming * CU_WARP);
-        if (some) add_stream<NT, BF16, X_ROW>(acc, w + at, x + x_at, lane);
-        at = at + w_bytes == STAGES_ * w_bytes ? 0 : at + w_bytes;
-        x_at = x_at + r.bytes == r.stages * r.bytes ? 0 : x_at + r.bytes;
-    }
-    cu_cluster_arrive();
+    const auto meet_stage = [&] { meet_streaming(streaming * CU_WARP); };
+    int at =
+        add_stages<NT, STAGES_, BF16>(acc, &r, ring, w_bytes, halves, a.k, some, lane, meet_stage);
     meet_for_v();
     end_unit<NT, STAGES_, BF16, GATED>(acc, &a, &p, &l, shared, ring, at, w_bytes, n, lane,
-                                       [&] { meet_streaming(streaming * CU_WARP); });
+                                       meet_stage);
     cu_syncwarp();
     cu_cluster_wait();
 #else

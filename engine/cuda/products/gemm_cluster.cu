@@ -60,18 +60,8 @@ static __global__ void __launch_bounds__(NT == 8 ? STREAM_THREADS : 1024, 1)
     cu_cluster_wait();
     cu_grid_wait(); /* as everybody */
     float acc[NT][4];
-    CU_UNROLL
-    for (int i = 0; i < NT * 4; i++) acc[i / 4][i % 4] = 0;
-    const char *w = ring + warp / halves * UNIT * ROW_BYTES;
-    const char *x = r.room + warp % halves * 8 * NT * X_ROW;
-    int at = 0, x_at = 0;
-    for (int k0 = 0; k0 < a.k; k0 += STREAM_K) {
-        meet(); /* the stage is there */
-        if (some) add_stream<NT, BF16, X_ROW>(acc, w + at, x + x_at, lane);
-        at = at + w_bytes == STAGES_ * w_bytes ? 0 : at + w_bytes;
-        x_at = x_at + r.bytes == x_stages * r.bytes ? 0 : x_at + r.bytes;
-    }
-    cu_cluster_arrive();
+    (void)add_stages<NT, STAGES_, BF16>(acc, &r, ring, w_bytes, halves, a.k, some, lane,
+                                        [] { meet(); });
     int unit = unit0 + warp / halves, row0 = warp % halves * 8 * NT, g = lane / 4, q = lane % 4;
     if (a.gated)
         put_gates<NT>(&a, acc, row0, unit * 8 + g, q);

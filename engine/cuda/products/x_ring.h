@@ -156,6 +156,30 @@ CU_INLINE void clear_end(char *room, const gemm_args *a, int k0, int t)
         cu_cp_async16_or_zero(room + row * X_ROW + piece * 16, a->w, false);
 }
 
+/* A warp that multiplies, `halves` of them a unit: acc = its sums over all of k, zeros where the
+ * block has no columns (`some`).  Returns where the stage behind the last one is in the weights'
+ * ring.  x is read then, which the cluster is told: cu_cluster_wait() is the caller's.  meet() as
+ * stream.h's. */
+template <int NT, int STAGES_, bool BF16, class F>
+CU_INLINE int add_stages(float (*acc)[4], const x_ring *r, const char *ring, int w_bytes,
+                         int halves, int k, bool some, int lane, F meet)
+{
+    const int warp = (int)threadIdx.x / CU_WARP;
+    const char *w = ring + warp / halves * UNIT * ROW_BYTES;
+    const char *x = r->room + warp % halves * 8 * NT * X_ROW;
+    int at = 0, x_at = 0;
+    CU_UNROLL
+    for (int i = 0; i < NT * 4; i++) acc[i / 4][i % 4] = 0;
+    for (int k0 = 0; k0 < k; k0 += STREAM_K) {
+        meet(); /* the stage is there */
+        if (some) add_stream<NT, BF16, X_ROW>(acc, w + at, x + x_at, lane);
+        at = at + w_bytes == STAGES_ * w_bytes ? 0 : at + w_bytes;
+        x_at = x_at + r->bytes == r->stages * r->bytes ? 0 : x_at + r->bytes;
+    }
+    cu_cluster_arrive();
+    return at;
+}
+
 /* No block ends while another one may reach it. */
 CU_INLINE void leave_together()
 {
