@@ -14,7 +14,8 @@
 # changed in it, make civetweb.patch fit, and put its hash below.
 #
 # The machine's own package sources say where to download; only the suite's name is changed. Needs
-# no root: apt works on lists and a cache of its own. CC and AR may name other tools.
+# no root: apt works on lists and a cache of its own. CC and AR may name other tools, SYSROOT the folder
+# with another machine's headers.
 set -eu
 sha256=41dbfd68cd3b914ce440a5813f21058813b61a972600cc04fb8233a0d2d04fe4 # civetweb_1.16+dfsg.orig.tar.xz
 here=$(cd "$(dirname "$0")" && pwd)
@@ -125,10 +126,13 @@ harden=-fstack-clash-protection
 if echo 'int a;' | "$cc" -fcf-protection=full -xc -c -o "$work/cet.o" - 2>"$work/log"; then harden="$harden -fcf-protection=full"; fi
 # A thread that waits looks at the stop flag five times a second: by default a stop took two seconds.
 # One file, compiled by itself: its own CMake project would also ask for a C++ compiler.
-if ! { "$cc" -std=c11 -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong $harden \
+# The same bytes in any folder: $work has another name each time.
+if ! (cd "$work" && "$cc" -std=c11 -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong $harden \
+    ${SYSROOT:+"--sysroot=$SYSROOT"} \
+    "-ffile-prefix-map=$work=/usr/src" \
     -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -DOPENSSL_API_3_0 -DNO_SSL_DL -DUSE_IPV6 -DNO_FILES -DNO_CGI \
     -DUSE_STACK_SIZE=102400 -DSOCKET_TIMEOUT_QUANTUM=200 -I"$src/include" -c "$src/src/civetweb.c" -o "$work/civetweb.o" &&
-    "$ar" rcs "$work/libcivetweb.a" "$work/civetweb.o"; } >"$work/log" 2>&1; then
+    "$ar" rcs "$work/libcivetweb.a" "$work/civetweb.o") >"$work/log" 2>&1; then
     tail -n 30 "$work/log" >&2
     say "the compiler failed; are libc6-dev and libssl-dev installed?"
     exit 1

@@ -12,8 +12,8 @@ if(EXISTS ${LORAD_CIVETWEB_DIR}/lib/stamp)
 endif()
 if(NOT found STREQUAL wanted)
     message(STATUS "building civetweb into ${LORAD_CIVETWEB_DIR}")
-    execute_process(COMMAND ${CMAKE_COMMAND} -E env CC=${CMAKE_C_COMPILER}
-            sh ${civetweb_script} ${LORAD_CIVETWEB_DIR}
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env CC=${CMAKE_C_COMPILER} AR=${CMAKE_AR}
+            SYSROOT=${CMAKE_SYSROOT} sh ${civetweb_script} ${LORAD_CIVETWEB_DIR}
         RESULT_VARIABLE rc)
     if(NOT rc EQUAL 0)
         message(FATAL_ERROR "civetweb could not be built: see the lines above")

@@ -1,27 +1,62 @@
-# cuda.cmake -- engine/cuda/*.cu for devices, where nvcc is found: the
-# object library `cuda_kernels`.
+# cuda.cmake -- engine/cuda/*.cu for devices: the object library `cuda_kernels`.
 #
-# LORAD_CUDA=ON insists, =OFF leaves it out. LORAD_CUDA_ARCH: which devices ("90" or "80;90" ...).
+# LORAD_CUDA=ON requires nvcc, =OFF leaves CUDA out.  By default it is built where nvcc is found and
+# this machine has a device, or LORAD_ALL_ISAS=ON asks for a program for any machine.
+# LORAD_CUDA_ARCH: compute capabilities ("90" or "80;90" ...); by default those of the devices here,
+# else every one that has code of its own.  Ada (8.9) runs the code of 8.0: no device has shown a
+# gain of its own.
 # nvcc is called by rules of our own: CMake's CUDA language would try to link a program first, which
 # needs parts of the toolkit that the kernels do not.
 if(NOT DEFINED LORAD_NVCC)
     find_program(LORAD_NVCC nvcc PATHS /usr/local/cuda/bin)
 endif()
-if(LORAD_NVCC)
-    set(have_nvcc ON)
-else()
-    set(have_nvcc OFF)
+# Linux's driver, or WSL's.
+set(have_device OFF)
+if(EXISTS /dev/nvidiactl OR EXISTS /dev/dxg)
+    set(have_device ON)
 endif()
-option(LORAD_CUDA "Compile the CUDA kernels (default: where nvcc is found)" ${have_nvcc})
-if(LORAD_CUDA AND NOT have_nvcc)
+set(want_cuda OFF)
+if(LORAD_NVCC AND (have_device OR LORAD_ALL_ISAS) AND NOT LORAD_SANITIZE)
+    set(want_cuda ON)
+endif()
+option(LORAD_CUDA "Compile the CUDA kernels (default: with nvcc, where there is a device)" ${want_cuda})
+if(LORAD_CUDA AND NOT LORAD_NVCC)
     message(FATAL_ERROR "LORAD_CUDA is ON, but there is no nvcc; name it with -DLORAD_NVCC=")
 endif()
+# native_archs(OUT KNOWN...): those of KNOWN that the devices here run, by nvidia-smi; empty if it
+# does not answer
+function(native_archs out)
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+        OUTPUT_VARIABLE caps ERROR_QUIET RESULT_VARIABLE failed)
+    set(archs)
+    if(failed EQUAL 0)
+        string(REGEX MATCHALL "[0-9]+\\.[0-9]+" caps "${caps}")
+        foreach(cap IN LISTS caps)
+            string(REPLACE "." "" cap ${cap})
+            set(best)
+            foreach(arch IN LISTS ARGN)
+                if(NOT arch GREATER cap)
+                    set(best ${arch})
+                endif()
+            endforeach()
+            list(APPEND archs ${best})
+        endforeach()
+        list(REMOVE_DUPLICATES archs)
+    endif()
+    set(${out} ${archs} PARENT_SCOPE)
+endfunction()
 if(LORAD_CUDA)
     if(NOT DEFINED LORAD_CUDA_ARCH)
-        set(arch 80 89 90)
+        set(arch 80 90)
         execute_process(COMMAND ${LORAD_NVCC} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
         if(known MATCHES "compute_100")
             list(APPEND arch 100)
+        endif()
+        if(have_device AND NOT LORAD_ALL_ISAS)
+            native_archs(native ${arch})
+            if(native)
+                set(arch ${native})
+            endif()
         endif()
         set(LORAD_CUDA_ARCH "${arch}" CACHE STRING "compute capabilities to compile kernels for")
     endif()
@@ -46,8 +81,19 @@ if(LORAD_CUDA)
             list(APPEND gencode -gencode "arch=compute_${least},code=[${code}]")
         endif()
     endforeach()
-    set(common -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR} -Xcompiler=-Wall,-Wextra,-fPIC
+    set(common -O3 -std=c++17 --threads 0 -I${PROJECT_SOURCE_DIR} -Xcompiler=-Wall,-Wextra,-fPIC
         -Werror=all-warnings)
+    execute_process(COMMAND ${LORAD_NVCC} --help OUTPUT_VARIABLE help ERROR_QUIET)
+    if(help MATCHES "--compress-mode")
+        list(APPEND common --compress-mode=size)
+    endif()
+    if(NOT compiler_cache)
+        # The object names an intermediate file of nvcc's: with this, without a process id.
+        list(APPEND common --objdir-as-tempdir)
+    endif()
+    if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+        list(APPEND common -lineinfo)
+    endif()
     set(LORAD_NVCC_FLAGS ${common} ${gencode})
     # For sm_90 alone: instructions of theirs are in no other device.
     set(wide_flags ${LORAD_NVCC_FLAGS})
@@ -61,7 +107,7 @@ if(LORAD_CUDA)
         get_filename_component(name ${f} NAME_WE)
         set(obj ${PROJECT_BINARY_DIR}/cuda/${name}.o)
         set(flags ${LORAD_NVCC_FLAGS})
-        if(name MATCHES "^gemm_(wide|cluster|lora_cluster)$")
+        if(name MATCHES "^gemm_wide$")
             set(flags ${wide_flags})
         elseif(name MATCHES "^(gemm_stream|sgmv)$" AND flags MATCHES ",sm_100\\]")
             # Their launch bounds tell sm_100 from sm_90: it needs PTX of its own (CU_UP_TO_SM90).
@@ -70,7 +116,7 @@ if(LORAD_CUDA)
         endif()
         add_custom_command(OUTPUT ${obj}
             COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda
-            COMMAND ${LORAD_NVCC} ${flags} -MD -MF ${obj}.d -c ${f} -o ${obj}
+            COMMAND ${compiler_cache} ${LORAD_NVCC} ${flags} -MD -MF ${obj}.d -c ${f} -o ${obj}
             DEPENDS ${f} DEPFILE ${obj}.d COMMENT "nvcc engine/cuda/${name}.cu" VERBATIM)
         list(APPEND cuda_obj ${obj})
     endforeach()
@@ -79,7 +125,11 @@ if(LORAD_CUDA)
     set_target_properties(cuda_kernels PROPERTIES IMPORTED_OBJECTS "${cuda_obj}")
     add_dependencies(cuda_kernels cuda_objects)
     set(LORAD_CUDA_OBJECTS ${cuda_obj})
-    message(STATUS "CUDA kernels: sm_${LORAD_CUDA_ARCH} by ${LORAD_NVCC}")
+    list(TRANSFORM LORAD_CUDA_ARCH PREPEND sm_ OUTPUT_VARIABLE archs)
+    list(JOIN archs " " archs)
+    message(STATUS "CUDA kernels: ${archs} by ${LORAD_NVCC}")
+elseif(NOT LORAD_NVCC)
+    message(STATUS "CUDA kernels: left out, there is no nvcc")
 else()
-    message(STATUS "no nvcc: CUDA kernels are compiled for the emulator only")
+    message(STATUS "CUDA kernels: left out, there is no device here (-DLORAD_CUDA=ON builds them)")
 endif()

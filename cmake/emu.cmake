@@ -46,6 +46,7 @@ function(add_emu_test name)
     target_link_libraries(emu.${name} PRIVATE emu_kernels emu_host emu PkgConfig::CHECK Threads::Threads m)
     add_test(NAME emu.${name} COMMAND emu.${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/tests)
     set_tests_properties(emu.${name} PROPERTIES LABELS unit TIMEOUT ${slow_timeout})
+    smoke_test(${name} emu.${name})
 endfunction()
 
 add_emu_test(test_emu tests/emu/test_emu.cu)
@@ -59,6 +60,10 @@ add_emu_test(test_gemm_lora tests/emu/test_gemm_lora.cu)
 add_emu_test(test_experts tests/emu/test_experts.cu)
 add_emu_test(test_codes tests/emu/test_codes.cu)
 set_tests_properties(emu.test_gemm emu.test_attend emu.test_codes PROPERTIES COST 60) # begin first
+
+# The model of an H200 gives what one measured.
+add_test(NAME gpu.calibrated COMMAND python3 ${PROJECT_SOURCE_DIR}/tests/gpu/calibrated.py --check)
+set_tests_properties(gpu.calibrated PROPERTIES LABELS unit)
 
 # What nvcc made of the kernels: tensor cores, registers, no local memory; within the budget.
 if(LORAD_CUDA AND NOT LORAD_SANITIZE) # emu.bench_device names the launches

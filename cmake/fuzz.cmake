@@ -5,10 +5,11 @@
 set(fuzz_seeds ${CMAKE_BINARY_DIR}/fuzz/seeds)
 set(fuzz_libs adapters gatewaylib client client_top)
 file(GLOB fuzz_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c
-    ${PROJECT_SOURCE_DIR}/tests/fuzz/wire/fuzz_*.c)
+    ${PROJECT_SOURCE_DIR}/tests/fuzz/*/fuzz_*.c)
 add_library(fuzzlib STATIC ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz.c)
 target_link_libraries(fuzzlib PUBLIC engine)
 add_custom_target(fuzzers)
+add_dependencies(fuzzers test_weights)
 add_executable(fuzz_differ ${PROJECT_SOURCE_DIR}/tests/fuzz/differ.c)
 target_link_libraries(fuzz_differ PRIVATE fuzzlib adapters)
 add_dependencies(fuzzers fuzz_differ)

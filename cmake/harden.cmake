@@ -11,5 +11,9 @@ check_c_compiler_flag(-fcf-protection=full LORAD_HAS_CET) # x86 alone
 if(LORAD_HAS_CET)
     add_compile_options(-fcf-protection=full)
 endif()
+check_c_compiler_flag(-mbranch-protection=standard LORAD_HAS_PAC) # aarch64 alone
+if(LORAD_HAS_PAC)
+    add_compile_options(-mbranch-protection=standard)
+endif()
 # Relocations are done before main() and stay read-only; neither stack nor data can be run.
 add_link_options(-pie -Wl,-z,relro,-z,now,-z,noexecstack,-z,separate-code)

@@ -31,9 +31,13 @@ foreach(page ${pages} lorad.conf.5)
         DEPENDS ${made_dir}/${page} VERBATIM)
     list(APPEND made_files ${made_dir}/${page}.gz)
 endforeach()
+set(LORAD_MAINTAINER "lorad's maintainers <lorad@localhost>" CACHE STRING "who answers for the package, with a mail address")
+file(READ ${PROJECT_SOURCE_DIR}/conf/debian/changelog changelog)
+string(REGEX REPLACE "\n -- [^\n]+>  " "\n -- ${LORAD_MAINTAINER}  " changelog "${changelog}")
+file(CONFIGURE OUTPUT ${made_dir}/changelog CONTENT "${changelog}" @ONLY)
 add_custom_command(OUTPUT ${made_dir}/changelog.gz
-    COMMAND gzip -9nc ${PROJECT_SOURCE_DIR}/conf/debian/changelog > ${made_dir}/changelog.gz
-    DEPENDS ${PROJECT_SOURCE_DIR}/conf/debian/changelog VERBATIM)
+    COMMAND gzip -9nc ${made_dir}/changelog > ${made_dir}/changelog.gz
+    DEPENDS ${made_dir}/changelog VERBATIM)
 list(APPEND made_files ${made_dir}/changelog.gz)
 add_custom_target(made ALL DEPENDS ${made_files})
 
@@ -58,29 +62,41 @@ install(FILES ${made_dir}/loractl.fish DESTINATION share/fish/vendor_completions
 install(FILES ${made_dir}/lorad.service DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/conf/debian/lorad.sysusers DESTINATION lib/sysusers.d
     RENAME lorad.conf)
-install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/NOTICE
-    ${PROJECT_SOURCE_DIR}/SECURITY.md ${PROJECT_SOURCE_DIR}/conf/Containerfile ${PROJECT_SOURCE_DIR}/conf/debian/copyright
-    ${made_dir}/changelog.gz
-    DESTINATION share/doc/lorad)
+# The package with the CUDA backend has another name; Debian looks for these two under it.
+set(package lorad)
+if(LORAD_CUDA AND NOT LORAD_SANITIZE)
+    set(package lorad-cuda)
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/conf/debian/copyright ${made_dir}/changelog.gz DESTINATION share/doc/${package})
+# Folders as in the source tree, so that the documents' links lead somewhere.
+foreach(file README.md CHANGELOG.md NOTICE SECURITY.md conf/Containerfile conf/lorad.conf conf/lorad.service conf/lorad-cuda.conf
+        conf/openapi.json tests/bench/RESULTS.md)
+    get_filename_component(folder ${file} DIRECTORY)
+    install(FILES ${PROJECT_SOURCE_DIR}/${file} DESTINATION share/doc/lorad/${folder})
+endforeach()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION share/doc/lorad)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus ${PROJECT_SOURCE_DIR}/conf/helm
-    ${PROJECT_SOURCE_DIR}/conf/kubernetes
-    DESTINATION share/doc/lorad/examples)
+foreach(folder grafana helm kubernetes prometheus)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/${folder} DESTINATION share/doc/lorad/conf)
+endforeach()
 install(FILES ${made_dir}/lorad.conf DESTINATION /etc/lorad
     PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lorad)
 set(CPACK_PACKAGE_VENDOR lorad)
-set(CPACK_PACKAGE_CONTACT "lorad's maintainers <lorad@localhost>")
+set(CPACK_PACKAGE_CONTACT ${LORAD_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "multi-tenant LoRA serving gateway")
 set(CPACK_PACKAGE_DESCRIPTION "Serves many LoRA adapters over one shared base model to many tenants,
 from one process, over HTTPS, with OpenAI's API; with its command line.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
-set(CPACK_STRIP_FILES ON)
+# Strips the programs into lorad-dbgsym_*.ddeb; CPACK_STRIP_FILES would strip before that.
+set(CPACK_DEBIAN_DEBUGINFO_PACKAGE ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+if(NOT LORAD_ALL_ISAS)
+    string(APPEND CPACK_PACKAGE_DESCRIPTION_SUMMARY " (for processors like the build machine's)")
+endif()
 # Two packages that cannot be there together: who has no GPU needs no kernels for one.
-if(LORAD_CUDA AND NOT LORAD_SANITIZE)
+if(package STREQUAL lorad-cuda)
     set(CPACK_DEBIAN_PACKAGE_NAME lorad-cuda)
     set(CPACK_DEBIAN_PACKAGE_PROVIDES lorad)
     set(CPACK_DEBIAN_PACKAGE_CONFLICTS lorad)
@@ -92,6 +108,18 @@ endif()
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Cross-compiled: what the package depends on is asked of the sysroot's packages.
+if(CMAKE_CROSSCOMPILING)
+    set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
+    set(CPACK_OBJCOPY_EXECUTABLE ${CMAKE_OBJCOPY})
+    file(CONFIGURE OUTPUT ${made_dir}/dpkg-shlibdeps CONTENT
+"#!/bin/sh
+exec dpkg-shlibdeps --admindir=${CMAKE_SYSROOT}/var/lib/dpkg -l${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu \"$@\"
+")
+    file(CHMOD ${made_dir}/dpkg-shlibdeps PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+    set(CPACK_PROJECT_CONFIG_FILE ${made_dir}/cross.cmake)
+    file(CONFIGURE OUTPUT ${CPACK_PROJECT_CONFIG_FILE} CONTENT "set(SHLIBDEPS_EXECUTABLE ${made_dir}/dpkg-shlibdeps)\n")
+endif()
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | opensysusers")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/conf/debian/conffiles

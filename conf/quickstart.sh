@@ -32,7 +32,7 @@ step "Packages and build"
 need_packages $BUILD_PACKAGES $RUN_PACKAGES
 mkdir -p build
 log=build/quickstart-build.log
-if ! { cmake --preset release && cmake --build --preset release --target lorad; } >"$log" 2>&1; then
+if ! { cmake --preset release && cmake --build --preset release --target lorad loractl loratop; } >"$log" 2>&1; then
     tail -n 30 "$log" >&2
     die "the build failed; the whole log is $log"
 fi

@@ -58,6 +58,7 @@ ask_for_packages() {
 }
 
 BUILD_PACKAGES="gcc g++ libc6-dev cmake ninja-build pkg-config patch xz-utils debian-archive-keyring ca-certificates
-    libssl-dev libsqlite3-dev libcjson-dev libcurl4-openssl-dev libncurses-dev libedit-dev check file"
+    libssl-dev libsqlite3-dev libcjson-dev libcurl4-openssl-dev libnghttp2-dev libncurses-dev libedit-dev check file"
+CROSS_PACKAGES="gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user"
 RUN_PACKAGES="curl openssl"
 TEST_PACKAGES="python3 python3-venv sqlite3 git tmux postgresql pgbouncer faketime"

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "engine/backend_ops.h"
+#include "engine/program/mapping.h"
 
 void backend_fail(backend *be, err_code code, const char *fmt, ...)
 {
@@ -29,8 +30,6 @@ static bool broken(const backend *be)
 {
     return be->failed.code != ERR_NONE;
 }
-
-const char *const be_trial_name[BE_TRIAL_N] = {"wgmma", "chain", "cluster", "inside"};
 
 size_t be_memory(const backend_ops *ops, int device)
 {
@@ -54,6 +53,12 @@ err_code be_open(backend **out, const backend_ops *ops, const backend_config *cf
     }
     assert(be->caps.page_tokens > 0 && be->caps.lora_cols >= 0);
     be->open = true;
+    if (cfg->page_tokens > 0 && cfg->page_tokens != be->caps.page_tokens) {
+        rc = err_set(e, ERR_UNSUPPORTED, "engine.page_tokens must be %d on %s, not %d",
+                     be->caps.page_tokens, be->caps.name, cfg->page_tokens);
+        be_close(be);
+        return rc;
+    }
     *out = be;
     return ERR_NONE;
 }
@@ -72,16 +77,29 @@ bool be_lost(const backend *be)
 
 be_remedy be_remedy_of(backend *be)
 {
-    be_remedy r = be->spent                     ? BE_HEALS_NEVER
+    be_remedy r = be->spent || mapping_lost()   ? BE_HEALS_NEVER
                   : be->open && be->ops->remedy ? be->ops->remedy(be)
                                                 : BE_HEALS_REOPENED;
     if (r == BE_HEALS_ITSELF) be->failed = (err){0};
     return r;
 }
 
-be_trial be_suspect(const backend *be)
+const char *be_suspect(const backend *be)
 {
-    return be->open && be->ops->suspect ? be->ops->suspect(be) : BE_TRIAL_N;
+    return be->open && be->ops->suspect ? be->ops->suspect(be) : NULL;
+}
+
+bool be_has_kernel(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; *(at += strspn(at, ", ")); at += strcspn(at, ", "))
+        if (strcspn(at, ", ") == n && memcmp(at, name, n) == 0) return true;
+    return false;
+}
+
+uint64_t be_order(const backend *be)
+{
+    return be->open && be->ops->order ? be->ops->order(be) : 0;
 }
 
 /* caps stay as they are: other threads read them. */
@@ -175,6 +193,17 @@ err_code be_download(backend *be, void *dst, const void *src, size_t bytes)
     return be->ops->download(be, dst, src, bytes);
 }
 
+bool be_can_copy(const backend *be)
+{
+    return be->ops->copy != NULL;
+}
+
+void be_copy(backend *be, void *dst, const void *src, size_t bytes)
+{
+    assert(be->ops->copy && dst && src && dst != src);
+    if (!broken(be)) be->ops->copy(be, dst, src, bytes);
+}
+
 static err_code first_failure(backend *be, err *e)
 {
     if (!broken(be)) return ERR_NONE;
@@ -183,9 +212,19 @@ static err_code first_failure(backend *be, err *e)
     return err_set(e, first.code, "%s", first.msg);
 }
 
+/* A step that read zeros instead of a file's pages gives no answer. */
+static void check_mappings(backend *be)
+{
+    if (mapping_lost())
+        backend_fail(be, ERR_DEVICE,
+                     "a mapped file (the model's, or packed weights) became shorter or can't be "
+                     "read; replace files by renaming new ones onto them");
+}
+
 err_code be_sync(backend *be, err *e)
 {
     if (!broken(be)) be->ops->sync(be);
+    check_mappings(be);
     return first_failure(be, e);
 }
 
@@ -197,7 +236,7 @@ static void check_source(const weight_source *s)
     if (!weight_source_quantised(s)) return;
     assert(s->bits == 8 || (s->bits >= 2 && s->bits <= 6));
     assert(s->read_row && s->type != DT_F16 && (s->bits != 8 || s->least == INT8_MIN));
-    assert(s->group > 0 && s->group % 16 == 0 && s->cols % s->group == 0);
+    assert(s->group > 0 && weight_source_even(s) && s->cols % s->group == 0);
     assert(s->span > 0 && s->span % s->group == 0 && s->cols % s->span == 0);
     assert(s->form == SCALES_NESTED || s->span == s->group);
     assert(s->form != SCALES_NESTED || (s->group <= 32 && s->span % 64 == 0 && s->span <= 256 &&
@@ -365,7 +404,23 @@ const char *be_extra_name(int bit)
                                               "attention over latents",
                                               "attention in chunks",
                                               "queries that grow with their position",
-                                              "first tokens that stay beside a window"};
+                                              "first tokens that stay beside a window",
+                                              "short convolutions",
+                                              "activations besides silu and gelu by tanh",
+                                              "norms of queries and keys after their rotation",
+                                              "gates on what attention answers",
+                                              "the gated delta rule",
+                                              "selective scans",
+                                              "activations with parameters of their own",
+                                              "an output layer with a bias",
+                                              "shares of two experts by near scores",
+                                              "experts without a gate",
+                                              "heads of different sizes in different layers",
+                                              "inputs of each layer's own",
+                                              "scales of experts",
+                                              "learned embeddings of positions",
+                                              "streams that layers update together",
+                                              "attention and an MLP side by side with a norm each"};
     assert(bit >= 0 && bit < EXTRAS);
     return names[bit];
 }
@@ -378,8 +433,16 @@ static void check_shape(const backend *be, const attn_shape *s)
     assert(s->kept == 0 || (takes(be, EXTRA_KEPT) && s->kept > 0 && s->window > 0));
     assert(s->kept == 0 || (!s->chunked && !s->layer_window && s->v_dim == 0));
     assert(s->v_dim >= 0 && (s->v_dim == 0 || takes(be, EXTRA_LATENT)));
-    assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);
-    assert(s->n_head >= s->n_kv_head && s->n_head % s->n_kv_head == 0 && s->window >= 0);
+    assert(!s->v_in_k || (be->caps.rules.absorbs && s->v_dim > 0 && s->v_dim < s->head_dim));
+    /* A bias of keys adds one number to all scores of a query: without a cap it has no effect. */
+    assert(!s->v_in_k || (s->n_kv_head == 1 && s->cap == 0));
+    assert(s->n_layer > 0 && s->window >= 0);
+    assert(!s->layer_heads || (takes(be, EXTRA_LAYER_HEADS) && s->v_dim == 0 && s->kept == 0));
+    for (int i = 0; i < (s->layer_heads ? s->n_layer : 1); i++) {
+        attn_shape own = attn_of_layer(s, i);
+        assert(own.n_kv_head > 0 && own.head_dim > 0 && own.n_kv_head <= s->n_kv_head);
+        assert(own.n_head % own.n_kv_head == 0 && own.head_dim <= s->head_dim);
+    }
     assert(be->caps.kv_types >> s->kv_type & 1U);
 }
 
@@ -433,6 +496,12 @@ void be_kv_load(backend *be, kv_pool *kv, int page, const void *host)
 void be_kv_copied(backend *be)
 {
     if (!broken(be) && be->ops->kv_copied) be->ops->kv_copied(be);
+}
+
+void be_kv_copy(backend *be, kv_pool *kv, int from, int to)
+{
+    assert(from >= 0 && from < kv->n_pages && to >= 0 && to < kv->n_pages && from != to);
+    if (!broken(be)) be->ops->kv_copy(be, kv, from, to);
 }
 
 bool be_pin(backend *be, void *p, size_t bytes)
@@ -549,7 +618,8 @@ void be_experts(backend *be, float *out, const float *x, const expert_set *set, 
     assert(r->top_k >= 1 && r->top_k <= r->n && r->n <= EXPERTS_MAX && r->scale > 0);
     assert(r->n_group == 0 || (r->n % r->n_group == 0 && r->top_group <= r->n_group &&
                                r->top_k <= r->top_group * (r->n / r->n_group)));
-    assert(set->gate[0]->cols == set->down[0]->rows && set->gate[0]->rows == set->down[0]->cols);
+    assert(set->gate || takes(be, EXTRA_BARE_EXPERTS));
+    assert(set->up[0]->cols == set->down[0]->rows && set->up[0]->rows == set->down[0]->cols);
     if (!broken(be)) be->ops->experts(be, out, x, set, scores, shared, s, layer);
 }
 
@@ -564,7 +634,24 @@ void be_latent_spread(backend *be, float *k, float *v, const float *kv, const fl
                       const latent_shape *shape, int n_rows)
 {
     assert(shape->nope > 0 && shape->v > 0 && shape->n_head > 0 && takes(be, EXTRA_LATENT));
+    assert(!be->caps.rules.absorbs);
     if (!broken(be)) be->ops->latent_spread(be, k, v, kv, x, shape, n_rows);
+}
+
+void be_latent_query(backend *be, float *out, const float *q, const latent_heads *w,
+                     const latent_shape *shape, const step *s, int layer)
+{
+    assert(out && q && w->key[0]->rows == shape->rank && w->key[0]->cols == shape->nope);
+    assert(be->caps.rules.absorbs && s->n_rows > 0 && layer >= 0);
+    if (!broken(be)) be->ops->latent_query(be, out, q, w, shape, s, layer);
+}
+
+void be_latent_answer(backend *be, float *out, const float *latents, const latent_heads *w,
+                      const latent_shape *shape, const step *s, int layer)
+{
+    assert(out && latents && w->value[0]->rows == shape->v && w->value[0]->cols == shape->rank);
+    assert(be->caps.rules.absorbs && s->n_rows > 0 && layer >= 0);
+    if (!broken(be)) be->ops->latent_answer(be, out, latents, w, shape, s, layer);
 }
 
 void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
@@ -572,10 +659,13 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
                     const rope_table *rope, const step *s, int layer)
 {
     assert(layer >= 0 && layer < kv->shape.n_layer);
-    assert(rope->rope_dim % 2 == 0 && rope->first + rope->rope_dim <= kv->shape.head_dim);
+    attn_shape own = attn_of_layer(&kv->shape, layer);
+    assert(rope->rope_dim % 2 == 0 && rope->first + rope->rope_dim <= own.head_dim);
+    assert(!v == (!k || own.v_in_k) && (k || takes(be, EXTRA_LAYER_HEADS)));
     assert(rope->first == 0 || takes(be, EXTRA_LATENT));
     assert(rope->q_scale == 0 || (takes(be, EXTRA_TEMPER) && rope->q_floor > 0));
     assert(!rope->pairs || takes(be, EXTRA_ROPE_PAIRS));
+    assert(!rope->norm_last || takes(be, EXTRA_NORM_LAST));
     check_step(kv, s);
     for (int i = 0; i < s->n_seq; i++) assert(s->seq[i].pos0 + s->seq[i].n_rows <= rope->max_pos);
     if (broken(be)) return;
@@ -586,14 +676,114 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
                const step *s, int layer)
 {
     assert(layer >= 0 && layer < kv->shape.n_layer);
-    assert(!sinks || takes(be, EXTRA_SINKS));
+    assert(!sinks || (takes(be, EXTRA_SINKS) && !kv->shape.v_in_k));
     check_step(kv, s);
     if (!broken(be)) be->ops->attend(be, kv, out, q, sinks, s, layer);
 }
 
+void be_conv(backend *be, float *out, const float *x, const conv_weights *w,
+             const mixer_shape *shape, const step *s, size_t at)
+{
+    assert(out && x && w->taps && takes(be, EXTRA_CONV));
+    assert(shape->taps > 1 && shape->taps <= MIXER_TAPS_MAX && shape->channels > 0);
+    assert(s->state && at + mixer_state_floats(shape) <= s->state_stride);
+    if (!broken(be)) be->ops->conv(be, out, x, w, shape, s, at);
+}
+
+void be_delta(backend *be, float *out, const delta_rows *x, const delta_weights *w,
+              const mixer_shape *shape, const step *s, size_t at)
+{
+    delta_form form = w->rules.form;
+    assert(out && x->q && x->b && takes(be, EXTRA_DELTA));
+    assert(form == DELTA_FUSED || (x->z && x->a));
+    assert(form != DELTA_APART || (x->k && x->v));
+    assert(form != DELTA_FUSED || !w->rules.each);
+    assert(w->taps[0] && !w->taps[1] == !w->taps[2] && w->decay && w->bias && w->norm);
+    assert(shape->taps > 1 && shape->taps <= MIXER_TAPS_MAX);
+    assert(shape->groups > 0 && shape->heads % shape->groups == 0);
+    assert(shape->rows > 0 && shape->rows <= MIXER_SIDE_MAX);
+    assert(shape->cols > 0 && shape->cols <= MIXER_SIDE_MAX);
+    assert(shape->channels == 2 * shape->groups * shape->rows + shape->heads * shape->cols);
+    assert(s->state && at + mixer_state_floats(shape) <= s->state_stride);
+    if (!broken(be)) be->ops->delta(be, out, x, w, shape, s, at);
+}
+
+void be_q_take(backend *be, float *q, const float *x, size_t n, int dim)
+{
+    assert(q && x && dim > 0 && takes(be, EXTRA_Q_GATE));
+    if (!broken(be)) be->ops->q_take(be, q, x, n, dim);
+}
+
+void be_q_gate(backend *be, float *out, const float *x, size_t n, int dim)
+{
+    assert(out && x && dim > 0 && takes(be, EXTRA_Q_GATE));
+    if (!broken(be)) be->ops->q_gate(be, out, x, n, dim);
+}
+
+void be_scan(backend *be, float *out, float *x, const scan_weights *w, const mixer_shape *shape,
+             const step *s, size_t at)
+{
+    assert(out && x && w->conv.taps && w->decay && w->dt_bias && w->skip && takes(be, EXTRA_SCAN));
+    assert(shape->taps > 1 && shape->taps <= MIXER_TAPS_MAX && shape->groups > 0);
+    assert(shape->heads > 0 && shape->heads % shape->groups == 0 && shape->rows > 0);
+    assert(shape->channels == scan_out(shape) + 2 * shape->groups * shape->rows);
+    assert(!w->rules.normed || w->norm);
+    assert(s->state && at + mixer_state_floats(shape) <= s->state_stride);
+    if (!broken(be)) be->ops->scan(be, out, x, w, shape, s, at);
+}
+
+void be_silu_conv(backend *be, float *x, const conv_weights *w, const mixer_shape *shape,
+                  const step *s, size_t at)
+{
+    assert(x && w->taps && takes(be, EXTRA_SCAN));
+    assert(shape->taps > 1 && shape->taps <= MIXER_TAPS_MAX);
+    assert(s->state && at + mixer_state_floats(shape) <= s->state_stride);
+    if (!broken(be)) be->ops->silu_conv(be, x, w, shape, s, at);
+}
+
+void be_scan_channels(backend *be, float *out, const channel_rows *x, const channel_weights *w,
+                      const mixer_shape *shape, const step *s, size_t at)
+{
+    assert(out && w->decay && w->skip && w->b_norm && w->c_norm && takes(be, EXTRA_SCAN));
+    assert(shape->heads == 1 && shape->cols == shape->channels && shape->rows <= MIXER_SIDE_MAX);
+    assert(s->state && at + mixer_state_floats(shape) <= s->state_stride);
+    if (!broken(be)) be->ops->scan_channels(be, out, x, w, shape, s, at);
+}
+
+void be_xielu(backend *be, float *x, const xielu_weights *w, size_t n)
+{
+    assert(w->alpha_p && w->alpha_n && w->beta && w->eps && takes(be, EXTRA_XIELU));
+    if (!broken(be)) be->ops->xielu(be, x, w, n);
+}
+
+void be_streams_predict(backend *be, const stream_set *set, const float *coefs, float *first)
+{
+    assert(set->n > 1 && set->n <= STREAMS_MAX && takes(be, EXTRA_STREAMS));
+    if (!broken(be)) be->ops->streams_predict(be, set, coefs, first);
+}
+
+void be_streams_correct(backend *be, const stream_set *set, const float *coefs, const float *x,
+                        const float *scale, float *first)
+{
+    assert(set->n > 1 && set->n <= STREAMS_MAX && takes(be, EXTRA_STREAMS));
+    if (!broken(be)) be->ops->streams_correct(be, set, coefs, x, scale, first);
+}
+
+void be_match_rms(backend *be, float *y, const float *x, float least, int n_rows, int dim)
+{
+    assert(n_rows > 0 && dim > 0 && least > 0 && takes(be, EXTRA_STREAMS));
+    if (!broken(be)) be->ops->match_rms(be, y, x, least, n_rows, dim);
+}
+
+void be_gate_sparse(backend *be, float *gate, float by, int n_rows, int dim)
+{
+    assert(n_rows > 0 && dim > 0 && takes(be, EXTRA_STREAMS));
+    if (!broken(be)) be->ops->gate_sparse(be, gate, by, n_rows, dim);
+}
+
 void be_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
-    assert(act == ACT_SILU || takes(be, EXTRA_GELU));
+    assert(act == ACT_SILU || takes(be, act > ACT_SWIGLU_CLAMPED ? EXTRA_ACTS : EXTRA_GELU));
     assert(up || (takes(be, EXTRA_NO_GATE) && act != ACT_SWIGLU_CLAMPED));
     if (!broken(be)) be->ops->gate(be, act, gate, up, n);
 }
@@ -616,6 +806,12 @@ void be_logits_bend(backend *be, float *logits, int n_rows, int stride, float sc
 {
     assert(n_rows >= 0 && stride > 0 && cap >= 0 && takes(be, EXTRA_LOGITS));
     if (!broken(be) && n_rows > 0) be->ops->logits_bend(be, logits, n_rows, stride, scale, cap);
+}
+
+void be_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias, int n)
+{
+    assert(n_rows >= 0 && stride >= n && bias && takes(be, EXTRA_LOGIT_BIAS));
+    if (!broken(be) && n_rows > 0) be->ops->logits_bias(be, logits, n_rows, stride, bias, n);
 }
 
 void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab)
@@ -656,6 +852,7 @@ int be_mark(backend *be)
 err_code be_await(backend *be, int mark, err *e)
 {
     if (!broken(be)) be->ops->await(be, mark);
+    check_mappings(be);
     return first_failure(be, e);
 }
 

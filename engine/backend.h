@@ -30,6 +30,7 @@
 
 #include "engine/base/err.h"
 #include "engine/lora.h"
+#include "engine/mixer.h"
 #include "engine/sample/sampler.h"
 #include "engine/step.h"
 
@@ -50,27 +51,20 @@ typedef struct weight weight;               /* opaque: one packed matrix */
 typedef struct kv_pool kv_pool;             /* opaque: K and V of all pages and layers */
 typedef struct weight_source weight_source; /* engine/weight_source.h */
 
-/* Kernels that a CUDA device is asked about at the start, and that others can stand in for:
- * products by wgmma, those of few rows by one chain, those in clusters, and with LoRA inside. */
-typedef enum {
-    BE_TRIAL_WGMMA,
-    BE_TRIAL_CHAIN,
-    BE_TRIAL_CLUSTER,
-    BE_TRIAL_INSIDE,
-    BE_TRIAL_N
-} be_trial;
-extern const char *const be_trial_name[BE_TRIAL_N]; /* as engine.cuda_without has them */
+/* Bytes of a list of names of a backend's kernels, separated by commas or spaces. */
+enum { BE_KERNELS_MAX = 64 };
 
 typedef struct backend_config {
     int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
     const char *isa; /* CPU: engine.isa */
+    int page_tokens; /* positions in a KV page: CPU: 1, 2, 4 ... 64; CUDA: 32; 0: 32 */
     int device;      /* CUDA: ordinal; of several (backend_cuda_tp) the first */
     int n_device;    /* CUDA: that share the model, one behind another; 0: 1 */
     double fraction; /* CUDA: of the device's memory, for everything; 0: 0.9 */
     /* CUDA: the largest step; 0: 512 rows, 64 sequences, 8192 positions each */
     int max_rows, max_seqs, max_context;
-    bool no_graphs;   /* CUDA: launch each kernel by itself, also in decode steps */
-    unsigned without; /* CUDA: kernels that are not used, 1U << each */
+    bool no_graphs;               /* CUDA: launch each kernel by itself, also in decode steps */
+    char without[BE_KERNELS_MAX]; /* kernels that are not used; unknown names have no effect */
     /* CUDA: a device that does not end what it was given within so long hangs; 0: 25 s. */
     int64_t patience_us;
 } backend_config;
@@ -81,12 +75,16 @@ typedef struct weight_rules {
     bool (*takes)(const weight_source *src, bool expert);
     bool bf16;      /* where all matrices are BF16 or taken so; else it takes none */
     bool host_rows; /* be_embed() goes without a table: rows of it stand in `out` already */
+    /* Pages of attention over latents hold these (attn_shape.v_in_k): it takes the matrix of keys
+     * and values by head, too (latent_heads), for be_latent_query() and be_latent_answer().  False:
+     * pages hold keys and values of all heads, of be_latent_spread(). */
+    bool absorbs;
 } weight_rules;
 
 typedef struct backend_caps {
     const char *name;  /* "cpu", "cuda", "cuda-tp" */
     char detail[96];   /* "amx-bf16, 2 threads" */
-    int page_tokens;   /* positions in one KV page; fixed per backend */
+    int page_tokens;   /* positions in one KV page; fixed once it is open */
     int n_device;      /* that share a model: a matrix takes 1/n on each; 0: 1 */
     int lora_cols;     /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
     unsigned kv_types; /* that attention takes: bit 1 << dtype */
@@ -97,26 +95,47 @@ typedef struct backend_caps {
 
 /* What some families ask of a backend besides a Llama's arithmetic; be_extra_name() says it. */
 enum {
-    EXTRA_SUMS = 1 << 0,       /* be_add(), be_scale(), be_rms_norm() in place */
-    EXTRA_LAYER_NORM = 1 << 1, /* be_layer_norm(), be_logits() without a norm */
-    EXTRA_GELU = 1 << 2,       /* be_gate() of another activation than ACT_SILU */
-    EXTRA_SCORE_CAP = 1 << 3,  /* attn_shape.cap */
-    EXTRA_WINDOWS = 1 << 4,    /* attn_shape.layer_window */
-    EXTRA_LOGITS = 1 << 5,     /* be_logits_bend() */
-    EXTRA_ROPE_PAIRS = 1 << 6, /* rope_table.pairs */
-    EXTRA_WIDE_NORM = 1 << 7,  /* be_rms_norm() of what be_linear() made beside other outputs */
-    EXTRA_NO_GATE = 1 << 8,    /* be_gate() without `up` */
-    EXTRA_EXPERTS = 1 << 9,    /* be_experts() */
-    EXTRA_SINKS = 1 << 10,     /* be_attend() with sinks */
-    EXTRA_LATENT = 1 << 11,    /* be_latent_norm(), be_latent_spread(); values of another size */
-    EXTRA_CHUNKS = 1 << 12,    /* attn_shape.chunked */
-    EXTRA_TEMPER = 1 << 13,    /* rope_table.q_scale */
-    EXTRA_KEPT = 1 << 14,      /* attn_shape.kept */
-    EXTRAS = 15,
+    EXTRA_SUMS = 1 << 0,          /* be_add(), be_scale(), be_rms_norm() in place */
+    EXTRA_LAYER_NORM = 1 << 1,    /* be_layer_norm(), be_logits() without a norm */
+    EXTRA_GELU = 1 << 2,          /* be_gate() of another activation than ACT_SILU */
+    EXTRA_SCORE_CAP = 1 << 3,     /* attn_shape.cap */
+    EXTRA_WINDOWS = 1 << 4,       /* attn_shape.layer_window */
+    EXTRA_LOGITS = 1 << 5,        /* be_logits_bend() */
+    EXTRA_ROPE_PAIRS = 1 << 6,    /* rope_table.pairs */
+    EXTRA_WIDE_NORM = 1 << 7,     /* be_rms_norm() of what be_linear() made beside other outputs */
+    EXTRA_NO_GATE = 1 << 8,       /* be_gate() without `up` */
+    EXTRA_EXPERTS = 1 << 9,       /* be_experts() */
+    EXTRA_SINKS = 1 << 10,        /* be_attend() with sinks */
+    EXTRA_LATENT = 1 << 11,       /* be_latent_norm(), and what weight_rules.absorbs names; v_dim */
+    EXTRA_CHUNKS = 1 << 12,       /* attn_shape.chunked */
+    EXTRA_TEMPER = 1 << 13,       /* rope_table.q_scale */
+    EXTRA_KEPT = 1 << 14,         /* attn_shape.kept */
+    EXTRA_CONV = 1 << 15,         /* be_conv() */
+    EXTRA_ACTS = 1 << 16,         /* activations after ACT_SWIGLU_CLAMPED */
+    EXTRA_NORM_LAST = 1 << 17,    /* rope_table.norm_last */
+    EXTRA_Q_GATE = 1 << 18,       /* be_q_take(), be_q_gate() */
+    EXTRA_DELTA = 1 << 19,        /* be_delta() */
+    EXTRA_SCAN = 1 << 20,         /* be_scan(), be_silu_conv(), be_scan_channels() */
+    EXTRA_XIELU = 1 << 21,        /* be_xielu() */
+    EXTRA_LOGIT_BIAS = 1 << 22,   /* be_logits_bias() */
+    EXTRA_SPARSE_MIX = 1 << 23,   /* expert_route.jitter */
+    EXTRA_BARE_EXPERTS = 1 << 24, /* be_experts() without gates */
+    EXTRA_LAYER_HEADS = 1 << 25,  /* attn_shape.layer_heads, be_rope_append() without keys */
+    EXTRA_PER_LAYER = 1 << 26,    /* rows of a table that the host reads in the midst of a step */
+    EXTRA_SCALED_MIX = 1 << 27,   /* expert_set.scales */
+    EXTRA_POSITIONS = 1 << 28,    /* be_embed() of positions, from a table of their own */
+    EXTRA_STREAMS = 1 << 29,      /* be_streams_...(), be_match_rms(), be_gate_sparse() */
+    EXTRA_APART = 1 << 30,        /* two norms of the stream before attention changes it */
+    EXTRAS = 31,
 };
 
 /* One of them in words: "soft-capped scores". */
 const char *be_extra_name(int bit);
+
+/* Heads of keys and values of one layer. */
+typedef struct attn_heads {
+    int n_kv_head, head_dim;
+} attn_heads;
 
 /* Shape of attention, fixed for a model. */
 typedef struct attn_shape {
@@ -126,14 +145,31 @@ typedef struct attn_shape {
     float scale;   /* usually 1 / sqrt(head_dim) */
     float cap;     /* scores become cap * tanh(score / cap); 0: they do not */
     int v_dim;     /* of a head's values, and of its answer; 0: head_dim */
-    bool chunked;  /* a window does not slide: a row sees its own run of so many positions */
+    /* A value is the first v_dim of its key, which pages hold once (weight_rules.absorbs).  In int8
+     * these v_dim and the others of a key have a scale each. */
+    bool v_in_k;
+    bool chunked; /* a window does not slide: a row sees its own run of so many positions */
     /* The first positions, which each row sees beside its sliding window, of the same width in all
      * layers; 0: none.  A row's distance to them is counted within what it sees (attn_near()). */
     int kept;
     /* [n_layer], borrowed as long as the pool: each layer's window where they differ; `window` is
      * then the widest of them.  NULL: it is that of all layers. */
     const int *layer_window;
+    /* [n_layer], borrowed likewise, where layers have other heads; n_kv_head and head_dim are then
+     * the most of them.  NULL: all are alike. */
+    const attn_heads *layer_heads;
 } attn_shape;
+
+/* The shape of one layer: with its own heads. */
+static inline attn_shape attn_of_layer(const attn_shape *s, int layer)
+{
+    attn_shape own = *s;
+    if (s->layer_heads) {
+        own.n_kv_head = s->layer_heads[layer].n_kv_head;
+        own.head_dim = s->layer_heads[layer].head_dim;
+    }
+    return own;
+}
 
 static inline int attn_window(const attn_shape *s, int layer)
 {
@@ -178,15 +214,68 @@ typedef struct rope_table {
     /* The first rope_dim values of each head are turned; 0: none, the layer knows no positions. */
     int max_pos, rope_dim;
     bool pairs; /* neighbours are turned together; false: i and i + rope_dim / 2 (rotate-half) */
-    /* Queries at pos are multiplied by 1 + q_scale * log(1 + floor((pos + 1) / q_floor)); 0: they
-     * are not. */
+    /* Queries at pos are multiplied by 1 + q_scale * log(1 + floor((pos + q_from) / q_floor)); 0:
+     * they are not. */
     float q_scale, q_floor;
-    int first; /* of the values that are turned; those before it are not (EXTRA_LATENT) */
+    int q_from;
+    bool norm_last; /* queries and keys are normed after they are turned */
+    int first;      /* of the values that are turned; those before it are not (EXTRA_LATENT) */
 } rope_table;
 
 /* What the gate of an MLP goes through.  ACT_SWIGLU_CLAMPED also bends what it multiplies: gate is
  * at most 7, up within -7 and 7; (up + 1) * gate * sigmoid(1.702 gate), as GPT-OSS has it. */
-typedef enum { ACT_SILU, ACT_GELU_TANH, ACT_SWIGLU_CLAMPED } activation;
+typedef enum {
+    ACT_SILU,
+    ACT_GELU_TANH,
+    ACT_SWIGLU_CLAMPED,
+    ACT_RELU2, /* the square of what is above 0 */
+    ACT_GELU,  /* x times the share of a normal distribution below x, exact */
+    ACT_RELU,
+    ACT_XIELU, /* be_xielu(), of an MLP without a gate */
+} activation;
+
+/* Of an activation with parameters of its own (Huang & Schlag 2024, "Deriving Activation Functions
+ * Using Integration"): one number each, f32 in backend memory. */
+typedef struct xielu_weights {
+    const float *alpha_p, *alpha_n; /* before a softplus */
+    const float *beta, *eps;
+} xielu_weights;
+
+/* Of a convolution, f32 in backend memory. */
+typedef struct conv_weights {
+    const float *taps; /* [taps][channels], the newest row's last */
+    const float *bias; /* [channels] or NULL */
+} conv_weights;
+
+/* The delta rule's input: outputs of its layer's projections, in the order of delta_rules.form.
+ * q, k and v hold the queries and keys of all groups and the values of all heads; or q holds all
+ * three, one after another.  z holds a gate for each value, b how much each head writes, a how much
+ * it forgets.  DELTA_FUSED: q holds the query, key, values and gates of each group, and b how much
+ * its heads write and forget.  A pointer that the form does not use is not read. */
+typedef struct delta_rows {
+    const float *q, *k, *v, *z, *b, *a;
+} delta_rows;
+
+/* f32 in backend memory. */
+typedef struct delta_weights {
+    /* Of queries, keys and values, each [taps][its channels]; or [0] is that of all, [taps]
+     * [channels], and the others are NULL. */
+    const float *taps[3];
+    const float *decay; /* [heads], a logarithm */
+    const float *bias;  /* [heads], of what a row forgets; or [heads][rows] (rules.each) */
+    const float *norm;  /* [cols], of a head's answer */
+    delta_rules rules;
+} delta_weights;
+
+/* Of a selective scan, f32 in backend memory. */
+typedef struct scan_weights {
+    conv_weights conv;
+    const float *decay;   /* [heads]: logarithms of how fast a head forgets */
+    const float *dt_bias; /* [heads] */
+    const float *skip;    /* [heads] */
+    const float *norm;    /* [heads * cols] or NULL */
+    scan_rules rules;
+} scan_weights;
 
 enum { EXPERTS_MAX = 1024 };
 
@@ -201,23 +290,35 @@ typedef struct expert_route {
     int n_group, top_group, group_best;
     float scale;   /* of the weights, at last */
     bool scale_in; /* they multiply what an expert reads, not what it answers */
+    /* Above 0: each of two experts has its share among those whose scores are relatively that near
+     * to its own (Liu et al. 2024, "GRIN"); the second one's are without the first. */
+    float jitter;
 } expert_route;
 
 /* A layer's experts: MLPs of which a row takes the top_k with the highest scores. */
 typedef struct expert_set {
     expert_route route;
     const float *choice_bias; /* [n], added to the scores for the choice alone; NULL: none */
+    const float *scales;      /* [n], which multiply the weights at last; NULL: none */
     bool onto;                /* without `shared`: they are added to what stands in `out` */
     activation act;
-    weight *const *gate, *const *up, *const *down; /* [n]: [d][dim], [d][dim], [dim][d] */
-    const void *there;                             /* what be_experts_prepare() made of them */
-    const float *gate_bias, *up_bias, *down_bias;  /* [n][d], [n][d], [n][dim]; NULL: none */
+    /* [n]: [d][dim], [d][dim], [dim][d]; gate NULL: there is none (EXTRA_BARE_EXPERTS) */
+    weight *const *gate, *const *up, *const *down;
+    const void *there;                            /* what be_experts_prepare() made of them */
+    const float *gate_bias, *up_bias, *down_bias; /* [n][d], [n][d], [n][dim]; NULL: none */
+    /* Called before matrices of these n experts (ascending numbers) are read; NULL: nobody asks.
+     * The CPU alone. */
+    void (*use)(void *self, int layer, const int *expert, int n);
+    void *use_self;
 } expert_set;
 
 /* ---- life ------------------------------------------------------------------ */
 
 typedef struct backend_ops backend_ops; /* engine/backend_ops.h, for implementers */
 extern const backend_ops backend_cpu;
+enum { BACKEND_CPU_ISAS = 80 };
+/* Writes the CPU's instruction sets in this binary, "portable, avx512"; size: BACKEND_CPU_ISAS. */
+void backend_cpu_isas(char *out, size_t size);
 #ifdef LORAD_CUDA
 extern const backend_ops backend_cuda, backend_cuda_tp; /* tp: over several devices */
 #endif
@@ -237,9 +338,15 @@ typedef enum {
 } be_remedy;
 
 be_remedy be_remedy_of(backend *be);
-/* After a failure that BE_HEALS_NEVER: which kernels were tried then, for the next process to go
- * without; BE_TRIAL_N: none. */
-be_trial be_suspect(const backend *be);
+/* After a failure that BE_HEALS_NEVER: the name of the kernels that were being tried then, for the
+ * next process to open the backend without them; NULL: none were. */
+const char *be_suspect(const backend *be);
+/* Whether a list such as backend_config.without has the name. */
+bool be_has_kernel(const char *list, const char *name);
+/* After the model is loaded: a number that two servers with the same weights, device, library and
+ * build share only if they sum their products in the same order; 0: there is only one order.  It is
+ * part of system_fingerprint, so that no stream moves between different orders. */
+uint64_t be_order(const backend *be);
 /* Closes the device and opens it again with the same configuration.  All that was made of this
  * backend was destroyed or forgotten before, and no other thread is in one of its calls.  On
  * failure the backend can be asked for its remedy, reopened again or closed, nothing else. */
@@ -267,6 +374,10 @@ void *be_host_alloc(backend *be, size_t bytes);
 void be_host_free(backend *be, void *p, size_t bytes);
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes);
 err_code be_download(backend *be, void *dst, const void *src, size_t bytes);
+/* Within the backend's memory, in order with operations: behind those before it, before those
+ * after it.  The areas do not overlap.  Only where be_can_copy(). */
+void be_copy(backend *be, void *dst, const void *src, size_t bytes);
+bool be_can_copy(const backend *be);
 
 /* First failure since be_open() or the last be_sync(); waits for all operations. */
 err_code be_sync(backend *be, err *e);
@@ -314,6 +425,15 @@ err_code be_experts_prepare(backend *be, void **there, const expert_set *set, er
 typedef struct latent_shape {
     int rank, rope, nope, v, n_head;
 } latent_shape;
+
+/* The matrix of all heads' keys and values (PROJ_V) by head, for the absorbed form of attention
+ * (section 2.1.2 there): W_k q in place of q, and W_v of the summed latents in place of summed
+ * values. */
+typedef struct latent_heads {
+    weight *const *key;   /* [n_head]: [rank][nope], turned */
+    weight *const *value; /* [n_head]: [v][rank] */
+    dtype lora_type;      /* of the whole matrix: what LoRA beside it was packed for */
+} latent_heads;
 
 /* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's
  * (dim), positions of a sequence; and the size of a head. */
@@ -385,6 +505,8 @@ void be_kv_destroy(backend *be, kv_pool *kv);
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void be_kv_copied(backend *be);
+/* Copies one page of all layers into another, behind all that was enqueued before. */
+void be_kv_copy(backend *be, kv_pool *kv, int from, int to);
 /* Host memory for such copies, of the caller's, that the device may reach by itself: several times
  * as fast.  False: it may not, and copies are as slow as they are; then it is not unpinned. */
 bool be_pin(backend *be, void *p, size_t bytes);
@@ -428,18 +550,31 @@ void be_scale(backend *be, float *x, float scale, size_t n);
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                int layer);
 
-/* out [n_rows][rank] = rms_norm(the latent of x) * weight. */
+/* out [n_rows][rank] = rms_norm(the latent of x) * weight; out == x: in place, the shared key stays
+ * behind it. */
 void be_latent_norm(backend *be, float *out, const float *x, const float *weight, float eps,
                     const latent_shape *shape, int n_rows);
 /* From kv [n_rows][n_head][nope + v] and the shared key in x: k [n_rows][n_head][nope + rope] and v
- * [n_rows][n_head][v]. */
+ * [n_rows][n_head][v].  (!weight_rules.absorbs) */
 void be_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
                       const latent_shape *shape, int n_rows);
+/* Queries of heads [n_rows][n_head][nope + rope], not yet rotated, as they meet latents: out
+ * [n_rows][n_head][rank + rope].  With each segment's LoRA on PROJ_V: W_k of a row's adapter is
+ * gain (W + scale B A), and a bias of keys adds the same to all scores of a query.
+ * (weight_rules.absorbs) */
+void be_latent_query(backend *be, float *out, const float *q, const latent_heads *w,
+                     const latent_shape *shape, const step *s, int layer);
+/* Of what attention answers, latents [n_rows][n_head][rank]: values of heads, out [n_rows][n_head]
+ * [v], with LoRA likewise.  (weight_rules.absorbs) */
+void be_latent_answer(backend *be, float *out, const float *latents, const latent_heads *w,
+                      const latent_shape *shape, const step *s, int layer);
 
 /* In place on q [n_rows][n_head*head_dim] and k [n_rows][n_kv_head*head_dim]: optional RMS norm
  * per head (q_norm, k_norm f32 [head_dim] or NULL), rotation by pos, then K and V go to the
  * pages of each sequence.  With attn_shape.kept q is [2][n_rows][..]: the second half becomes what
- * the first was, normed and rotated by attn_near() (EXTRA_KEPT). */
+ * the first was, normed and rotated by attn_near() (EXTRA_KEPT).  k NULL: queries alone, of a layer
+ * that reads the keys and values of an earlier one (EXTRA_LAYER_HEADS).  v NULL with k: values are
+ * in the keys. */
 void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                     const float *q_norm, const float *k_norm, float norm_eps,
                     const rope_table *rope, const step *s, int layer);
@@ -450,6 +585,90 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
  * it takes its share of the softmax and adds nothing (EXTRA_SINKS). */
 void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
                const step *s, int layer);
+
+/* A causal convolution of each channel over the rows of its sequence, the oldest row first:
+ * out [n_rows][channels] = c * (bias + sum over taps of tap * (b * v)), where b, c and v are the
+ * thirds of x [n_rows][3 * channels] (LFM2).  The rows before pos0 stand in the states, `at` floats
+ * behind a slot's begin, and the last taps - 1 values of b * v are left there.  (EXTRA_CONV) */
+void be_conv(backend *be, float *out, const float *x, const conv_weights *w,
+             const mixer_shape *shape, const step *s, size_t at);
+
+/* The gated delta rule along each sequence: queries, keys and values go through the convolution and
+ * silu, queries and keys of a head have length 1 then, queries 1 / sqrt(rows) in place of it.  With
+ * a head's state S [rows][cols] each row does
+ *
+ *     S = exp(-exp(decay) * softplus(a + bias)) * S      (one factor, or one for each row of S)
+ *     S = S + k (v - S^T k)^T * most * sigmoid(b)
+ *     out [n_rows][heads][cols] = rms_norm(S^T q) * norm * silu(z)
+ *
+ * The states are as be_conv() has them, of mixer_state_floats().  (EXTRA_DELTA) */
+void be_delta(backend *be, float *out, const delta_rows *x, const delta_weights *w,
+              const mixer_shape *shape, const step *s, size_t at);
+
+/* x [n][2 * dim]: of each head of a row a query and a gate.  q [n][dim] becomes the queries; out
+ * [n][dim] is multiplied by the gates' sigmoid.  n: heads of all rows.  (EXTRA_Q_GATE) */
+void be_q_take(backend *be, float *q, const float *x, size_t n, int dim);
+void be_q_gate(backend *be, float *out, const float *x, size_t n, int dim);
+
+/* The selective scan of Mamba-2 (Dao and Gu 2024) along each sequence.  x: [rows][scan_in()], which
+ * it overwrites; the convolution's part of it goes through silu.  Row t of a head, with its group's
+ * B and C, changes the state [rows][cols] to a * state + B (dt * x)^T, with dt = softplus(dt +
+ * dt_bias) within the rules' bounds and a = exp(-dt * exp(decay)), and answers C^T state + skip *
+ * x; times silu of the gate, and normed.  out: [rows][scan_out()]. */
+void be_scan(backend *be, float *out, float *x, const scan_weights *w, const mixer_shape *shape,
+             const step *s, size_t at);
+
+/* Of a selective scan of channels, f32 in backend memory. */
+typedef struct channel_weights {
+    const float *decay;           /* [channels][rows] */
+    const float *skip;            /* [channels] */
+    const float *b_norm, *c_norm; /* [rows] */
+    float eps;                    /* of these norms */
+} channel_weights;
+
+/* The scan's input of each row: x and dt are [channels]; the second half of in, [2 * channels], is
+ * a gate; B and C begin at `first` in bc, [first + 2 * rows]. */
+typedef struct channel_rows {
+    const float *x, *dt, *in, *bc;
+    int first;
+} channel_rows;
+
+/* A convolution along each sequence, in place, and silu.  x [rows][channels]; the states are as
+ * be_conv() has them.  (EXTRA_SCAN) */
+void be_silu_conv(backend *be, float *x, const conv_weights *w, const mixer_shape *shape,
+                  const step *s, size_t at);
+/* The selective scan of Mamba (Gu and Dao 2023) along each sequence, of a shape with one head.  Row
+ * t, with B and C normed, changes the state [channels][rows] to exp(-dt * exp(decay)) * state +
+ * dt * x * B, with dt = softplus(dt), and answers (C^T state + skip * x) times silu of the gate.
+ * (EXTRA_SCAN) */
+void be_scan_channels(backend *be, float *out, const channel_rows *x, const channel_weights *w,
+                      const mixer_shape *shape, const step *s, size_t at);
+
+/* x, in place: (alpha_p x + beta) x above 0, else alpha_n (expm1(min(x, eps)) - x) + beta x; the
+ * two alphas behind their softplus, and alpha_n with beta added. */
+void be_xielu(backend *be, float *x, const xielu_weights *w, size_t n);
+/* Streams that each layer updates together (Baykal et al. 2023, "Alternating Updates"): n of them,
+ * each of n_rows x dim values, `apart` from one to the next, in backend memory. */
+typedef struct stream_set {
+    float *x;
+    size_t apart;
+    int n, n_rows, dim;
+} stream_set;
+enum { STREAMS_MAX = 8 };
+
+/* Stream i += the sum over k of coefs[row][i * n + k] * stream k, all as they were before.  first
+ * [n_rows][dim]: a copy of stream 0 then.  (EXTRA_STREAMS) */
+void be_streams_predict(backend *be, const stream_set *set, const float *coefs, float *first);
+/* Stream i += (1 + coefs[row][i]) * (x - stream 0), all as they were before.  first: stream 0 then,
+ * each column multiplied by scale [dim]; NULL: by 1. */
+void be_streams_correct(backend *be, const stream_set *set, const float *coefs, const float *x,
+                        const float *scale, float *first);
+/* Multiplies each row of y so that its root mean square is that of the row of x; the mean square of
+ * y counts as at least `least`. */
+void be_match_rms(backend *be, float *y, const float *x, float least, int n_rows, int dim);
+/* Subtracts from each value of a row the row's mean plus `by` standard deviations, in place;
+ * negative results become 0. */
+void be_gate_sparse(backend *be, float *gate, float by, int n_rows, int dim);
 
 /* gate = act(gate) * up, n values; up NULL: act(gate). */
 void be_gate(backend *be, activation act, float *gate, const float *up, size_t n);
@@ -468,6 +687,8 @@ void be_experts(backend *be, float *out, const float *x, const expert_set *set, 
  * the host does after be_logits_fetch() of the first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);
+/* Adds bias [n] to the first n logits of each row, before be_logits_bend(). */
+void be_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias, int n);
 /* The logits of these rows become scale * logit, then, where cap is not 0, cap * tanh(logit / cap).
  * `stride` from one row to the next; before they are fetched or sampled. */
 void be_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);

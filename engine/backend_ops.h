@@ -30,9 +30,10 @@ struct backend_ops {
     void (*close)(backend *be);
     /* Bytes of a device's memory, before it is opened; 0: it cannot be.  NULL: the host's. */
     size_t (*memory)(int device);
-    bool (*lost)(const backend *be);        /* NULL: never */
-    be_remedy (*remedy)(backend *be);       /* NULL: BE_HEALS_REOPENED */
-    be_trial (*suspect)(const backend *be); /* NULL: BE_TRIAL_N */
+    bool (*lost)(const backend *be);           /* NULL: never */
+    be_remedy (*remedy)(backend *be);          /* NULL: BE_HEALS_REOPENED */
+    const char *(*suspect)(const backend *be); /* NULL: nothing is tried */
+    uint64_t (*order)(const backend *be);      /* NULL: 0 */
     void *(*alloc)(backend *be, size_t bytes);
     void (*free)(backend *be, void *p);
     void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */
@@ -44,6 +45,7 @@ struct backend_ops {
     void (*host_free)(backend *be, void *p, size_t bytes);
     err_code (*upload)(backend *be, void *dst, const void *src, size_t bytes);
     err_code (*download)(backend *be, void *dst, const void *src, size_t bytes);
+    void (*copy)(backend *be, void *dst, const void *src, size_t bytes); /* NULL: it cannot */
     void (*sync)(backend *be);
 
     err_code (*weight_create)(backend *be, weight **out, const weight_source *src, err *e);
@@ -68,7 +70,7 @@ struct backend_ops {
     err_code (*lora_pack)(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                           const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
-    /* NULL: by lora_pack(), for backends that pack A value by value in order */
+    /* NULL for backends that keep A's values in order: lora_pack() packs embeddings, too */
     err_code (*lora_pack_embed)(backend *be, dtype base, void *a_dst, void *b_dst,
                                 const void *a_src, const void *b_src, dtype type, int rank,
                                 int n_vocab, int dim, err *e);
@@ -86,6 +88,7 @@ struct backend_ops {
     void (*kv_destroy)(backend *be, kv_pool *kv);
     void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);
     void (*kv_load)(backend *be, kv_pool *kv, int page, const void *host);
+    void (*kv_copy)(backend *be, kv_pool *kv, int from, int to);
     void (*kv_copied)(backend *be); /* NULL: they are when kv_save and kv_load return */
     /* Both or none: host memory from and to which copies are fast from now on; false: it is not. */
     bool (*pin)(backend *be, void *p, size_t bytes);
@@ -104,6 +107,8 @@ struct backend_ops {
     void (*add)(backend *be, float *x, const float *y, float scale, size_t n);
     void (*scale)(backend *be, float *x, float scale, size_t n);
     void (*logits_bend)(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
+    void (*logits_bias)(backend *be, float *logits, int n_rows, int stride, const float *bias,
+                        int n);
 
     void (*linear)(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                    int layer);
@@ -112,11 +117,33 @@ struct backend_ops {
                         const latent_shape *shape, int n_rows);
     void (*latent_spread)(backend *be, float *k, float *v, const float *kv, const float *x,
                           const latent_shape *shape, int n_rows);
+    void (*latent_query)(backend *be, float *out, const float *q, const latent_heads *w,
+                         const latent_shape *shape, const step *s, int layer);
+    void (*latent_answer)(backend *be, float *out, const float *latents, const latent_heads *w,
+                          const latent_shape *shape, const step *s, int layer);
     void (*rope_append)(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                         const float *q_norm, const float *k_norm, float norm_eps,
                         const rope_table *rope, const step *s, int layer);
     void (*attend)(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
                    const step *s, int layer);
+    void (*conv)(backend *be, float *out, const float *x, const conv_weights *w,
+                 const mixer_shape *shape, const step *s, size_t at);
+    void (*delta)(backend *be, float *out, const delta_rows *x, const delta_weights *w,
+                  const mixer_shape *shape, const step *s, size_t at);
+    void (*q_take)(backend *be, float *q, const float *x, size_t n, int dim);
+    void (*q_gate)(backend *be, float *out, const float *x, size_t n, int dim);
+    void (*scan)(backend *be, float *out, float *x, const scan_weights *w, const mixer_shape *shape,
+                 const step *s, size_t at);
+    void (*silu_conv)(backend *be, float *x, const conv_weights *w, const mixer_shape *shape,
+                      const step *s, size_t at);
+    void (*scan_channels)(backend *be, float *out, const channel_rows *x, const channel_weights *w,
+                          const mixer_shape *shape, const step *s, size_t at);
+    void (*xielu)(backend *be, float *x, const xielu_weights *w, size_t n);
+    void (*streams_predict)(backend *be, const stream_set *set, const float *coefs, float *first);
+    void (*streams_correct)(backend *be, const stream_set *set, const float *coefs, const float *x,
+                            const float *scale, float *first);
+    void (*match_rms)(backend *be, float *y, const float *x, float least, int n_rows, int dim);
+    void (*gate_sparse)(backend *be, float *gate, float by, int n_rows, int dim);
     void (*gate)(backend *be, activation act, float *gate, const float *up, size_t n);
     void (*experts)(backend *be, float *out, const float *x, const expert_set *set,
                     const float *scores, const float *shared, const step *s, int layer);

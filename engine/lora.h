@@ -20,16 +20,48 @@ enum { LORA_RANK_MAX = 256, LORA_DIGEST_BYTES = 32 };
 
 /* The linear layers of one transformer block that an adapter may wrap.  The PEFT names (q_proj ...)
  * are in adapters/format/naming.c.  Of attention over latents (model_config.latent) PROJ_Q_A and
- * PROJ_Q make queries, one after the other, PROJ_K the latent, and PROJ_V keys and values of it. */
+ * PROJ_Q make queries, one after the other, PROJ_K the latent, and PROJ_V keys and values of it.
+ * PROJ_IN and PROJ_OUT are those of a mixer with a state (engine/mixer.h); of the delta rule
+ * PROJ_IN makes queries, keys and values, PROJ_Z gates of the answer, PROJ_B how much a row writes
+ * and PROJ_A how much it forgets; or PROJ_IN makes gates, too, and PROJ_B both of the others; or
+ * PROJ_Q, PROJ_K, PROJ_V and PROJ_O stand for PROJ_IN and PROJ_OUT, and PROJ_Z_LOW and PROJ_A_LOW
+ * may stand before PROJ_Z and PROJ_A (delta_rules).
+ * PROJ_PLE_MODEL makes a layer's own input of the embeddings (a layer's rows of one matrix of all),
+ * PROJ_PLE_GATE its gate and PROJ_PLE_OUT what it adds (Gemma 3n, "per-layer embeddings").
+ * PROJ_LAUREL_LEFT and PROJ_LAUREL_RIGHT make a residual of low rank; PROJ_ALTUP_IN and
+ * PROJ_ALTUP_OUT of layer i make stream i + 1 of the embeddings, and part of the answer of that
+ * stream; PROJ_ALTUP_ROUTER, PROJ_ALTUP_PREDICT and PROJ_ALTUP_CORRECT make a layer's coefficients
+ * of streams (Gemma 3n, "AltUp").
+ * PROJ_ROUTER makes the scores of experts, PROJ_SHARED_SCORE that of the expert that all rows take;
+ * both have F32 weights and F32 adapters (model_proj_type()). */
 typedef enum {
     PROJ_Q_A,
     PROJ_Q,
     PROJ_K,
     PROJ_V,
     PROJ_O,
+    PROJ_IN,
+    PROJ_OUT,
+    PROJ_Z,
+    PROJ_B,
+    PROJ_A,
+    PROJ_Z_LOW,
+    PROJ_A_LOW,
     PROJ_GATE,
     PROJ_UP,
     PROJ_DOWN,
+    PROJ_PLE_MODEL,
+    PROJ_PLE_GATE,
+    PROJ_PLE_OUT,
+    PROJ_LAUREL_LEFT,
+    PROJ_LAUREL_RIGHT,
+    PROJ_ALTUP_IN,
+    PROJ_ALTUP_OUT,
+    PROJ_ROUTER,
+    PROJ_SHARED_SCORE,
+    PROJ_ALTUP_ROUTER,
+    PROJ_ALTUP_PREDICT,
+    PROJ_ALTUP_CORRECT,
     PROJ_COUNT
 } proj;
 

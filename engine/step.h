@@ -12,6 +12,7 @@
 #ifndef ENGINE_STEP_H
 #define ENGINE_STEP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/lora.h"
@@ -22,6 +23,7 @@ typedef struct step_seq {
     int pos0;            /* position of row0; all earlier positions are in the KV pages */
     const int32_t *page; /* block table: position p lies in page[p / page_tokens] */
     int n_page;          /* covers at least pos0 + n_rows positions */
+    int slot; /* where its state lies (step.state); of a model without states: not read */
 } step_seq;
 
 /* Consecutive rows of one adapter; !lora: the bare base. */
@@ -45,6 +47,11 @@ typedef struct step {
     const int32_t *from;
     /* From one row of logits to the next; no view's n_vocab is above it.  0: the base's n_vocab. */
     int logit_stride;
+    /* States of sequences, in backend memory, [slots][state_stride].  A layer's part begins at a
+     * place that its operation is told.  Where pos0 is 0 a sequence's state counts as zero,
+     * whatever is there.  NULL: the model has none (engine/mixer.h). */
+    float *state;
+    size_t state_stride;
 } step;
 
 #endif

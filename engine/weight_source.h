@@ -29,6 +29,11 @@ typedef enum {
                     * the run of `span` columns that g lies in */
 } scale_form;
 
+/* How a backend that multiplies codes by integers rounds x: to 8 bits in groups of 32 columns (of
+ * 16 where scales have groups of 16); groups that are large beside the row's others to 16 bits (not
+ * with an order); or all to 16 bits. */
+typedef enum { X_INT8, X_OUTLIERS, X_INT16 } x_rounding;
+
 /* One row of a quantised matrix, to be filled in; `runs` is cols / span. */
 typedef struct weight_row {
     int8_t *codes;        /* [cols] */
@@ -36,6 +41,8 @@ typedef struct weight_row {
     int16_t *parts;       /* [cols / group]; nested: within int8 */
     int16_t *min_parts;   /* the same, nested alone */
 } weight_row;
+
+enum { WEIGHT_GROUP_STEP = 16 };
 
 typedef struct weight_source weight_source;
 
@@ -55,12 +62,13 @@ struct weight_source {
     scale_form form;
     bool has_min;
     dtype scale_type; /* of which every one of scales and mins is a value: how they are kept */
+    x_rounding rounding;
     const int *order; /* NULL, or [cols]: a row's column k is column order[k] of W and of x */
     void (*read_row)(const weight_source *s, int row, const weight_row *to);
     const void *impl; /* of read_row */
 };
 
-/* Value i of plain ones, at any alignment. */
+/* Value i of an F32, F16 or BF16 array at any alignment, as a float. */
 static inline float float_at(const void *values, dtype type, size_t i)
 {
     const char *p = (const char *)values + i * dtype_bytes(type);
@@ -96,6 +104,13 @@ static inline weight_source weight_source_plain(const void *data, dtype type, in
 static inline bool weight_source_quantised(const weight_source *s)
 {
     return s->bits != 0;
+}
+
+/* Whether groups of a quantised matrix have a size that backends can pack; others become plain
+ * values, whatever weight_rules.takes says. */
+static inline bool weight_source_even(const weight_source *s)
+{
+    return s->group % WEIGHT_GROUP_STEP == 0;
 }
 
 /* Whether the CPU takes a quantised matrix by its codes, weight_rules.takes: of codes that stand

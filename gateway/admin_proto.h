@@ -35,42 +35,47 @@ enum {
 };
 
 /* S(field, capacity) text; I(field) int64_t; N(field) double; B(field) bool */
-#define PROTO_SERVER(S, I, N, B)                                                                  \
-    S(version, PROTO_WORD_CAP)                                                                    \
-    S(backend, PROTO_TEXT_CAP)                                                                    \
-    S(model, PROTO_MODEL_CAP)                                                                     \
-    S(host, PROTO_NAME_CAP)                                                                       \
-    S(access, PROTO_WORD_CAP) /* of the key that asked: "admin" or "read" */                      \
-    I(started_s)                                                                                  \
-    I(uptime_s)                                                                                   \
-    I(now_us)     /* wall clock */                                                                \
-    I(at_us)      /* monotonic, when the picture was taken: rates are differences over this */    \
-    I(picture_us) /* monotonic, when the engine showed its queue */                               \
-    B(healthy)                                                                                    \
-    B(ready)                                                                                      \
-    B(draining)                                                                                   \
-                                                                                                  \
-    B(restarting) /* the device failed and is brought back */                                     \
-    S(storage,                                                                                    \
-      PROTO_WORD_CAP) /* "ok"; "behind": usage waits in the spool; "full": new work is refused */ \
-    I(spool_rows)     /* usage that fits into the spool, and that waits in it */                  \
-    I(spool_used)                                                                                 \
-    I(spool_oldest_us)     /* how long the oldest has waited */                                   \
-    I(certificate_until_s) /* wall clock; 0: unknown */                                           \
-    I(max_seqs)                                                                                   \
-    I(max_queued)                                                                                 \
-    I(max_context)                                                                                \
-    I(connections)                                                                                \
-    I(rss_bytes)                                                                                  \
-    I(disk_free_bytes)  /* of data.dir's file system */                                           \
-    I(disk_floor_bytes) /* data.min_free: uploads leave so much */                                \
-    B(disk_reserve)     /* the database's reserve is there; false: the disk was full */           \
-    I(lockouts_pending) /* revocations and the like in force, not durable yet */                  \
-    B(fleet)            /* a node of one; false: a server by itself, the next three mean none */  \
-    B(fleet_fenced)     /* another server took its number: it writes nothing any more */          \
-    I(fleet_away_us)    /* how long the fleet's database has not answered; 0: it does */          \
-    I(fleet_behind)     /* changes of the fleet that are not applied here yet */                  \
-    I(cpu_us)           /* user and system time of the process */
+#define PROTO_SERVER(S, I, N, B)                                                                   \
+    S(version, PROTO_WORD_CAP)                                                                     \
+    S(backend, PROTO_TEXT_CAP)                                                                     \
+    S(gpu_unused, 320) /* why the CPU serves though the machine has a GPU; "": nothing to say */   \
+    S(model, PROTO_MODEL_CAP)                                                                      \
+    S(host, PROTO_NAME_CAP)                                                                        \
+    S(access, PROTO_WORD_CAP) /* of the key that asked: "admin" or "read" */                       \
+    I(started_s)                                                                                   \
+    I(uptime_s)                                                                                    \
+    I(now_us)     /* wall clock */                                                                 \
+    I(at_us)      /* monotonic, when the picture was taken: rates are differences over this */     \
+    I(picture_us) /* monotonic, when the engine showed its queue */                                \
+    B(healthy)                                                                                     \
+    B(ready)                                                                                       \
+    B(draining)                                                                                    \
+                                                                                                   \
+    B(restarting) /* the device failed and is brought back */                                      \
+    S(storage,                                                                                     \
+      PROTO_WORD_CAP) /* "ok"; "behind": usage waits in the spool; "full": new work is refused */  \
+    I(spool_rows)     /* usage that fits into the spool, and that waits in it */                   \
+    I(spool_used)                                                                                  \
+    I(spool_oldest_us)                /* how long the oldest has waited */                         \
+    S(storage_reason, PROTO_TEXT_CAP) /* why usage cannot be written; "": it is written */         \
+    S(storage_holder, PROTO_NAME_CAP) /* process that holds the database, "PID (NAME)"; or "" */   \
+    I(certificate_until_s)            /* wall clock; 0: unknown */                                 \
+    I(max_seqs)                                                                                    \
+    I(max_queued)                                                                                  \
+    I(max_context)                                                                                 \
+    I(connections)                                                                                 \
+    I(rss_bytes)                                                                                   \
+    I(disk_free_bytes)  /* of data.dir's file system */                                            \
+    I(disk_floor_bytes) /* data.min_free: uploads leave so much */                                 \
+    B(disk_low)         /* less than that is free: uploads are refused */                          \
+    B(disk_reserve)     /* the database's reserve is there; false: the disk was full */            \
+    I(lockouts_pending) /* revocations and the like in force, not durable yet */                   \
+    B(fleet)            /* a node of one; false: a server by itself, the next four mean none */    \
+    S(fleet_role, PROTO_WORD_CAP) /* "both", "prefill" or "decode" (server.fleet_role) */          \
+    B(fleet_fenced)               /* another server took its number: it writes nothing any more */ \
+    I(fleet_away_us)              /* how long the fleet's database has not answered; 0: it does */ \
+    I(fleet_behind)               /* changes of the fleet that are not applied here yet */         \
+    I(cpu_us)                     /* user and system time of the process */
 
 #define PROTO_TOTALS(S, I, N, B) /* since the start; they only grow */        \
     I(prompt_tokens)             /* settled: at the end of requests */        \
@@ -116,32 +121,43 @@ enum {
     N(evictions)                                                         \
     N(busy) /* share of time in steps */
 
-#define PROTO_ENGINE(S, I, N, B)                                \
-    I(running)                                                  \
-    I(waiting)                                                  \
-    I(pages)                                                    \
-    I(pages_used)                                               \
-    I(pages_cached)                                             \
-    I(kv_bytes)                                                 \
-    I(draft_bytes) /* of a draft model's own KV pages */        \
-    I(draft_used_bytes)                                         \
-    I(last_rows)                                                \
-    I(last_prefill)                                             \
-    I(last_seqs)                                                \
-    I(last_adapters)                                            \
-    I(last_step_us)                                             \
-    I(silent_us) /* since the engine thread last showed life */ \
-    N(cost_error)                                               \
-    N(cost_step_us) /* by the model: a step before any row */   \
-    N(cost_row_us)  /* and a stream's row, as of late */        \
-    I(adapters_registered)                                      \
-    I(adapters_resident)                                        \
-    I(adapters_loading)                                         \
-    I(adapters_queued)                                          \
-    I(adapters_pinned)                                          \
-    I(adapters_in_use)                                          \
-    I(adapter_bytes)                                            \
-    I(adapter_budget_bytes)                                     \
+#define PROTO_ENGINE(S, I, N, B)                                 \
+    I(running)                                                   \
+    I(waiting)                                                   \
+    I(pages)                                                     \
+    I(pages_used)                                                \
+    I(pages_cached)                                              \
+    I(kv_bytes)                                                  \
+    I(weights_bytes)   /* matrices in memory, within */          \
+    I(weights_budget)  /* model.resident_bytes; 0: all */        \
+    I(weights_read)    /* bytes, so far, from the disk */        \
+    I(weights_wait_us) /* that steps waited for these */         \
+    I(draft_bytes)     /* of a draft model's own KV pages */     \
+    I(draft_used_bytes)                                          \
+    I(state_bytes) /* of sequences' states, for all seats */     \
+    I(state_used_bytes)                                          \
+    I(state_copy_bytes) /* of their copies during speculation */ \
+    I(snapshots)        /* of states, in the prefix cache */     \
+    I(snapshot_bytes)   /* that they may take */                 \
+    I(snapshot_used_bytes)                                       \
+    B(prefix_cache) /* false: off */                             \
+    I(last_rows)                                                 \
+    I(last_prefill)                                              \
+    I(last_seqs)                                                 \
+    I(last_adapters)                                             \
+    I(last_step_us)                                              \
+    I(silent_us) /* since the engine thread last showed life */  \
+    N(cost_error)                                                \
+    N(cost_step_us) /* by the model: a step before any row */    \
+    N(cost_row_us)  /* and a stream's row, as of late */         \
+    I(adapters_registered)                                       \
+    I(adapters_resident)                                         \
+    I(adapters_loading)                                          \
+    I(adapters_queued)                                           \
+    I(adapters_pinned)                                           \
+    I(adapters_in_use)                                           \
+    I(adapter_bytes)                                             \
+    I(adapter_budget_bytes)                                      \
     I(load_us_max)
 
 /* Promises that were broken, and why: each of `missed` under one cause (engine/base/miss.h).  They
@@ -159,31 +175,32 @@ enum {
     I(missed_restart)      \
     I(missed_machine)
 
-#define PROTO_CLASS(S, I, N, B)                                                              \
-    S(name, PROTO_NAME_CAP)                                                                  \
-    N(ttft_target_ms)                                                                        \
-    N(tpot_target_ms)                                                                        \
-    N(weight)                                                                                \
-    S(on_overload, PROTO_WORD_CAP)                                                           \
-    B(is_default)                                                                            \
-    I(running)                                                                               \
-    I(waiting)                                                                               \
-    I(ended)   /* complete ones since the start */                                           \
-    I(refused) /* no room, or the promise could not be kept; they have missed, too */        \
-    I(limited) /* a tenant's own limit */                                                    \
-    I(failed)                                                                                \
-    I(met) /* both targets, since the start */                                               \
-    PROTO_MISSED(I)                                                                          \
-    N(ttft_p50_ms) /* of the last minute or so; negative: none */                            \
-    N(ttft_p90_ms)                                                                           \
-    N(ttft_p99_ms)                                                                           \
-    N(tpot_p50_ms)                                                                           \
-    N(tpot_p90_ms)                                                                           \
-    N(tpot_p99_ms)                                                                           \
-    N(attained)       /* share of the last minute's that met both targets; negative: none */ \
-    N(goodput)        /* requests that met both, per second */                               \
-    I(broken_since_s) /* it breaks its promises (gateway/watch/stats_history.h); 0: no */    \
-    S(verdict, PROTO_TEXT_CAP) /* then: since when, how many, why, the worst; else "" */
+#define PROTO_CLASS(S, I, N, B)                                                                \
+    S(name, PROTO_NAME_CAP)                                                                    \
+    N(ttft_target_ms)                                                                          \
+    N(tpot_target_ms)                                                                          \
+    N(weight)                                                                                  \
+    S(on_overload, PROTO_WORD_CAP)                                                             \
+    B(is_default)                                                                              \
+    I(running)                                                                                 \
+    I(waiting)                                                                                 \
+    I(ended)   /* complete ones since the start */                                             \
+    I(refused) /* no room, or the promise could not be kept; they have missed, too */          \
+    I(limited) /* a tenant's own limit */                                                      \
+    I(failed)                                                                                  \
+    I(met) /* both targets, since the start */                                                 \
+    PROTO_MISSED(I)                                                                            \
+    N(ttft_p50_ms) /* of the last minute or so; negative: none */                              \
+    N(ttft_p90_ms)                                                                             \
+    N(ttft_p99_ms)                                                                             \
+    N(tpot_p50_ms)                                                                             \
+    N(tpot_p90_ms)                                                                             \
+    N(tpot_p99_ms)                                                                             \
+    N(attained)       /* share of the last minute's that met both targets; negative: none */   \
+    N(goodput)        /* requests that met both, per second */                                 \
+    I(broken_since_s) /* it breaks its promises (gateway/watch/stats_history.h); 0: no */      \
+    S(verdict, PROTO_TEXT_CAP)       /* then: since when, how many, why, the worst; else "" */ \
+    S(verdict_cause, PROTO_WORD_CAP) /* the cause of most of them (engine/base/miss.h) */
 
 #define PROTO_TENANT(S, I, N, B)                                                             \
     S(id, PROTO_ID_CAP)                                                                      \

@@ -7,7 +7,8 @@
 #include <openssl/evp.h>
 
 #include "engine/base/clock.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 enum { BASIC_MAX = 256 /* bytes of base64 */ };
 
@@ -49,7 +50,7 @@ static const char *find_key(exchange *x, bool *ambiguous)
 
 static bool deny(exchange *x, const char *code, const char *msg)
 {
-    atomic_fetch_add(&x->server->count.auth_failures, 1);
+    atomic_fetch_add(&process_of(x->app)->count.auth_failures, 1);
     exchange_error(x, 401, "invalid_request_error", code, NULL, "%s", msg);
     return false;
 }
@@ -59,13 +60,13 @@ static bool check_network(exchange *x)
 {
     if (!x->caller->tenant.networks[0] && !x->caller->key.networks[0]) return true;
     network_address from =
-        networks_client(x->conf->server_trusted_proxies, x->peer, mg_get_request_info(x->conn));
+        networks_client(x->conf->server.trusted_proxies, x->peer, mg_get_request_info(x->conn));
     if ((!x->caller->tenant.networks[0] || networks_hold(x->caller->tenant.networks, &from)) &&
         (!x->caller->key.networks[0] || networks_hold(x->caller->key.networks, &from)))
         return true;
     char who[NETWORK_TEXT_MAX];
     networks_print(&from, who);
-    atomic_fetch_add(&x->server->count.auth_failures, 1);
+    atomic_fetch_add(&process_of(x->app)->count.auth_failures, 1);
     exchange_error(x, 403, "permission_error", "network_not_allowed", NULL,
                    "this API key may not be used from your address (%s)", who);
     return false;
@@ -99,7 +100,7 @@ bool auth_check(exchange *x, unsigned scope)
     key_info info = {0};
     tenant who = {0};
     err_code rc = ERR_DENIED;
-    if (key) rc = keys_check(x->server->store, key, strlen(key), &info, &who, &e);
+    if (key) rc = keys_check(store_of(x->app), key, strlen(key), &info, &who, &e);
     switch (rc) {
     case ERR_NONE: break;
     case ERR_DENIED:
@@ -117,7 +118,7 @@ bool auth_check(exchange *x, unsigned scope)
     exchange_note(x, "key", "%s", info.public_id);
     if (!check_network(x)) return false;
     if (info.scopes & scope) return true;
-    atomic_fetch_add(&x->server->count.auth_failures, 1);
+    atomic_fetch_add(&process_of(x->app)->count.auth_failures, 1);
     return lacks(x, scope);
 }
 
@@ -125,9 +126,9 @@ err_code auth_still(const exchange *x, bool whole, err *e)
 {
     tenant t;
     key_info k;
-    if (tenants_get(x->server->store, x->caller->tenant.id, &t, NULL) || t.disabled)
+    if (tenants_get(store_of(x->app), x->caller->tenant.id, &t, NULL) || t.disabled)
         return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
-    if (whole && (keys_get(x->server->store, x->caller->key.id, &k, NULL) || k.revoked_wall_us))
+    if (whole && (keys_get(store_of(x->app), x->caller->key.id, &k, NULL) || k.revoked_wall_us))
         return err_set(e, ERR_DENIED, "the API key was revoked meanwhile");
     return ERR_NONE;
 }
@@ -140,7 +141,7 @@ err_code auth_again(store *st, uint64_t tenant_id, uint64_t key_id, caller *out,
     const key_info *k = &out->key;
     bool over = !rc && k->expires_wall_us && k->expires_wall_us <= clock_wall_us();
     if (rc || over || k->revoked_wall_us || !(k->scopes & SCOPE_INFERENCE))
-        return err_set(e, ERR_DENIED, "the API key is no good any more");
+        return err_set(e, ERR_DENIED, "the API key is no longer valid");
     if (!out->tenant.disabled) return ERR_NONE;
     return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
 }

@@ -17,11 +17,13 @@ enum {
 /* How many the configuration comes to. */
 static int64_t count_needed(const config *c)
 {
-    return listener_sockets(c->server_listen, c->server_plain_listen, c->server_threads) +
-           listener_sockets(c->admin_listen, "", LISTENER_ADMIN_THREADS) +
-           listener_sockets(c->metrics_listen, "", LISTENER_METRICS_THREADS) +
-           WORKER_FILES * (c->server_threads + LISTENER_ADMIN_THREADS) +
-           LOADER_FILES * c->adapters_loaders + SHARED_FILES;
+    /* server.http2 may be turned on later. */
+    return listener_sockets(c->server.listen, c->server.plain_listen,
+                            config_max_connections(&c->server), c->server.max_streams) +
+           listener_sockets(c->admin.listen, "", LISTENER_SMALL_CONNECTIONS, 0) +
+           listener_sockets(c->metrics.listen, "", LISTENER_SMALL_CONNECTIONS, 0) +
+           WORKER_FILES * (c->server.max_streams + LISTENER_ADMIN_THREADS) +
+           LOADER_FILES * c->debug.loaders + SHARED_FILES;
 }
 
 err_code descriptors_claim(const config *c, err *e)
@@ -37,8 +39,8 @@ err_code descriptors_claim(const config *c, err *e)
     return err_set(
         e, ERR_INPUT,
         "this configuration needs %lld open files and sockets, and the limit is %lld: raise "
-        "it (LimitNOFILE= of the unit, ulimit -n), or lower server.threads, now %lld",
-        (long long)need, (long long)r.rlim_cur, (long long)c->server_threads);
+        "it (LimitNOFILE= of the unit, ulimit -n), or lower server.max_connections, now %lld",
+        (long long)need, (long long)r.rlim_cur, (long long)config_max_connections(&c->server));
 }
 
 bool descriptors_look(int64_t *n_open, int64_t *max)

@@ -11,6 +11,7 @@ void completion_handle_text(exchange *x);
 
 /* doors/responses_api.c: OpenAI's Responses API */
 void responses_create(exchange *x);      /* POST /v1/responses */
+void responses_count(exchange *x);       /* POST /v1/responses/input_tokens */
 void responses_get_one(exchange *x);     /* GET /v1/responses/{} */
 void responses_delete_one(exchange *x);  /* DELETE /v1/responses/{} */
 void responses_cancel(exchange *x);      /* POST /v1/responses/{}/cancel */
@@ -50,8 +51,9 @@ void detokenize_handle(exchange *x);
 bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n);
 
 /* move/move_api.c, by other nodes of the fleet */
-void move_take_request(exchange *x); /* POST /fleet/v1/requests */
-void move_give_pages(exchange *x);   /* POST /fleet/v1/pages */
+void move_take_request(exchange *x);   /* POST /fleet/v1/requests */
+void move_give_pages(exchange *x);     /* POST /fleet/v1/pages */
+void move_expect_adapter(exchange *x); /* POST /fleet/v1/adapters */
 
 /* health.c, too: vLLM's GET /version */
 void version_get(exchange *x);
@@ -160,6 +162,12 @@ void admin_adapter_limits_patch(exchange *x); /* PATCH: the fields that the body
 
 /* stats_api.c: GET /admin/v1/stats */
 void admin_stats(exchange *x);
+
+/* page.c: without a key */
+void page_get(exchange *x);     /* GET / */
+void page_style(exchange *x);   /* GET /page.css */
+void page_script(exchange *x);  /* GET /page.js */
+void page_openapi(exchange *x); /* GET /openapi.json */
 
 /* health.c */
 void health_live(exchange *x);  /* GET /healthz; of the inference plane /health, /ping */

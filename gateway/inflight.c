@@ -32,6 +32,7 @@ void inflight_destroy(inflight *f)
 void inflight_add(inflight *f, inflight_entry *e)
 {
     lock_take(&f->mu);
+    assert(!e->listed && !f->head == !f->tail);
     e->next = NULL;
     e->prev = f->tail;
     if (f->tail)
@@ -50,6 +51,7 @@ void inflight_remove(inflight *f, inflight_entry *e)
     lock_take(&f->mu);
     *(e->prev ? &e->prev->next : &f->head) = e->next;
     *(e->next ? &e->next->prev : &f->tail) = e->prev;
+    assert(f->n > 0);
     f->n--;
     e->listed = false;
     lock_release(&f->mu);
@@ -67,9 +69,14 @@ bool inflight_list(inflight *f, inflight_info **out, size_t *n)
         lock_take(&f->mu);
         size_t have = f->n;
         if (have <= cap) {
-            for (const inflight_entry *e = f->head; e; e = e->next) (*out)[(*n)++] = e->info;
+            for (const inflight_entry *e = f->head; e; e = e->next) {
+                inflight_info *info = &(*out)[(*n)++];
+                *info = e->info;
+                if (e->writing_us) info->writing_us = atomic_load(e->writing_us);
+            }
         }
         lock_release(&f->mu);
+        assert(have > cap || *n == have);
         if (have <= cap) return true;
         cap = have + have / 2;
     }

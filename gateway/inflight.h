@@ -26,11 +26,13 @@ typedef struct inflight_info {
     int slo_class, n_prompt, max_tokens;
     bool stream;
     int64_t arrived_us; /* monotonic */
+    int64_t writing_us; /* monotonic: since when a write waits for the client; 0: none */
 } inflight_info;
 
 typedef struct inflight_entry {
     inflight_info info;
     atomic_bool *stop; /* the worker looks at it between waits; several choices share one */
+    const _Atomic int64_t *writing_us; /* the worker's, for info.writing_us; NULL: it never waits */
 
     struct inflight_entry *prev, *next; /* private to inflight.c */
     bool listed;

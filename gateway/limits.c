@@ -19,7 +19,7 @@
 
 enum { DAY_S = 86400, SEAT_RETRY_MS = 1000, HELD_RETRY_MS = 500 };
 
-static const char *const scopes[] = {"tenant", "key", "adapter"};
+static const char *const scopes[ACCOUNT_KINDS] = {"tenant", "key", "adapter", "tenant"};
 
 limits *limits_create(store *st)
 {
@@ -65,17 +65,26 @@ static bool same_month(int64_t day, int64_t other)
     return limits_month_of(day) == limits_month_of(other);
 }
 
+static bool has_budgets(const account *a)
+{
+    return a->kind == OF_TENANT || a->kind == OF_COST;
+}
+
 /* Each day has what belongs to it: what still runs of the day before is settled there, also where
  * the clock goes back to it.  Of other days the ledger has the sums, for a process or a clock
  * before may have been there.  False: it cannot be read now. */
 static bool roll(limits *l, account *a, int64_t wall_us)
 {
     spending next = {.day = wall_us / 1000000 / DAY_S};
-    if (a->kind != OF_TENANT || a->now.day == next.day) return true;
+    ledger_sums day = {0}, month = {0};
+    if (!has_budgets(a) || a->now.day == next.day) return true;
     if (a->before.day == next.day)
         next = a->before;
-    else if (l->st && ledger_spent(l->st, a->id, wall_us, &next.day_used, &next.month_used, NULL))
+    else if (l->st && ledger_spent(l->st, a->id, wall_us, &day, &month, NULL))
         return false;
+    else
+        next = (spending){next.day, a->kind == OF_COST ? day.cost : day.tokens,
+                          a->kind == OF_COST ? month.cost : month.tokens};
     bool went = a->now.day != 0, stays = went && same_month(a->now.day, next.day);
     if (stays) next.month_used = a->now.month_used;
     lease_roll(a, !stays);
@@ -110,6 +119,8 @@ static account **bucket_of(limits *l, uint64_t id)
 
 static account *find_account(limits *l, uint64_t id, account_kind kind)
 {
+    lock_assert_held(&l->mu);
+    assert((unsigned)kind < ACCOUNT_KINDS);
     account *a = *bucket_of(l, id);
     while (a && (a->id != id || a->kind != kind)) a = a->next;
     return a;
@@ -123,6 +134,7 @@ static account *account_of(limits *l, uint64_t id, account_kind kind)
     if (!a) return NULL;
     a->id = id;
     a->kind = kind;
+    a->near_day = a->near_month = -1;
     a->requests.level = a->tokens.level = INFINITY; /* full: cut to the limit at first use */
     a->next = *head;
     *head = a;
@@ -138,15 +150,66 @@ static void refill(bucket *b, int64_t per_minute, int64_t now)
     b->seen_us = now;
 }
 
-static bool refuse(limits_refusal *w, const char *type, const char *code, int64_t retry_ms,
-                   const char *scope, const char *what, int64_t limit)
+/* QUEUED: a limit that no lease covers; the others: budgets of an account OF_COST. */
+enum { QUEUED = LEASE_THINGS, COST_DAY, COST_MONTH };
+
+/* The field of the API, and its unit in an error's sentence. */
+static const struct {
+    const char *field, *unit;
+} things[] = {
+    [LEASE_REQUESTS] = {"requests_per_minute", "requests per minute"},
+    [LEASE_TOKENS] = {"tokens_per_minute", "tokens per minute"},
+    [LEASE_SEATS] = {"max_concurrent", "concurrent requests"},
+    [LEASE_DAY] = {"tokens_per_day", "tokens per day"},
+    [LEASE_MONTH] = {"tokens_per_month", "tokens per month"},
+    [QUEUED] = {"max_queued", "queued requests"},
+    [COST_DAY] = {"cost_per_day", "of cost per day"},
+    [COST_MONTH] = {"cost_per_month", "of cost per month"},
+};
+
+/* When the budget of that UTC day, or of its month, begins anew. */
+static void reset_text(int64_t day, bool month, char *out, size_t cap)
 {
+    time_t at = (time_t)((day + 1) * DAY_S);
+    struct tm tm;
+    (void)gmtime_r(&at, &tm);
+    if (month && tm.tm_mday != 1) {
+        tm.tm_mon++;
+        tm.tm_mday = 1;
+        at = timegm(&tm);
+        (void)gmtime_r(&at, &tm);
+    }
+    strftime(out, cap, "%Y-%m-%d 00:00 UTC", &tm);
+}
+
+/* `limit`: of tokens, or micros. */
+static void budget_text(limits_refusal *w, const account *a, int what, int64_t limit)
+{
+    char amount[48], reset[32];
+    bool cost = what >= COST_DAY;
+    if (cost)
+        snprintf(amount, sizeof(amount), "%lld.%06lld", (long long)(limit / 1000000),
+                 (long long)(limit % 1000000));
+    else
+        snprintf(amount, sizeof(amount), "%lld", (long long)limit);
+    reset_text(a->now.day, what == LEASE_MONTH || what == COST_MONTH, reset, sizeof(reset));
+    snprintf(w->msg, sizeof(w->msg), "The %s's limit of %s %s is reached (%s); it resets at %s.",
+             w->scope, amount, things[what].unit, w->limit, reset);
+}
+
+/* spent: a budget; waiting does not help. */
+static bool refuse(limits_refusal *w, bool spent, int64_t retry_ms, account_kind kind, int what,
+                   int64_t limit)
+{
+    assert((unsigned)what < sizeof(things) / sizeof(things[0]) && things[what].field);
     w->status = 429;
-    w->type = type;
-    w->code = code;
+    w->type = spent ? "insufficient_quota" : "rate_limit_error";
+    w->code = spent ? "insufficient_quota" : "rate_limit_exceeded";
     w->retry_ms = retry_ms;
-    snprintf(w->msg, sizeof(w->msg), "The %s's limit of %lld %s is reached.", scope,
-             (long long)limit, what);
+    w->scope = scopes[kind];
+    w->limit = things[what].field;
+    snprintf(w->msg, sizeof(w->msg), "The %s's limit of %lld %s is reached.", w->scope,
+             (long long)limit, things[what].unit);
     return false;
 }
 
@@ -161,34 +224,29 @@ static int64_t wait_ms(double lacking, int64_t per_minute)
 static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent, int64_t tokens,
                         int64_t now, limits_refusal *w)
 {
-    const char *scope = scopes[a->kind];
     a->limit[LEASE_REQUESTS] = rpm;
     a->limit[LEASE_TOKENS] = tpm;
     a->limit[LEASE_SEATS] = concurrent;
     refill(&a->requests, rpm, now);
     refill(&a->tokens, tpm, now);
     if (concurrent > 0 && a->running >= concurrent) {
-        return refuse(w, "rate_limit_error", "rate_limit_exceeded", SEAT_RETRY_MS, scope,
-                      "concurrent requests", concurrent);
+        return refuse(w, false, SEAT_RETRY_MS, a->kind, LEASE_SEATS, concurrent);
     }
     if (rpm > 0 && a->requests.level < 1) {
-        return refuse(w, "rate_limit_error", "rate_limit_exceeded",
-                      wait_ms(1 - a->requests.level, rpm), scope, "requests per minute", rpm);
+        return refuse(w, false, wait_ms(1 - a->requests.level, rpm), a->kind, LEASE_REQUESTS, rpm);
     }
     if (tpm <= 0 || tokens < 0) return true;
     if (tokens > tpm) {
-        (void)refuse(w, "rate_limit_error", "rate_limit_exceeded", -1, scope,
-                     "tokens per minute is smaller than this one request: it", tpm);
+        (void)refuse(w, false, -1, a->kind, LEASE_TOKENS, tpm);
         snprintf(w->msg, sizeof(w->msg),
                  "This request may use %lld tokens, more than the %s's limit of %lld tokens "
                  "per minute; lower max_tokens.",
-                 (long long)tokens, scope, (long long)tpm);
+                 (long long)tokens, w->scope, (long long)tpm);
         return false;
     }
     if (a->tokens.level < (double)tokens) {
-        return refuse(w, "rate_limit_error", "rate_limit_exceeded",
-                      wait_ms((double)tokens - a->tokens.level, tpm), scope, "tokens per minute",
-                      tpm);
+        return refuse(w, false, wait_ms((double)tokens - a->tokens.level, tpm), a->kind,
+                      LEASE_TOKENS, tpm);
     }
     return true;
 }
@@ -196,38 +254,50 @@ static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent
 static bool check_queue(account *a, const tenant_limits *t, limits_refusal *w)
 {
     if (t->max_queued <= 0 || atomic_load(&a->queued) < t->max_queued) return true;
-    return refuse(w, "rate_limit_error", "rate_limit_exceeded", 1000, "tenant", "queued requests",
-                  t->max_queued);
+    return refuse(w, false, SEAT_RETRY_MS, OF_TENANT, QUEUED, t->max_queued);
 }
 
-static bool check_budget(account *a, const tenant_limits *t, int64_t tokens, limits_refusal *w)
+/* What a lease's number means in this account. */
+static int budget_of(const account *a, lease_thing what)
 {
-    a->limit[LEASE_DAY] = t->tokens_per_day;
-    a->limit[LEASE_MONTH] = t->tokens_per_month;
-    if (t->tokens_per_day > 0 && a->now.day_used + tokens > t->tokens_per_day) {
-        return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant", "tokens per day",
-                      t->tokens_per_day);
-    }
-    if (t->tokens_per_month > 0 && a->now.month_used + tokens > t->tokens_per_month) {
-        return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant",
-                      "tokens per month", t->tokens_per_month);
-    }
+    assert(a->kind != OF_COST || what == LEASE_DAY || what == LEASE_MONTH);
+    if (a->kind != OF_COST) return (int)what;
+    return what == LEASE_DAY ? COST_DAY : COST_MONTH;
+}
+
+/* retry_ms: as in limits_refusal. */
+static bool refuse_budget(limits_refusal *w, const account *a, lease_thing what, bool spent,
+                          int64_t retry_ms)
+{
+    assert(what == LEASE_DAY || what == LEASE_MONTH);
+    int thing = budget_of(a, what);
+    (void)refuse(w, spent, retry_ms, a->kind, thing, a->limit[what]);
+    budget_text(w, a, thing, a->limit[what]);
+    return false;
+}
+
+/* `amount`: tokens, or micros. */
+static bool check_budget(account *a, int64_t per_day, int64_t per_month, int64_t amount,
+                         limits_refusal *w)
+{
+    a->limit[LEASE_DAY] = per_day;
+    a->limit[LEASE_MONTH] = per_month;
+    if (amount > 0 && per_day > 0 && a->now.day_used + amount > per_day)
+        return refuse_budget(w, a, LEASE_DAY, true, -1);
+    if (amount > 0 && per_month > 0 && a->now.month_used + amount > per_month)
+        return refuse_budget(w, a, LEASE_MONTH, true, -1);
     return true;
 }
 
 bool limits_refuse(limits_refusal *w, const account *a, lease_thing what, int64_t lacking)
 {
-    static const char *const name[LEASE_THINGS] = {"requests per minute", "tokens per minute",
-                                                   "concurrent requests", "tokens per day",
-                                                   "tokens per month"};
     bool budget = what >= LEASE_DAY, spent = budget && lacking > a->may_come[what];
     int64_t retry_ms = spent                 ? -1
                        : budget              ? HELD_RETRY_MS
                        : what == LEASE_SEATS ? SEAT_RETRY_MS
                                              : wait_ms((double)lacking, a->limit[what]);
-    return refuse(w, spent ? "insufficient_quota" : "rate_limit_error",
-                  spent ? "insufficient_quota" : "rate_limit_exceeded", retry_ms, scopes[a->kind],
-                  name[what], a->limit[what]);
+    if (budget) return refuse_budget(w, a, what, spent, retry_ms);
+    return refuse(w, spent, retry_ms, a->kind, (int)what, a->limit[what]);
 }
 
 static void take(limits *l, account *a, int64_t tokens)
@@ -239,7 +309,7 @@ static void take(limits *l, account *a, int64_t tokens)
     a->drawn[LEASE_TOKENS] += tokens;
     a->running++;
     lease_draw(l, a, tokens);
-    if (a->kind == OF_TENANT) add_used(a, a->now.day, tokens);
+    if (has_budgets(a)) add_used(a, a->now.day, tokens);
 }
 
 static void give(account *a, int64_t unused, int64_t day)
@@ -250,7 +320,7 @@ static void give(account *a, int64_t unused, int64_t day)
     a->returned += unused;
     assert(a->running > 0); /* take() came before */
     a->running--;
-    if (a->kind == OF_TENANT) add_used(a, day, -unused);
+    if (has_budgets(a)) add_used(a, day, -unused);
 }
 
 static bool any(const adapter_limits *a)
@@ -261,11 +331,14 @@ static bool any(const adapter_limits *a)
 static bool find_accounts(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                           accounts *out, limits_refusal *why)
 {
-    bool counted = a && any(&a->limits);
-    out->tenant = account_of(l, t->id, OF_TENANT);
-    out->key = account_of(l, key->id, OF_KEY);
-    out->adapter = counted ? account_of(l, a->id, OF_ADAPTER) : NULL;
-    if (out->tenant && out->key && (out->adapter || !counted)) return true;
+    const bool counted[ACCOUNT_KINDS] = {true, true, a && any(&a->limits), !l->requests_only};
+    const uint64_t id[ACCOUNT_KINDS] = {t->id, key->id, a ? a->id : 0, t->id};
+    bool all = true;
+    for (account_kind k = OF_TENANT; k < ACCOUNT_KINDS; k++) {
+        out->of[k] = counted[k] ? account_of(l, id[k], k) : NULL;
+        all &= out->of[k] || !counted[k];
+    }
+    if (all) return true;
     *why = (limits_refusal){
         .status = 503, .type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
     snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
@@ -281,41 +354,59 @@ static bool unknown(limits_refusal *w)
     return false;
 }
 
-static bool check(limits *l, const accounts *of, const key_info *key, const tenant *t,
-                  const limits_adapter *a, int64_t tokens, int64_t wall_us, limits_refusal *why)
+static bool check_budgets(limits *l, const accounts *of, const tenant_limits *tl, int64_t wall_us,
+                          limits_refusal *why)
 {
-    int64_t now = clock_now_us();
+    account *tokens = of->of[OF_TENANT], *cost = of->of[OF_COST];
+    /* Both, whatever the first says: each has its day. */
+    bool known = roll(l, tokens, wall_us), cost_known = roll(l, cost, wall_us);
+    int64_t least = of->amount[OF_TENANT] < 0 ? 1 : of->amount[OF_TENANT]; /* no request has less */
+    if (!known && (tl->tokens_per_day > 0 || tl->tokens_per_month > 0)) return unknown(why);
+    if (!cost_known && (tl->cost_per_day > 0 || tl->cost_per_month > 0)) return unknown(why);
+    return check_budget(tokens, tl->tokens_per_day, tl->tokens_per_month, least, why) &&
+           check_budget(cost, tl->cost_per_day, tl->cost_per_month, of->amount[OF_COST], why);
+}
+
+static bool check(limits *l, const accounts *of, const key_info *key, const tenant *t,
+                  const limits_adapter *a, int64_t wall_us, limits_refusal *why)
+{
+    int64_t now = clock_now_us(), tokens = of->amount[OF_TENANT];
     const tenant_limits *tl = &t->limits;
-    bool known = roll(l, of->tenant, wall_us);
-    bool ok = check_rates(of->tenant, tl->requests_per_minute, tl->tokens_per_minute,
+    account *adapter = of->of[OF_ADAPTER];
+    bool ok = check_rates(of->of[OF_TENANT], tl->requests_per_minute, tl->tokens_per_minute,
                           tl->max_concurrent, tokens, now, why) &&
-              check_rates(of->key, key->requests_per_minute, key->tokens_per_minute,
+              check_rates(of->of[OF_KEY], key->requests_per_minute, key->tokens_per_minute,
                           key->max_concurrent, tokens, now, why) &&
-              (!of->adapter ||
-               check_rates(of->adapter, a->limits.requests_per_minute, a->limits.tokens_per_minute,
+              (!adapter ||
+               check_rates(adapter, a->limits.requests_per_minute, a->limits.tokens_per_minute,
                            a->limits.max_concurrent, tokens, now, why));
     if (!ok || l->requests_only) return ok;
-    int64_t least = tokens < 0 ? 1 : tokens; /* no request has less than one */
-    if (!known && (tl->tokens_per_day > 0 || tl->tokens_per_month > 0)) return unknown(why);
-    return check_budget(of->tenant, tl, least, why) && check_queue(of->tenant, tl, why);
+    return check_budgets(l, of, tl, wall_us, why) && check_queue(of->of[OF_TENANT], tl, why);
+}
+
+static accounts taking(int64_t tokens, int64_t cost)
+{
+    return (accounts){.amount = {tokens, tokens, tokens, cost}};
 }
 
 bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                 limits_refusal *why)
 {
-    accounts of;
+    accounts of = taking(-1, 0);
     lock_take(&l->mu);
     bool ok =
-        find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, -1, clock_wall_us(), why);
+        find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, clock_wall_us(), why);
     lock_release(&l->mu);
     return ok;
 }
 
 bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
-                    int64_t tokens, limits_ticket *ticket, limits_refusal *why)
+                    int64_t tokens, int64_t cost, limits_ticket *ticket, limits_refusal *why)
 {
-    accounts of;
-    *ticket = (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens};
+    assert(tokens >= 0 && cost >= 0);
+    accounts of = taking(tokens, cost);
+    *ticket =
+        (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens, .cost = cost};
     lock_take(&l->mu);
     bool ok;
     lease_state lease = LEASE_COVERS;
@@ -323,33 +414,37 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
     int64_t wall_us;
     do {
         wall_us = clock_wall_us();
-        ok =
-            find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, wall_us, why);
-        if (ok) lease = lease_look(l, &of, tokens, &round, why);
+        ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, wall_us, why);
+        if (ok) lease = lease_look(l, &of, &round, why);
     } while (ok && lease == LEASE_ASKED);
     ok = ok && lease == LEASE_COVERS;
     if (ok) {
-        ticket->day = of.tenant->now.day;
+        ticket->day = of.of[OF_TENANT]->now.day;
         ticket->wall_us = wall_us;
-        take(l, of.tenant, tokens);
-        take(l, of.key, tokens);
-        if (of.adapter) take(l, of.adapter, tokens);
-        if (of.adapter) ticket->adapter_id = a->id;
+        for (account_kind k = OF_TENANT; k < ACCOUNT_KINDS; k++)
+            if (of.of[k]) take(l, of.of[k], of.amount[k]);
+        if (of.of[OF_ADAPTER]) ticket->adapter_id = a->id;
         ticket->held = true;
     }
     if (ok && !l->requests_only) {
-        atomic_fetch_add(&of.tenant->queued, 1);
-        ticket->waiting = &of.tenant->queued; /* accounts live as long as the limits */
+        atomic_fetch_add(&of.of[OF_TENANT]->queued, 1);
+        ticket->waiting = &of.of[OF_TENANT]->queued; /* accounts live as long as the limits */
     }
     lock_release(&l->mu);
     return ok;
 }
 
-void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens)
+static void add_to_account(limits *l, account *a, int64_t started_wall_us, int64_t amount)
+{
+    if (a && roll(l, a, clock_wall_us())) add_used(a, started_wall_us / 1000000 / DAY_S, amount);
+}
+
+void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens,
+                     int64_t cost)
 {
     lock_take(&l->mu);
-    account *a = account_of(l, tenant_id, OF_TENANT);
-    if (a && roll(l, a, clock_wall_us())) add_used(a, started_wall_us / 1000000 / DAY_S, tokens);
+    add_to_account(l, account_of(l, tenant_id, OF_TENANT), started_wall_us, tokens);
+    add_to_account(l, account_of(l, tenant_id, OF_COST), started_wall_us, cost);
     lock_release(&l->mu);
 }
 
@@ -359,7 +454,7 @@ err_code limits_load(limits *l, err *e)
     uint64_t spender = 0;
     err_code rc;
     while (!(rc = ledger_next_spender(l->st, now, &spender, e)) && spender)
-        limits_add_used(l, spender, now, 0);
+        limits_add_used(l, spender, now, 0, 0);
     return rc;
 }
 
@@ -368,20 +463,22 @@ void limits_has_run(limits_ticket *ticket)
     ticket->waiting = NULL;
 }
 
-void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
+void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens, int64_t used_cost)
 {
     if (!ticket->held) return;
-    assert(used_tokens >= 0);
+    assert(used_tokens >= 0 && used_cost >= 0);
     ticket->held = false;
     int64_t waited = ticket->waiting ? atomic_fetch_sub(ticket->waiting, 1) : 1;
     assert(waited > 0);
     ticket->waiting = NULL;
     lock_take(&l->mu);
-    const uint64_t id[] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id};
-    for (account_kind k = OF_TENANT; k <= OF_ADAPTER; k++) {
+    const uint64_t id[ACCOUNT_KINDS] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id,
+                                        ticket->tenant_id};
+    for (account_kind k = OF_TENANT; k < ACCOUNT_KINDS; k++) {
         account *a = find_account(l, id[k], k);
         if (!a) continue;
-        give(a, ticket->tokens - used_tokens, ticket->day);
+        give(a, k == OF_COST ? ticket->cost - used_cost : ticket->tokens - used_tokens,
+             ticket->day);
         lease_return(l, a);
     }
     lock_release(&l->mu);
@@ -393,6 +490,39 @@ static int64_t taken(bucket *b, int64_t limit, int64_t now)
     if (limit <= 0) return 0;
     refill(b, limit, now);
     return limit - (int64_t)(b->level > 0 ? b->level : 0);
+}
+
+/* By all nodes, where there is a limit: what others hold counts as used. */
+static int64_t used_of(const limits *l, const account *a, lease_thing what, int64_t limit,
+                       int64_t own)
+{
+    return limit > own ? limit - lease_left(l, a, what, limit - own) : own;
+}
+
+/* Has the budget come near its end, and was that not told of this period? */
+static bool comes_near(int64_t used, int64_t limit, int64_t period, int64_t *told)
+{
+    bool near = limit > 0 && used >= limit - limit / 100 * (100 - LIMITS_NEAR_PERCENT);
+    if (!near && *told == period) *told = -1;
+    if (!near || *told == period) return false;
+    *told = period;
+    return true;
+}
+
+/* LIMITS_NEAR_DAY, LIMITS_NEAR_MONTH of one account. */
+static unsigned look_near(const limits *l, account *a, int64_t today, int64_t per_day,
+                          int64_t per_month)
+{
+    unsigned near = 0;
+    if (a->now.day != today) return 0;
+    int64_t month = limits_month_of(today);
+    if (comes_near(used_of(l, a, LEASE_DAY, per_day, a->now.day_used), per_day, today,
+                   &a->near_day))
+        near |= LIMITS_NEAR_DAY;
+    if (comes_near(used_of(l, a, LEASE_MONTH, per_month, a->now.month_used), per_month, month,
+                   &a->near_month))
+        near |= LIMITS_NEAR_MONTH;
+    return near;
 }
 
 void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out)
@@ -411,6 +541,14 @@ void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out)
                                .month_used = a->now.month_used,
                                .minute_requests = taken(&a->requests, tl->requests_per_minute, now),
                                .minute_tokens = taken(&a->tokens, tl->tokens_per_minute, now)};
+            out[i].near = look_near(l, a, day, tl->tokens_per_day, tl->tokens_per_month);
+        }
+        a = find_account(l, t[i].id, OF_COST);
+        if (a) {
+            out[i].cost_day_used = a->now.day == day ? a->now.day_used : 0;
+            out[i].cost_month_used = a->now.month_used;
+            out[i].near |=
+                look_near(l, a, day, tl->cost_per_day, tl->cost_per_month) * LIMITS_NEAR_COST_DAY;
         }
         lock_release(&l->mu);
     }
@@ -449,7 +587,9 @@ static const limits_view no_limits = {.requests_limit = -1,
                                       .concurrent_limit = -1,
                                       .queued_limit = -1,
                                       .day_limit = -1,
-                                      .month_limit = -1};
+                                      .month_limit = -1,
+                                      .cost_day_limit = -1,
+                                      .cost_month_limit = -1};
 
 static void look_adapter(limits *l, const limits_adapter *a, int64_t now, limits_view *out)
 {
@@ -460,19 +600,22 @@ static void look_adapter(limits *l, const limits_adapter *a, int64_t now, limits
     out->running = aa->running;
 }
 
-/* By all nodes, where there is a limit: what others hold counts as used. */
-static int64_t used_of(const limits *l, const account *a, lease_thing what, int64_t limit,
-                       int64_t own)
-{
-    return limit > own ? limit - lease_left(l, a, what, limit - own) : own;
-}
-
 void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out)
 {
     *out = no_limits;
     lock_take(&l->mu);
     look_adapter(l, a, clock_now_us(), out);
     lock_release(&l->mu);
+}
+
+/* `ca`: the account of the tenant's costs. */
+static void look_costs(limits *l, account *ca, const tenant_limits *tl, limits_view *out)
+{
+    (void)roll(l, ca, clock_wall_us());
+    out->cost_day_limit = tl->cost_per_day > 0 ? tl->cost_per_day : -1;
+    out->cost_month_limit = tl->cost_per_month > 0 ? tl->cost_per_month : -1;
+    out->cost_day_used = used_of(l, ca, LEASE_DAY, tl->cost_per_day, ca->now.day_used);
+    out->cost_month_used = used_of(l, ca, LEASE_MONTH, tl->cost_per_month, ca->now.month_used);
 }
 
 void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
@@ -482,6 +625,8 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
     *out = no_limits;
     lock_take(&l->mu);
     account *ta = account_of(l, t->id, OF_TENANT), *ka = account_of(l, key->id, OF_KEY);
+    account *ca = l->requests_only ? NULL : account_of(l, t->id, OF_COST);
+    if (ca) look_costs(l, ca, &t->limits, out);
     if (ta && ka) {
         const tenant_limits *tl = &t->limits;
         (void)roll(l, ta, clock_wall_us());

@@ -33,6 +33,7 @@ typedef struct limits_adapter {
 typedef struct limits_ticket {              /* what a request holds */
     uint64_t tenant_id, key_id, adapter_id; /* adapter_id 0: none that is counted */
     int64_t tokens, day;                    /* reserved, and in the budget of which UTC day */
+    int64_t cost;                           /* micros, reserved likewise */
     int64_t wall_us;                        /* of that moment, whatever the clock says later */
     bool held;
     _Atomic int64_t *waiting; /* the tenant's that have not begun to run; NULL: not in them */
@@ -41,6 +42,9 @@ typedef struct limits_ticket {              /* what a request holds */
 typedef struct limits_refusal {
     int status;              /* 429; 503 where the server is at fault */
     const char *type, *code; /* of the error object; static */
+    /* Whose limit refused, "tenant", "key" or "adapter", and the limit's field, such as
+     * "requests_per_minute"; both static.  NULL where no limit refused (503). */
+    const char *scope, *limit;
     char msg[200];
     int64_t retry_ms; /* -1: not worth retrying (a budget is spent) */
 } limits_refusal;
@@ -52,6 +56,8 @@ typedef struct limits_view { /* a limit of -1: there is none */
     int64_t concurrent_limit, running; /* running: those that are queued, too */
     int64_t queued_limit, queued;
     int64_t day_limit, day_used, month_limit, month_used;
+    int64_t cost_day_limit, cost_day_used; /* micros, as the next two */
+    int64_t cost_month_limit, cost_month_used;
 } limits_view;
 
 /* `st` (borrowed) gives the sums of the day and month when a tenant is first seen; may be NULL. */
@@ -71,7 +77,8 @@ err_code limits_lease(limits *l, limits_lease_fn fn, void *self, bool open, err 
 
 /* What is used, by a request that began then, and is not in the ledger yet: of a
  * process before, at the start. */
-void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens);
+void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens,
+                     int64_t cost);
 
 /* Requests per minute and at once alone: nothing is queued, tokens and budgets are not looked
  * at. */
@@ -79,13 +86,14 @@ limits *limits_create_of_requests(void);
 
 void limits_destroy(limits *l);
 
-/* Takes one request and `tokens` (prompt and the most it may produce); `a` may be NULL.  False:
- * nothing was taken and *why says so. */
+/* Takes one request, `tokens` (prompt and the most it may produce) and their `cost` in micros; `a`
+ * may be NULL.  False: nothing was taken and *why says so. */
 bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
-                    int64_t tokens, limits_ticket *ticket, limits_refusal *why);
+                    int64_t tokens, int64_t cost, limits_ticket *ticket, limits_refusal *why);
 
-/* Would a request pass whose tokens are not counted yet?  Takes nothing, leaves the rates of tokens
- * out: what it refuses, limits_reserve() refuses, too, and its prompt need not be read. */
+/* Would a request pass whose tokens are not counted yet?  Takes nothing, leaves rates of tokens and
+ * budgets of costs out: what it refuses, limits_reserve() refuses, too, and its prompt need not be
+ * read. */
 bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                 limits_refusal *why);
 
@@ -93,15 +101,27 @@ bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_ad
 void limits_has_run(limits_ticket *ticket);
 
 /* Gives the difference to what was used back; a ticket that is not held is left alone. */
-void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens);
+void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens, int64_t used_cost);
+
+enum { LIMITS_NEAR_PERCENT = 80 };
+enum {
+    LIMITS_NEAR_DAY = 1, /* of tokens */
+    LIMITS_NEAR_MONTH = 2,
+    LIMITS_NEAR_COST_DAY = 4,
+    LIMITS_NEAR_COST_MONTH = 8
+};
 
 typedef struct limits_usage {
     int64_t running, queued, day_used, month_used;
+    int64_t cost_day_used, cost_month_used; /* micros */
+    /* LIMITS_NEAR_...: budgets of which LIMITS_NEAR_PERCENT came to be used since the last call;
+     * once in a day or month, and again after the share was below that. */
+    unsigned near;
     int64_t minute_requests, minute_tokens; /* of the limits; 0 where there is none */
 } limits_usage;
 
 /* What tenants use now, for those that sent something since the start (the others stay zero):
- * out[i] of t[i].  Reads no ledger and makes no account. */
+ * out[i] of t[i].  Reads no ledger and makes no account.  One caller alone: see `near`. */
 void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out);
 
 /* `a` may be NULL. */

@@ -19,7 +19,9 @@ typedef struct {
     int64_t seen_us;
 } bucket;
 
-typedef enum { OF_TENANT, OF_KEY, OF_ADAPTER } account_kind;
+/* OF_COST: a tenant's budgets in micros, in an account of its own that has no other limit; there
+ * "tokens" are micros. */
+typedef enum { OF_TENANT, OF_KEY, OF_ADAPTER, OF_COST, ACCOUNT_KINDS } account_kind;
 
 typedef struct {
     int64_t day, day_used, month_used; /* used includes reservations */
@@ -31,8 +33,10 @@ typedef struct account {
     account_kind kind;
     bucket requests, tokens;
     int64_t running;
-    _Atomic int64_t queued; /* raised under the lock, lowered by the engine without */
-    spending now, before;   /* of tenants; before: the day until the clock went on, or was set */
+    _Atomic int64_t queued;       /* raised under the lock, lowered by the engine without */
+    int64_t near_day, near_month; /* of which limits_usage_get() has told; near_month: its number */
+    spending now,
+        before; /* OF_TENANT, OF_COST; before: the day until the clock went on, or was set */
 
     /* in a fleet: its lease (limits_lease.c) */
     int64_t limit[LEASE_THINGS];   /* as of the last request */
@@ -61,9 +65,11 @@ struct limits {
     lessor *leases; /* NULL: the server is by itself */
 };
 
-/* What a request is counted in; adapter: NULL if it has no limit. */
+/* The accounts that a request is counted in, by kind, and what it takes of each: tokens, or micros.
+ * NULL: it is not counted there. */
 typedef struct {
-    account *tenant, *key, *adapter;
+    account *of[ACCOUNT_KINDS];
+    int64_t amount[ACCOUNT_KINDS];
 } accounts;
 
 /* These with the limits' lock. */
@@ -72,10 +78,9 @@ bool limits_refuse(limits_refusal *w, const account *a, lease_thing what, int64_
 
 typedef enum { LEASE_COVERS, LEASE_ASKED, LEASE_REFUSES } lease_state;
 
-/* Do the leases hold a request with so many tokens?  If they don't, waits once until there was an
+/* Do the leases hold what the request takes?  If they don't, waits once until there was an
  * exchange (the lock is given up meanwhile): look at everything again.  *round: 0 at first. */
-lease_state lease_look(limits *l, const accounts *of, int64_t tokens, int *round,
-                       limits_refusal *why);
+lease_state lease_look(limits *l, const accounts *of, int *round, limits_refusal *why);
 /* It was taken: with the accounts' own counts. */
 void lease_draw(limits *l, account *a, int64_t tokens);
 /* Something came back. */

@@ -109,40 +109,53 @@ static lease_state without_database(const lessor *s, limits_refusal *w)
     return LEASE_REFUSES;
 }
 
-/* A request begins to wait, or has waited (-1). */
-static void hope(account *const all[3], int64_t tokens, int sign)
+static void count_hope(account *a, lease_thing what, int64_t n)
 {
-    for (int i = 0; i < 3; i++) {
-        for (lease_thing r = 0; all[i] && r < LEASE_THINGS; r++)
-            all[i]->hope[r] += sign * takes(r, tokens);
+    a->hope[what] += n;
+    assert(a->hope[what] >= 0); /* who has waited had begun */
+}
+
+/* A request begins to wait, or has waited (-1). */
+static void hope(const accounts *all, int sign)
+{
+    for (int i = 0; i < ACCOUNT_KINDS; i++) {
+        for (lease_thing r = 0; all->of[i] && r < LEASE_THINGS; r++)
+            count_hope(all->of[i], r, sign * takes(r, all->amount[i]));
     }
+}
+
+/* Costs have the tenant's id, negative: budgets are kept by id and period alone. */
+static uint64_t lease_id(const account *a)
+{
+    return a->kind == OF_COST ? 0 - a->id : a->id;
 }
 
 static void wait_for(account *a, lease_thing what, int64_t n)
 {
+    assert(n > 0);
     if (a->need[what] == 0 || n < a->least[what]) a->least[what] = n;
     a->need[what] += n;
 }
 
-lease_state lease_look(limits *l, const accounts *of, int64_t tokens, int *round,
-                       limits_refusal *why)
+lease_state lease_look(limits *l, const accounts *of, int *round, limits_refusal *why)
 {
+    lock_assert_held(&l->mu);
     lessor *s = l->leases;
-    account *const all[] = {of->tenant, of->key, of->adapter};
     bool covers = true;
-    for (int i = 0; s && i < 3; i++) {
-        for (lease_thing r = 0; all[i] && r < LEASE_THINGS; r++) {
-            int64_t lacking = takes(r, tokens) - spare_of(s, all[i], r);
-            if (all[i]->limit[r] <= 0 || lacking <= 0) continue;
+    for (int i = 0; s && i < ACCOUNT_KINDS; i++) {
+        account *a = of->of[i];
+        for (lease_thing r = 0; a && r < LEASE_THINGS; r++) {
+            int64_t lacking = takes(r, of->amount[i]) - spare_of(s, a, r);
+            if (a->limit[r] <= 0 || lacking <= 0) continue;
             covers = false;
-            bool asked = all[i]->need[r] == 0; /* more are due than go at once: the next time */
-            bool over = (asked && lacking > all[i]->remains[r]) || *round >= ROUNDS;
+            bool asked = a->need[r] == 0; /* more are due than go at once: the next time */
+            bool over = (asked && lacking > a->remains[r]) || *round >= ROUNDS;
             if (*round > 0 && over && !s->away) {
-                (void)limits_refuse(why, all[i], r, lacking);
+                (void)limits_refuse(why, a, r, lacking);
                 return LEASE_REFUSES;
             }
-            if (!s->away) wait_for(all[i], r, takes(r, tokens));
-            make_due(s, all[i]);
+            if (!s->away) wait_for(a, r, takes(r, of->amount[i]));
+            make_due(s, a);
         }
     }
     if (covers) return LEASE_COVERS;
@@ -151,10 +164,10 @@ lease_state lease_look(limits *l, const accounts *of, int64_t tokens, int *round
     int64_t end_us = clock_now_us() + PATIENCE_US;
     s->urgent = true;
     cond_signal(&s->wake);
-    hope(all, tokens, 1);
+    hope(of, 1);
     while (s->ended < turn && !s->away && !s->stop)
         if (!cond_wait_until(&s->done, &l->mu, end_us)) s->away = true;
-    hope(all, tokens, -1);
+    hope(of, -1);
     ++*round;
     return LEASE_ASKED;
 }
@@ -195,8 +208,10 @@ static bool ripe(const lessor *s, const account *a, bool *idle)
  * for each other.  But what came for those that have not woken since stays. */
 static void make_ask(const lessor *s, account *a, lease_ask *q)
 {
-    *q = (lease_ask){
-        .kind = a->kind, .id = a->id, .day = a->now.day, .month = limits_month_of(a->now.day)};
+    *q = (lease_ask){.kind = a->kind,
+                     .id = lease_id(a),
+                     .day = a->now.day,
+                     .month = limits_month_of(a->now.day)};
     for (lease_thing r = 0; r < LEASE_THINGS; r++) {
         if (a->limit[r] <= 0) continue;
         int64_t drawn = drawn_of(a, r), need = a->need[r], pace = a->pace[r];
@@ -209,6 +224,7 @@ static void make_ask(const lessor *s, account *a, lease_ask *q)
         q->of[r].drawn = drawn;
         q->of[r].keep = keep;
         q->of[r].need = need > keep ? need - keep : 0;
+        assert(keep >= 0 && need >= 0 && pace >= 0);
         if (need > 0 && keep == 0) q->of[r].least = a->least[r];
         if (!s->stop && pace > keep - need && keep >= need) q->of[r].extra = pace - (keep - need);
         if (!s->stop && keep < need) q->of[r].extra = pace;
@@ -222,7 +238,7 @@ static int by_id(const void *x, const void *y)
 {
     const account *a = *(account *const *)x, *b = *(account *const *)y;
     if (a->kind != b->kind) return a->kind < b->kind ? -1 : 1;
-    return a->id < b->id ? -1 : a->id > b->id;
+    return lease_id(a) < lease_id(b) ? -1 : lease_id(a) > lease_id(b);
 }
 
 static int collect(lessor *s)
@@ -276,6 +292,7 @@ static void exchange_once(limits *l)
     s->away = rc != ERR_NONE;
     if (!rc) s->valid_until_us = sent_us + LEASE_VALID_US;
     for (int i = 0; !rc && i < n; i++) apply(s->asking[i], &s->ask[i], &s->grant[i]);
+    assert(s->ended < turn);
     s->ended = turn;
     cond_broadcast(&s->done);
 }
@@ -305,9 +322,10 @@ static void ask_for_all(limits *l)
     for (int i = 0; i < BUCKETS; i++) {
         for (account *a = l->table[i]; a; a = a->next) {
             tenant t;
-            if (a->kind != OF_TENANT || tenants_get(l->st, a->id, &t, NULL)) continue;
-            a->limit[LEASE_DAY] = t.limits.tokens_per_day;
-            a->limit[LEASE_MONTH] = t.limits.tokens_per_month;
+            bool cost = a->kind == OF_COST;
+            if ((a->kind != OF_TENANT && !cost) || tenants_get(l->st, a->id, &t, NULL)) continue;
+            a->limit[LEASE_DAY] = cost ? t.limits.cost_per_day : t.limits.tokens_per_day;
+            a->limit[LEASE_MONTH] = cost ? t.limits.cost_per_month : t.limits.tokens_per_month;
             make_due(l->leases, a);
         }
     }

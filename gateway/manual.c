@@ -7,47 +7,59 @@
 #include "gateway/config/config.h"
 
 static const struct {
-    const char *name, *args, *help, *more;
+    const char *name, *args, *help, *more, *example;
 } commands[] = {
-    {"init", "--model DIR [--dir DIR | -c FILE]",
+    {"init", "--model DIR|hf://NAME [--dir DIR | -c FILE]",
      "makes a data directory: config, certificate, admin key",
-     "Without --dir it fills the package's /etc/lorad/lorad.conf, if that names no model yet. "
-     "The certificate is self-signed, for development: localhost, 127.0.0.1 and ::1, 397 days. "
-     "The "
-     "admin key is shown this once. With --join URL, a node of the fleet in that PostgreSQL, whose "
-     "keys are there already; --set server.node=N gives it a number of its own."},
-    {"key", "--admin [-c FILE]", "makes another admin key, while no server runs",
+     "Without --dir it fills the package's /etc/lorad/lorad.conf, if that names no model. The "
+     "first start downloads --model hf://owner/repository[@revision] from sources.hub. The "
+     "certificate is for development: localhost, 397 days; its file also holds its "
+     "authority, which clients trust. The admin key is shown this once, or comes from "
+     "--admin-key-file FILE. --join URL makes a node of the fleet in that PostgreSQL, which has "
+     "the keys; --set server.node=N numbers it.",
+     "lorad init --model ~/models/qwen3-4b --dir ./data"},
+    {"key", "--admin [-c FILE] | --new", "makes another admin key, while no server runs",
      "The way back in where the admin key of init is lost: whoever may write the data directory "
-     "may "
-     "do it. The key is shown once, and the audit log says that it was made. Then revoke the lost "
-     "one: loractl key revoke ID."},
+     "may do it. The key is shown once, and the audit log says that it was made. Then revoke the "
+     "lost one: loractl key revoke ID. --new prints a key and stores nothing: keep it in a file "
+     "for init --admin-key-file, so that no log has it.",
+     "lorad key --admin -c ./data/lorad.conf"},
     {"cert", "[-c FILE]", "renews the certificate that init has made",
-     "For another 397 days, with the same private key. A certificate that somebody else has signed "
-     "is refused. A server that runs takes it on SIGHUP; clients that trust the old file want the "
-     "new one."},
-    {"check", "[-c FILE] [--set S.K=V] [--diff]",
+     "For another 397 days, with the same private key and authority. A certificate that somebody "
+     "else has signed is refused. A server that runs takes it on SIGHUP; clients that trust the "
+     "old "
+     "file still trust the server, for ten years from init.",
+     "lorad cert -c ./data/lorad.conf && loractl reload"},
+    {"check", "[-c FILE] [--set S.K=V] [--diff | --deep | --plan MODEL]",
      "validates config, certificate and model; prints a plan",
-     "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines. "
-     "--diff prints instead what the file would change in the server that runs with its data "
-     "directory, and what of that needs a restart."},
+     "Opens nothing that a running server would miss: for ExecStartPre= and pipelines. Compares "
+     "packed weights with their checksums. --diff prints what the file would change in the running "
+     "server, and what needs a restart. --deep prints a digest of all tensors. --plan needs no "
+     "data "
+     "directory: it prints what MODEL takes on this machine, and how many requests and adapters "
+     "fit; it fails if the memory is too small.",
+     "lorad check -c ./data/lorad.conf --set engine.max_seqs=32"},
     {"serve", "[-c FILE] | --dev --model DIR",
      "runs until SIGTERM; SIGHUP reloads its configuration",
      "SIGTERM and SIGINT drain: running requests may finish until server.drain_timeout; a second "
      "signal cuts them short. SIGHUP takes what is live of its configuration, if all is valid. "
      "Under systemd (Type=notify) it tells when it is ready, reloads and stops, and answers the "
      "watchdog as long as the engine lives. --dev makes a data directory and keys, and prints a "
-     "request to try; without --dir it is removed at the end."},
+     "request to try; without --dir it is removed at the end.",
+     "lorad serve --dev --model ~/models/qwen3-4b"},
     {"migrate", "[-c FILE] --to URL", "makes a fleet of this server's data, or takes it out",
      "While no server runs. --to postgres://user@host/database copies tenants, keys, adapters' "
      "names and the audit there, as the first snapshot of a new fleet, whose first node this data "
      "directory becomes. --to sqlite takes the directory out of its fleet: it keeps the rows that "
-     "it has. Usage and adapters' files are not moved."},
+     "it has. Usage and adapters' files are not moved.",
+     "lorad migrate -c ./data/lorad.conf --to postgres://lorad@db/lorad"},
     {"backup", "[-c FILE] --dir DIR", "copies database and adapters while no server runs",
      "DIR must be new; it becomes a data directory as it was, without the certificate. While a "
      "server "
      "runs, ask it instead: loractl backup PATH copies the database (then copy adapters/ with any "
      "tool: "
-     "its files never change)."},
+     "its files never change).",
+     "lorad backup -c ./data/lorad.conf --dir /backup/lorad-1"},
 };
 
 static const struct {
@@ -75,7 +87,42 @@ void manual_usage(FILE *f)
     (void)fputc('\n', f);
     for (int i = 0; i < N_OPTIONS; i++)
         fprintf(f, "  %-24s  %s\n", options[i].name, options[i].help);
-    (void)fputs("\nExit status: 0 fine, 1 failed, 2 wrong usage.\n", f);
+    (void)fputs(
+        "\n'lorad help COMMAND' says more, with an example.  Exit status: 0 fine, 1 failed, "
+        "2 wrong usage.\n",
+        f);
+}
+
+/* Breaks lines at spaces. */
+static void put_wrapped(const char *text, FILE *f)
+{
+    enum { COLUMNS = 80 };
+    int at = 0;
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (at && at + 1 + n > COLUMNS) {
+            (void)fputc('\n', f);
+            at = 0;
+        }
+        at += fprintf(f, "%s%.*s", at ? " " : "", n, p);
+        p += n;
+        p += strspn(p, " ");
+    }
+    (void)fputc('\n', f);
+}
+
+bool manual_command(FILE *f, const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(commands[i].name, name) != 0) continue;
+        fprintf(f, "lorad %s %s\n\n%s.\n\n", name, commands[i].args, commands[i].help);
+        put_wrapped(commands[i].more, f);
+        fprintf(f, "\nExample:\n  %s\n\n", commands[i].example);
+        for (int k = 0; k < 2; k++) /* those of every command */
+            fprintf(f, "  %-24s  %s\n", options[k].name, options[k].help);
+        return true;
+    }
+    return false;
 }
 
 /* ------------------------------------------------------------------------- troff -- */
@@ -102,7 +149,9 @@ static void page_of_program(FILE *f)
         troff_put(commands[i].help, f);
         (void)fputs(".\n", f);
         troff_put(commands[i].more, f);
-        (void)fputc('\n', f);
+        (void)fputs("\n.PP\n.nf\n", f);
+        troff_put(commands[i].example, f);
+        (void)fputs("\n.fi\n", f);
     }
     (void)fputs(".SH OPTIONS\n", f);
     for (int i = 0; i < N_OPTIONS; i++) {

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/durable.h"
 #include "storage/backup.h"
 #include "storage/meter_file.h"
 
@@ -71,11 +72,7 @@ static err_code copy_link(const char *from, const char *to, err *e)
 
 static err_code sync_folder(const char *path, err *e)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && fsync(fd) == 0;
-    err_code rc = ok ? ERR_NONE : io_error(path, e);
-    if (fd >= 0) (void)close(fd);
-    return rc;
+    return durable_sync(path) ? ERR_NONE : io_error(path, e);
 }
 
 static int copy_entry_cb(const char *path, const struct stat *st, int type, struct FTW *where)

@@ -4,7 +4,8 @@
 #include <stdatomic.h>
 
 #include "gateway/auth.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 void ratelimit_headers(exchange *x, limits *l, const limits_adapter *a)
 {
@@ -26,9 +27,26 @@ void ratelimit_headers(exchange *x, limits *l, const limits_adapter *a)
 
 void ratelimit_refuse(exchange *x, const limits_refusal *why)
 {
-    atomic_fetch_add(&x->server->count.rate_limited, 1);
+    atomic_fetch_add(&process_of(x->app)->count.rate_limited, 1);
     if (why->retry_ms >= 0)
         exchange_retry_after(x, why->retry_ms);
     else
         exchange_add_header(x, "x-should-retry", "false");
+}
+
+bool ratelimit_write(exchange *x)
+{
+    limits *l = tenants_of(x->app)->write_limits;
+    key_info key = x->caller->key;
+    tenant t = x->caller->tenant;
+    limits_ticket ticket;
+    limits_refusal why;
+    key.max_concurrent = t.limits.max_concurrent = 0; /* those are of inference */
+    if (limits_reserve(l, &key, &t, NULL, 0, 0, &ticket, &why)) {
+        limits_settle(l, &ticket, 0, 0);
+        return true;
+    }
+    ratelimit_refuse(x, &why);
+    exchange_error(x, why.status, why.type, why.code, NULL, "%s", why.msg);
+    return false;
 }

@@ -12,4 +12,8 @@ void ratelimit_headers(exchange *x, limits *l, const limits_adapter *a);
  * The answer is the caller's. */
 void ratelimit_refuse(exchange *x, const limits_refusal *why);
 
+/* One call that changes stored state, within the tenant's and the key's requests per minute, which
+ * are counted apart from those of inference.  False: answered with 429. */
+bool ratelimit_write(exchange *x);
+
 #endif

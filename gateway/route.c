@@ -1,6 +1,23 @@
-/* route.c -- the tables of all paths, and the search for the one that a request means. */
+/* route.c -- the tables of all paths, and the search for the one that a request means.
+ *
+ * A request's listener (plane) decides the table.  A row is a method, a pattern, the scopes of
+ * which the key needs one, and a handler.  Patterns match by segments: {} is one segment, {*} the
+ * rest.  A path that equals a pattern exactly matches only that one.
+ *
+ *   dispatch   slashes doubled or at the end are dropped (inference only)
+ *              -> route found: key and scope, rate of writes, handler
+ *              -> path without /v1: tried with it
+ *              -> path known, method not: 405 with Allow, or the answer to OPTIONS
+ *              -> unknown: 404 with the nearest route by edit distance
+ *
+ * Segments are percent-decoded one by one.  Those that another reader could take for another path
+ * are refused: an encoded '/', a NUL, a backslash, control characters, "." and "..".
+ *
+ * The whole request sees one configuration, because it is pinned here (live_pin()).
+ */
 #include "gateway/route.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +25,8 @@
 #include "gateway/auth.h"
 #include "gateway/cors.h"
 #include "gateway/handlers.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+#include "gateway/ratelimit.h"
 
 enum {
     INFER = SCOPE_INFERENCE,
@@ -22,6 +40,7 @@ const route routes_inference[] = {
     {"POST", "/v1/chat/completions", INFER, completion_handle_chat},
     {"POST", "/v1/completions", INFER, completion_handle_text},
     {"POST", "/v1/responses", INFER, responses_create},
+    {"POST", "/v1/responses/input_tokens", INFER, responses_count},
     {"GET", "/v1/responses/{}", INFER, responses_get_one},
     {"DELETE", "/v1/responses/{}", INFER, responses_delete_one},
     {"POST", "/v1/responses/{}/cancel", INFER, responses_cancel},
@@ -89,11 +108,16 @@ const route routes_inference[] = {
     {"POST", "/resume", WRITE, vllm_resume},
     {"POST", "/reset_prefix_cache", WRITE, vllm_reset_prefix_cache},
     {"GET", "/server_info", INFER, vllm_server_info},
+    {"GET", "/", 0, page_get},
+    {"GET", "/page.css", 0, page_style},
+    {"GET", "/page.js", 0, page_script},
+    {"GET", "/openapi.json", 0, page_openapi},
     {"GET", "/health", 0, health_live}, /* vLLM's probes */
     {"GET", "/ping", 0, health_live},
     {"POST", "/ping", 0, health_live},
     {"POST", "/fleet/v1/requests", 0, move_take_request}, /* by a word of their own */
     {"POST", "/fleet/v1/pages", 0, move_give_pages},
+    {"POST", "/fleet/v1/adapters", 0, move_expect_adapter},
     {NULL, NULL, 0, NULL},
 };
 
@@ -144,8 +168,8 @@ const route routes_metrics[] = {
 
 /* --------------------------------------------------------------------- matching -- */
 
-/* Percent-decodes; NULL for what could mean another path to another
- * reader.  `rest`: slashes stand. */
+/* Percent-decodes; NULL for what another reader could take for another path.  `rest`: may have
+ * slashes. */
 static char *decode_segment(exchange *x, const char *s, size_t len, bool rest)
 {
     char *out = arena_alloc(&x->arena, len + 1);
@@ -175,6 +199,7 @@ bool route_match(exchange *x, const char *pattern, const char *path)
         path++;
         size_t want = strcspn(pattern, "/"), have = strcspn(path, "/");
         if (strcmp(pattern, "{*}") == 0) {
+            assert(x->n_param < EXCHANGE_PARAM_MAX); /* patterns are ours */
             char *p = decode_segment(x, path, strlen(path), true);
             if (!p) return false;
             x->param[x->n_param++] = p;
@@ -215,6 +240,14 @@ static void allow_method(char *allow, size_t cap, const char *method)
     snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", method);
 }
 
+/* Whether the path equals a pattern; then it is no parameter of another one. */
+static bool is_exact(const route *table, const char *path)
+{
+    bool found = false;
+    for (const route *r = table; r->method; r++) found |= strcmp(r->pattern, path) == 0;
+    return found;
+}
+
 /* The routes that fit the path; the one that fits the method too, and all methods for Allow. */
 static const route *find_in(exchange *x, const route *table, const char *path, char *allow,
                             size_t cap)
@@ -222,8 +255,9 @@ static const route *find_in(exchange *x, const route *table, const char *path, c
     const route *hit = NULL;
     char *kept[EXCHANGE_PARAM_MAX];
     int n_kept = 0;
+    bool exact = is_exact(table, path);
     for (const route *r = table; r->method; r++) {
-        if (!route_match(x, r->pattern, path)) continue;
+        if ((exact && strcmp(r->pattern, path) != 0) || !route_match(x, r->pattern, path)) continue;
         allow_method(allow, cap, r->method);
         if (strcmp(r->method, "GET") == 0) allow_method(allow, cap, "HEAD");
         if (hit || !same_method(x->method, r->method)) continue;
@@ -242,18 +276,18 @@ static const route *find(exchange *x, const char *path, char *allow, size_t cap)
 {
     const route *r = find_in(x, table_of(x->plane), path, allow, cap);
     if (r || allow[0] || x->plane != PLANE_INFERENCE) return r;
-    if (!networks_hold(x->conf->metrics_inference_networks, &x->peer)) return NULL;
-    return find_in(x, routes_metrics, path, allow, cap); /* an endpoint picker asks */
+    if (!networks_hold(x->conf->metrics.inference_networks, &x->peer)) return NULL;
+    return find_in(x, routes_metrics, path, allow, cap); /* for an endpoint picker */
 }
 
-/* To OPTIONS, and for a path that has other methods. */
+/* The answer to OPTIONS, and for a known path with another method. */
 static void say_allowed(exchange *x, char *allow, size_t cap)
 {
     bool asked = strcmp(x->method, "OPTIONS") == 0;
     allow_method(allow, cap, "OPTIONS");
     exchange_add_header(x, "Allow", "%s", allow);
     if (asked && x->plane == PLANE_INFERENCE)
-        cors_preflight(x, x->conf->server_cors_origins, allow);
+        cors_preflight(x, x->conf->server.cors_origins, allow);
     if (asked) {
         exchange_reply(x, 200, NULL, "", 0);
     } else {
@@ -264,13 +298,16 @@ static void say_allowed(exchange *x, char *allow, size_t cap)
 
 #define BASE_STAYS ": the base's weights stay as they are; send adapters, by /v1/load_lora_adapter"
 
-/* Why there is no such URL, of those that clients of OpenAI's know; "": nothing to say. */
+/* The reason, for URLs that clients of OpenAI and vLLM know and this server does not have; "":
+ * none. */
 static const char *why_not(const char *path)
 {
     static const struct {
         const char *prefix, *why;
     } others[] = {
         {"/v1/realtime", ": this server has no realtime sessions; /v1/responses streams"},
+        {"/v1/responses/compact", ": this server does not compact conversations; \"truncation\": "
+                                  "\"auto\" omits the oldest messages"},
         {"/v1/images", ": this server makes no images, it answers with text"},
         {"/v1/videos", ": this server makes no videos, it answers with text"},
         {"/v1/audio", ": this server neither hears nor speaks, it reads and writes text"},
@@ -286,10 +323,109 @@ static const char *why_not(const char *path)
     return "";
 }
 
+/* Clients whose base URL ends with a slash ask for /v1//models or /v1/models/: a slash that follows
+ * another, or ends the path, means nothing. */
+static void drop_slashes(char *path)
+{
+    size_t n = 0;
+    for (const char *s = path; *s; s++)
+        if (*s != '/' || n == 0 || path[n - 1] != '/') path[n++] = *s;
+    if (n > 1 && path[n - 1] == '/') n--;
+    path[n] = 0;
+}
+
+enum { NEAR_MAX = 64 }; /* bytes of paths that are compared */
+
+/* The pattern with the path's own segments in the places of {}. */
+static void fill_in(const char *pattern, const char *path, char out[NEAR_MAX + 1])
+{
+    size_t n = 0;
+    while (*pattern && n < NEAR_MAX) {
+        if (*pattern == '/' && *path == '/') path++;
+        size_t have = strcspn(path, "/");
+        if (pattern[0] == '/' && pattern[1] == '{' && have) {
+            n += (size_t)snprintf(out + n, NEAR_MAX + 1 - n, "/%.*s", (int)have, path);
+            pattern += 1 + strcspn(pattern + 1, "/");
+        } else {
+            size_t literal = 1 + strcspn(pattern + 1, "/");
+            n += (size_t)snprintf(out + n, NEAR_MAX + 1 - n, "%.*s", (int)literal, pattern);
+            pattern += literal;
+        }
+        path += have;
+    }
+    out[n < NEAR_MAX ? n : NEAR_MAX] = 0;
+}
+
+/* Bytes to put in, leave out or change to make one text the other (Levenshtein). */
+static int distance(const char *a, const char *b)
+{
+    int row[NEAR_MAX + 1], n = (int)strlen(b);
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            int least = row[j] < row[j - 1] ? row[j] : row[j - 1];
+            diagonal = row[j];
+            row[j] = least + 1 < change ? least + 1 : change;
+        }
+    }
+    return row[n];
+}
+
+/* The route whose path differs least, if that is no more than half of it; else NULL.  The page at
+ * / is near every short path, and none of an API's. */
+static const route *nearest(const exchange *x)
+{
+    const route *best = NULL;
+    size_t len = strlen(x->path);
+    int least = (int)len / 2 + 1;
+    if (len > NEAR_MAX) return NULL;
+    for (const route *r = table_of(x->plane); r->method; r++) {
+        char path[NEAR_MAX + 1];
+        if (!r->pattern[1]) continue;
+        fill_in(r->pattern, x->path, path);
+        int d = distance(x->path, path);
+        bool better = d < least || (d == least && best && same_method(x->method, r->method) &&
+                                    !same_method(x->method, best->method));
+        if (!better) continue;
+        best = r;
+        least = d;
+    }
+    return best;
+}
+
+static void say_unknown(exchange *x)
+{
+    const char *why = x->plane == PLANE_INFERENCE ? why_not(x->path) : "";
+    const route *near = why[0] ? NULL : nearest(x);
+    exchange_error(x, 404, "invalid_request_error", "unknown_url", NULL,
+                   "no such URL: %s %.200s%s%s%s%s%s", x->method, x->path, why,
+                   near ? "; the nearest is " : "", near ? near->method : "", near ? " " : "",
+                   near ? near->pattern : "");
+}
+
+/* Whether requests_per_minute limits it here.  Inference reserves by itself, when it knows its
+ * tokens; an upload's pieces are bounded by the size that it began with. */
+static bool changes_state(const route *r)
+{
+    static void (*const others[])(exchange *) = {
+        responses_delete_one, responses_cancel, conversations_create, conversations_delete,
+        files_upload,         files_drop,       batches_create,       batches_cancel_one};
+    if (strcmp(r->method, "GET") == 0) return false;
+    if (r->scope == WRITE) return r->fn != uploads_put && r->fn != uploads_patch;
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (r->fn == others[i]) return true;
+    }
+    return false;
+}
+
 static void dispatch(exchange *x)
 {
     char allow[128] = "", with_v1[sizeof(x->path) + 4];
     const char *path = x->path;
+    if (x->plane == PLANE_INFERENCE) drop_slashes(x->path);
     x->errors_typed = x->plane == PLANE_INFERENCE && (strncmp(path, "/v1/messages", 12) == 0 ||
                                                       strncmp(path, "/messages", 9) == 0);
     const route *r = find(x, path, allow, sizeof(allow));
@@ -297,15 +433,13 @@ static void dispatch(exchange *x)
         snprintf(with_v1, sizeof(with_v1), "/v1%s", path); /* some clients leave it out */
         r = find(x, with_v1, allow, sizeof(allow));
     }
-    if (strcmp(path, "*") == 0) { /* OPTIONS: of all there is here */
+    if (strcmp(path, "*") == 0) { /* OPTIONS for the whole server */
         allow_method(allow, sizeof(allow), "GET, HEAD, POST, PUT, PATCH, DELETE");
         say_allowed(x, allow, sizeof(allow));
         return;
     }
-    if (!r && !allow[0]) {
-        exchange_error(x, 404, "invalid_request_error", "unknown_url", NULL,
-                       "no such URL: %s %.200s%s", x->method, x->path,
-                       x->plane == PLANE_INFERENCE ? why_not(x->path) : "");
+    if (!r && (!allow[0] || (x->plane == PLANE_INFERENCE && why_not(path)[0]))) {
+        say_unknown(x);
         return;
     }
     if (!r) {
@@ -313,6 +447,7 @@ static void dispatch(exchange *x)
         return;
     }
     if (r->scope && !auth_check(x, r->scope)) return;
+    if (x->caller->tenant.id && changes_state(r) && !ratelimit_write(x)) return;
     r->fn(x);
 }
 
@@ -320,10 +455,10 @@ void route_dispatch(exchange *x)
 {
     caller who = {0};
     x->caller = &who;
-    x->conf = live_pin(x->server->live);
-    if (x->plane == PLANE_INFERENCE) cors_allow(x, x->conf->server_cors_origins);
+    x->conf = live_pin(process_of(x->app)->live);
+    if (x->plane == PLANE_INFERENCE) cors_allow(x, x->conf->server.cors_origins);
     dispatch(x);
-    live_release(x->server->live, x->conf);
+    live_release(process_of(x->app)->live, x->conf);
     x->conf = NULL;
     x->caller = NULL;
 }

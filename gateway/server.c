@@ -4,30 +4,70 @@
 #include <stdio.h>
 #include <string.h>
 
-seal_key server_seal_key(const server *s)
+engine_parts *engine_of(const server *s)
 {
-    return s->is_sealed ? s->key : NULL;
+    return (engine_parts *)&s->engine;
 }
 
-int server_class_of(const config *c, const tenant *t, const char *tier, char *reason, size_t cap)
+adapter_parts *adapters_of(const server *s)
+{
+    return (adapter_parts *)&s->adapters;
+}
+
+tenant_parts *tenants_of(const server *s)
+{
+    return (tenant_parts *)&s->tenants;
+}
+
+process_parts *process_of(const server *s)
+{
+    return (process_parts *)&s->process;
+}
+
+store *store_of(const server *s)
+{
+    return s->tenants.store;
+}
+
+registry *registry_of(const server *s)
+{
+    return s->adapters.registry;
+}
+
+residency *residency_of(const server *s)
+{
+    return s->adapters.residency;
+}
+
+sched *sched_of(const server *s)
+{
+    return s->engine.sched;
+}
+
+seal_key tenants_seal_key(const tenant_parts *parts)
+{
+    return parts->is_sealed ? parts->key : NULL;
+}
+
+int tenant_class(const config_classes *c, const tenant *t, const char *tier, char *reason,
+                 size_t cap)
 {
     int i = class_of_tier(c, tier ? tier : t->default_class);
     if (i < 0 && tier) {
         int n = snprintf(reason, cap, "'service_tier' must be auto, a class or a tier of one:");
-        for (i = 0; i < c->n_classes && n >= 0 && (size_t)n < cap; i++)
-            n += snprintf(reason + n, cap - (size_t)n, " %s", c->classes[i].name);
+        for (i = 0; i < c->n && n >= 0 && (size_t)n < cap; i++)
+            n += snprintf(reason + n, cap - (size_t)n, " %s", c->each[i].name);
         return -1;
     }
     if (i < 0)
-        i = class_of_name(c,
-                          c->classes_default); /* it has none of its own, or one that is no more */
-    if (!list_allows(t->classes, c->classes[i].name)) {
+        i = class_of_name(c, c->default_name); /* it has none of its own, or one that is no more */
+    if (!list_allows(t->classes, c->each[i].name)) {
         if (!tier) { /* the tenant's first allowed class stands in for the server's default */
-            for (int k = c->n_classes - 1; k >= 0; k--) {
-                if (list_allows(t->classes, c->classes[k].name)) return k;
+            for (int k = c->n - 1; k >= 0; k--) {
+                if (list_allows(t->classes, c->each[k].name)) return k;
             }
         }
-        snprintf(reason, cap, "this tenant may not use the class '%s'", c->classes[i].name);
+        snprintf(reason, cap, "this tenant may not use the class '%s'", c->each[i].name);
         return -1;
     }
     return i;
@@ -41,36 +81,27 @@ const char *moved_kv_name(int end)
     return words[end];
 }
 
-int64_t server_retry_after_ms(server *s, const request *rq)
+int64_t engine_retry_after_ms(const engine_parts *parts, const request *rq)
 {
-    int64_t ms = sched_retry_us(s->sched, rq) / 1000;
+    int64_t ms = sched_retry_us(parts->sched, rq) / 1000;
     return ms < 250 ? 250 : ms > 60000 ? 60000 : ms;
 }
 
-void server_count_usage(server *s, const usage_row *rows, size_t n)
+int64_t adapters_tenant_bytes(const exchange *x)
 {
-    for (size_t i = 0; i < n; i++) {
-        atomic_fetch_add(&s->count.prompt_tokens, rows[i].prompt_tokens);
-        atomic_fetch_add(&s->count.cached_tokens, rows[i].cached_tokens);
-        atomic_fetch_add(&s->count.output_tokens, rows[i].output_tokens);
-    }
+    int64_t said = x->conf->adapters.tenant_bytes;
+    return said ? said : adapters_of(x->app)->tenant_share;
 }
 
-int64_t server_tenant_bytes(const exchange *x)
-{
-    int64_t said = x->conf->adapters_tenant_bytes;
-    return said ? said : x->server->tenant_share;
-}
-
-storeroom_quota server_quota(const exchange *x, const tenant *t)
+storeroom_quota adapters_quota(const exchange *x, const tenant *t)
 {
     int64_t own = t->limits.max_adapter_bytes;
-    return (storeroom_quota){.bytes = own, .share = own > 0 ? 0 : server_tenant_bytes(x)};
+    return (storeroom_quota){.bytes = own, .share = own > 0 ? 0 : adapters_tenant_bytes(x)};
 }
 
-upload_env server_upload(const exchange *x)
+upload_env adapters_upload(const exchange *x)
 {
-    upload_env env = x->server->upload;
-    env.max_bytes = (uint64_t)x->conf->adapters_max_upload;
+    upload_env env = adapters_of(x->app)->upload;
+    env.max_bytes = (uint64_t)x->conf->adapters.max_upload;
     return env;
 }

@@ -1,4 +1,19 @@
-/* adapter_rows.c -- adapters' names, versions and aliases in the database. */
+/* adapter_rows.c -- adapters' names, versions and aliases in the database.
+ *
+ *   adapters            a tenant's name: last_version, generation, limits, description
+ *   adapter_versions    1, 2, 3 ... of a name: digest of its files, sizes, state
+ *   adapter_aliases     `default` and others: a version, and the previous one
+ *   adapter_shares      other tenants that may use it
+ *
+ * Each function is one transaction (store_write()), and each checks its preconditions inside it,
+ * because in a fleet another server may have changed the rows since they were read into memory.  A
+ * change of versions or aliases raises `generation` by one, from the value that the caller saw
+ * (bump()); otherwise it fails with ERR_STALE.  An alias is set only to a ready version, and a
+ * version with an alias is not deleted.
+ *
+ * Version ids are never reused, because the engine identifies adapters by them: before rows are
+ * deleted, the table high_water keeps the highest id.
+ */
 #include "storage/adapter_rows.h"
 
 #include <stdio.h>
@@ -40,12 +55,12 @@ static err_code count_one(sqlite3 *db, const char *text, uint64_t tenant_id, int
     return sql_end(&q, "count the tenant's adapters", e);
 }
 
-/* Reads the row of (tenant, name) into p->a, or makes one. */
 static err_code adapter_changed(err *e)
 {
     return err_set(e, ERR_STALE, "the adapter was changed meanwhile: read it again");
 }
 
+/* Reads the row of (tenant, name) into p->a, or makes one. */
 static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
 {
     adapter_row *a = p->a;
@@ -78,7 +93,7 @@ static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
     a->generation = 0;
     a->pinned = false;
     a->created_wall_us = p->v->created_wall_us;
-    sql_begin(&q, db, "INSERT INTO adapters VALUES(?,?,?,?,0,0,0,?,0,0,0)");
+    sql_begin(&q, db, "INSERT INTO adapters VALUES(?,?,?,?,0,0,0,?,0,0,0,0,0,0)");
     sql_int(&q, (int64_t)a->id);
     sql_int(&q, (int64_t)a->tenant_id);
     sql_text(&q, a->name);
@@ -115,11 +130,12 @@ static err_code insert_version(sqlite3 *db, const version_row *v, const char *in
     return sql_done(&q, "write the adapter's version", e);
 }
 
-/* To the next one: another node of a fleet may have been there first. */
+/* Raises the generation by one, if it is what the caller saw: another server may have changed it.
+ */
 static err_code bump(sqlite3 *db, uint64_t adapter_id, uint64_t generation, err *e)
 {
     sql q;
-    if (generation == 0) return ERR_NONE; /* the start mends a row: nobody's change */
+    if (generation == 0) return ERR_NONE; /* a repair at the start, not a change */
     sql_begin(&q, db, "UPDATE adapters SET generation=?1 WHERE id=?2 AND generation=?1-1");
     sql_int(&q, (int64_t)generation);
     sql_int(&q, (int64_t)adapter_id);
@@ -143,7 +159,7 @@ static err_code put_alias(sqlite3 *db, uint64_t adapter_id, const char *alias, i
     return sql_done(&q, "set the alias", e);
 }
 
-/* The version that `default` means; 0: there is none. */
+/* The version of the alias `default`; 0: none. */
 static err_code default_of(sqlite3 *db, uint64_t adapter_id, int *out, err *e)
 {
     sql q;
@@ -218,7 +234,7 @@ struct change_job {
     int version, previous;
 };
 
-/* Another node may be about to delete it, or have done so. */
+/* Another server may be deleting it, or have done so. */
 static err_code is_ready(sqlite3 *db, uint64_t adapter_id, int version, err *e)
 {
     sql q;
@@ -269,7 +285,7 @@ err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *ali
     return store_write(st, alias_row_drop, &c, e);
 }
 
-/* Another node may have pointed an alias at it. */
+/* Another server may have set an alias to it. */
 static err_code is_unnamed(sqlite3 *db, uint64_t version_id, err *e)
 {
     sql q;
@@ -284,7 +300,7 @@ static err_code is_unnamed(sqlite3 *db, uint64_t version_id, err *e)
     return rc || !named ? rc : adapter_changed(e);
 }
 
-/* ADAPTER_DELETED removes the row; its id is kept from ever being given again. */
+/* ADAPTER_DELETED removes the row; its id is never used again. */
 static err_code state_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;
@@ -380,20 +396,28 @@ struct limits_job {
     const adapter_limits *was, *l;
 };
 
+static void bind_limits(sql *q, const adapter_limits *l)
+{
+    sql_int(q, l->requests_per_minute);
+    sql_int(q, l->tokens_per_minute);
+    sql_int(q, l->max_concurrent);
+    sql_int(q, l->surcharge.prompt);
+    sql_int(q, l->surcharge.cached);
+    sql_int(q, l->surcharge.output);
+}
+
 static err_code limits_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct limits_job *j = arg;
     sql q;
     sql_begin(&q, db,
-              "UPDATE adapters SET rpm=?, tpm=?, max_concurrent=?"
-              " WHERE id=? AND rpm=? AND tpm=? AND max_concurrent=?");
-    sql_int(&q, j->l->requests_per_minute);
-    sql_int(&q, j->l->tokens_per_minute);
-    sql_int(&q, j->l->max_concurrent);
+              "UPDATE adapters SET rpm=?1, tpm=?2, max_concurrent=?3, surcharge_prompt=?4,"
+              " surcharge_cached=?5, surcharge_output=?6 WHERE rpm=?7 AND tpm=?8"
+              " AND max_concurrent=?9 AND surcharge_prompt=?10 AND surcharge_cached=?11"
+              " AND surcharge_output=?12 AND id=?13");
+    bind_limits(&q, j->l);
+    bind_limits(&q, j->was);
     sql_int(&q, (int64_t)j->id);
-    sql_int(&q, j->was->requests_per_minute);
-    sql_int(&q, j->was->tokens_per_minute);
-    sql_int(&q, j->was->max_concurrent);
     err_code rc = sql_done(&q, "limit the adapter", e);
     if (rc || sqlite3_changes(db) > 0) return rc;
     return err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
@@ -403,8 +427,12 @@ err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_l
                                  const adapter_limits *l, err *e)
 {
     struct limits_job j = {.id = adapter_id, .was = was, .l = l};
+    const token_price *s = &l->surcharge;
     if (l->requests_per_minute < 0 || l->tokens_per_minute < 0 || l->max_concurrent < 0)
         return err_set(e, ERR_INPUT, "a limit is 0 (none) or more");
+    if (s->prompt < 0 || s->cached < 0 || s->output < 0 || s->prompt > PRICE_MAX ||
+        s->cached > PRICE_MAX || s->output > PRICE_MAX)
+        return err_set(e, ERR_INPUT, "a surcharge must be 0 to %lld micros", (long long)PRICE_MAX);
     return store_write(st, limits_row_set, &j, e);
 }
 
@@ -508,7 +536,7 @@ err_code adapter_rows_find_part(store *st, uint64_t tenant_id, int part,
 
 /* ---- load ------------------------------------------------------------------------------ */
 
-/* Room for one more element; zeroed. */
+/* Appends a zeroed element. */
 static void *push(void **array, size_t *n, size_t size)
 {
     if ((*n & (*n - 1)) == 0) { /* full at every power of two */
@@ -523,16 +551,16 @@ static void *push(void **array, size_t *n, size_t size)
     return at;
 }
 
-/* The rows of one adapter, or all (0), are asked for with the same query: its ?1 twice. */
+/* One adapter's rows or all (0), by the same query, in which ?1 occurs twice. */
 static err_code load_adapters(sqlite3 *db, uint64_t only, adapter_rows *out, err *e)
 {
     sql q;
     adapter_row *a = NULL;
     bool short_of_memory = false;
-    sql_begin(
-        &q, db,
-        "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
-        " created_us, rpm, tpm, max_concurrent FROM adapters WHERE ?1=0 OR id=?1 ORDER BY id");
+    sql_begin(&q, db,
+              "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
+              " created_us, rpm, tpm, max_concurrent, surcharge_prompt, surcharge_cached,"
+              " surcharge_output FROM adapters WHERE ?1=0 OR id=?1 ORDER BY id");
     sql_int(&q, (int64_t)only);
     while (sql_row(&q)) {
         a = push((void **)&out->adapter, &out->n_adapter, sizeof(*a));
@@ -551,6 +579,9 @@ static err_code load_adapters(sqlite3 *db, uint64_t only, adapter_rows *out, err
         a->limits.requests_per_minute = sql_col_int(&q, 8);
         a->limits.tokens_per_minute = sql_col_int(&q, 9);
         a->limits.max_concurrent = sql_col_int(&q, 10);
+        a->limits.surcharge = (token_price){.prompt = sql_col_int(&q, 11),
+                                            .cached = sql_col_int(&q, 12),
+                                            .output = sql_col_int(&q, 13)};
     }
     err_code rc = sql_end(&q, "read the adapters", e);
     return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "storage/digest.h"
+#include "storage/price.h"
 #include "storage/store.h"
 #include "storage/tenants.h"
 
@@ -29,6 +30,7 @@ const char *adapter_state_name(adapter_state s);
 
 typedef struct adapter_limits { /* of all who use it together; 0: none */
     int64_t requests_per_minute, tokens_per_minute, max_concurrent;
+    token_price surcharge; /* added to the price of the request's class */
 } adapter_limits;
 
 typedef struct adapter_row { /* one name of one tenant */

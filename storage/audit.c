@@ -1,6 +1,7 @@
 /* audit.c -- writes and lists the rows of the audit table. */
 #include "storage/audit.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ void audit_post(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char
 static err_code list_rows(store *st, uint64_t tenant_id, const char *prefix, const char *object,
                           uint64_t before_id, size_t limit, audit_row **out, size_t *n, err *e)
 {
+    assert(!object == !prefix);
     enum { LIMIT_MAX = 10000 };
     *out = NULL;
     *n = 0;
@@ -118,4 +120,58 @@ err_code audit_list_object(store *st, uint64_t tenant_id, const char *prefix, co
                            uint64_t before_id, size_t limit, audit_row **out, size_t *n, err *e)
 {
     return list_rows(st, tenant_id, prefix, object, before_id, limit, out, n, e);
+}
+
+/* ---- retention ------------------------------------------------------------------------------ */
+
+typedef struct prune_job {
+    uint64_t tenant_id;
+    int64_t most, limit, n;
+} prune_job;
+
+static err_code prune_tenant(sqlite3 *db, void *arg, err *e)
+{
+    prune_job *j = arg;
+    sql q;
+    sql_begin(&q, db,
+              "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE tenant_id = ?1"
+              " AND actor_key_id IN (SELECT id FROM api_keys WHERE tenant_id = ?1)"
+              " ORDER BY id DESC LIMIT ?3 OFFSET ?2)");
+    sql_int(&q, (int64_t)j->tenant_id);
+    sql_int(&q, j->most);
+    sql_int(&q, j->limit);
+    err_code rc = sql_done(&q, "delete old audit rows", e);
+    j->n = sqlite3_changes64(db);
+    return rc;
+}
+
+/* The first tenant above `after` that has more rows than `most`, whoever wrote them; 0: none. */
+static err_code next_full(store *st, int64_t most, uint64_t after, uint64_t *out, err *e)
+{
+    sql q;
+    sqlite3 *db = store_read_begin(st);
+    *out = 0;
+    sql_begin(&q, db,
+              "SELECT tenant_id FROM audit WHERE tenant_id > ?1 GROUP BY tenant_id"
+              " HAVING count(*) > ?2 ORDER BY tenant_id LIMIT 1");
+    sql_int(&q, (int64_t)after);
+    sql_int(&q, most);
+    if (sql_row(&q)) *out = (uint64_t)sql_col_int(&q, 0);
+    err_code rc = sql_end(&q, "count the audit rows", e);
+    store_read_end(st, db);
+    return rc;
+}
+
+err_code audit_prune(store *st, int64_t most, int64_t limit, int64_t *n, err *e)
+{
+    prune_job j = {.most = most};
+    *n = 0;
+    for (;;) {
+        err_code rc = next_full(st, most, j.tenant_id, &j.tenant_id, e);
+        if (rc || j.tenant_id == 0 || *n >= limit) return rc;
+        j.limit = limit - *n;
+        rc = store_write(st, prune_tenant, &j, e);
+        if (rc) return rc;
+        *n += j.n;
+    }
 }

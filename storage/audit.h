@@ -41,4 +41,8 @@ err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t li
 err_code audit_list_object(store *st, uint64_t tenant_id, const char *prefix, const char *object,
                            uint64_t before_id, size_t limit, audit_row **out, size_t *n, err *e);
 
+/* Deletes the oldest rows that tenants' own keys have written, beyond the newest `most` of each
+ * tenant, at most `limit` in one call.  Rows of operators' keys stay.  *n: deleted rows. */
+err_code audit_prune(store *st, int64_t most, int64_t limit, int64_t *n, err *e);
+
 #endif

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/durable.h"
 #include "storage/store_sql.h"
 
 static err_code copy_pages(sqlite3 *from, const char *path, err *e)
@@ -34,16 +35,10 @@ static err_code copy_pages(sqlite3 *from, const char *path, err *e)
     return code;
 }
 
-static err_code sync_path(const char *path, int flags, err *e)
+static err_code sync_path(const char *path, err *e)
 {
-    int fd = open(path, flags | O_CLOEXEC);
-    if (fd < 0 || fsync(fd) != 0) {
-        err_code code = err_set(e, ERR_IO, "cannot sync the backup: %s", strerror(errno));
-        if (fd >= 0) close(fd);
-        return code;
-    }
-    close(fd);
-    return ERR_NONE;
+    return durable_sync(path) ? ERR_NONE
+                              : err_set(e, ERR_IO, "cannot sync the backup: %s", strerror(errno));
 }
 
 err_code backup_write(store *st, const char *path, err *e)
@@ -66,14 +61,14 @@ err_code backup_write(store *st, const char *path, err *e)
     sqlite3 *db = store_read_begin(st);
     err_code code = copy_pages(db, tmp, e);
     store_read_end(st, db);
-    if (code == ERR_NONE) code = sync_path(tmp, O_RDONLY, e);
+    if (code == ERR_NONE) code = sync_path(tmp, e);
     if (code == ERR_NONE && link(tmp, path) != 0) /* unlike rename(), never replaces */
         code = err_set(e, errno == EEXIST ? ERR_EXISTS : ERR_IO, "cannot name the backup: %s",
                        strerror(errno));
     unlink(tmp);
     if (code == ERR_NONE) {
         snprintf(dir, sizeof dir, "%s", path);
-        code = sync_path(dirname(dir), O_RDONLY | O_DIRECTORY, e);
+        code = sync_path(dirname(dir), e);
     }
     atomic_flag_clear(&running);
     return code;

@@ -7,6 +7,7 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "storage/digest.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,7 @@ bool digest_from_hex(const char *hex, uint8_t out[DIGEST_BYTES])
 
 bool digest_same(const void *a, const void *b, size_t len)
 {
+    assert(a && b && len > 0);
     return CRYPTO_memcmp(a, b, len) == 0;
 }
 

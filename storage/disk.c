@@ -2,10 +2,13 @@
 #include "storage/disk.h"
 
 #include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/statvfs.h>
 
 static const uint64_t GIB = UINT64_C(1) << 30;
-enum { INODES_KEPT = 4096 };
+enum { INODES_KEPT = 4096, OPEN_FILES = 16 };
 
 bool disk_look(const char *dir, disk_room *out)
 {
@@ -40,6 +43,11 @@ uint64_t disk_floor_bytes(const char *dir, uint64_t asked)
     return smaller(larger(GIB, now.total_bytes / 20), now.total_bytes / 8);
 }
 
+bool disk_is_low(const char *dir, uint64_t floor_bytes, disk_room *out)
+{
+    return disk_look(dir, out) && out->free_bytes < floor_bytes;
+}
+
 uint64_t disk_share_bytes(const char *dir)
 {
     disk_room now;
@@ -50,4 +58,21 @@ uint64_t disk_share_bytes(const char *dir)
 bool disk_is_full(int error)
 {
     return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
+err_code disk_error(const char *what, err *e)
+{
+    int why = errno;
+    return err_set(e, disk_is_full(why) ? ERR_NO_ROOM : ERR_IO, "%s: %s", what, strerror(why));
+}
+
+static int remove_cb(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+bool disk_remove_folder(const char *path)
+{
+    return nftw(path, remove_cb, OPEN_FILES, FTW_DEPTH | FTW_PHYS) == 0;
 }

@@ -1,7 +1,21 @@
-/* keys.c -- the keys' tables and their copy in memory, a hash table over public ids.
+/* keys.c -- API keys in the database, and a copy of all of them in memory: a hash table over public
+ * ids.
  *
- * A check costs one CRC, one hash lookup and one SHA-256; a wrong public id costs the same SHA-256
- * against a dummy.  All live secrets of a key are compared, each in constant time.
+ * A check (keys_check()) reads memory alone: one CRC, one SHA-256, one hash lookup.  An unknown
+ * public id is compared with a dummy digest, and all secrets of a key are compared in constant
+ * time, so the duration reveals neither which ids exist nor which secret matched.
+ *
+ *   change (lock)   a change of this process: database first, then the copy
+ *   lock (rwlock)   the copy; readers are the checks
+ *
+ * So what a check accepts is on the disk.  Revocation is the exception, in the opposite order: the
+ * copy first, then the list of lock-outs (lockouts.h), because a revoked key must stop at once even
+ * if the disk fails.  A revoked entry never becomes valid again, whatever a later refresh reads.
+ *
+ * Entries are never removed.  In a fleet, another server's change is read by key_cache_refresh();
+ * writes compare the row with what the change was made from, and fail with ERR_CONFLICT otherwise.
+ *
+ * The last use is written at most once a minute per key, asynchronously.
  */
 #include "storage/keys.h"
 
@@ -123,7 +137,7 @@ static void make_public_id(char out[KEY_PUBLIC_LEN + 1])
     out[KEY_PUBLIC_LEN] = 0;
 }
 
-/* Is it written as a key is, checksum included? */
+/* Whether the text has the form of a key, checksum included. */
 static bool well_formed(const char *text, size_t len)
 {
     if (len != KEY_TEXT_LEN || memcmp(text, "lk_", 3) != 0 || text[3 + KEY_PUBLIC_LEN] != '_')
@@ -158,7 +172,7 @@ static key_entry *find_id(const struct key_cache *kc, uint64_t id)
     return NULL;
 }
 
-/* Doubles the buckets when chains grow; staying as it is when memory is short is fine. */
+/* Doubles the buckets when there are as many entries; without memory the table stays as it is. */
 static void grow(struct key_cache *kc)
 {
     if (kc->n < kc->n_bucket) return;
@@ -179,6 +193,7 @@ static void grow(struct key_cache *kc)
 
 static void insert(struct key_cache *kc, key_entry *k)
 {
+    assert((kc->n_bucket & (kc->n_bucket - 1)) == 0); /* masks find the bucket */
     grow(kc);
     key_entry **at = &kc->bucket[hash_of(k->info.public_id) & (kc->n_bucket - 1)];
     k->next = *at;
@@ -193,6 +208,7 @@ static bool live(const secret *s, int64_t now_us)
 
 static void copy_info(const key_entry *k, int64_t now_us, key_info *out)
 {
+    assert(k->n_secret >= 0 && k->n_secret <= KEY_SECRETS_MAX);
     *out = k->info;
     out->last_used_wall_us = atomic_load_explicit(&k->used_us, memory_order_relaxed);
     out->n_secrets = 0;
@@ -289,7 +305,7 @@ static err_code read_one(sqlite3 *db, uint64_t key_id, key_entry *k, bool *there
     return sql_end(&q, "read the key", e);
 }
 
-/* Shows what was read; false: it is new, and `fresh` is in use now. */
+/* Puts a row that was read into the copy; false: it is new, and `fresh` is now part of the copy. */
 static bool replace_entry(struct key_cache *kc, key_entry *fresh)
 {
     key_entry *k = find_id(kc, fresh->info.id);
@@ -297,7 +313,7 @@ static bool replace_entry(struct key_cache *kc, key_entry *fresh)
         insert(kc, fresh);
         return false;
     }
-    int64_t revoked_us = k->info.revoked_wall_us; /* for ever, whether it is written yet or not */
+    int64_t revoked_us = k->info.revoked_wall_us; /* permanent, whether it is written yet or not */
     k->info = fresh->info;
     if (revoked_us != 0) k->info.revoked_wall_us = revoked_us;
     k->n_secret = fresh->n_secret;
@@ -311,7 +327,7 @@ err_code key_cache_refresh(store *st, uint64_t key_id, err *e)
     bool there = false;
     key_entry *fresh = calloc(1, sizeof(*fresh));
     if (!fresh) return err_set(e, ERR_NOMEM, "out of memory");
-    lock_take(&kc->change); /* none of this node's changes is between its write and its show */
+    lock_take(&kc->change); /* no change of this process is between its write and the copy */
     sqlite3 *db = store_read_begin(st);
     err_code rc = read_one(db, key_id, fresh, &there, e);
     store_read_end(st, db);
@@ -413,7 +429,7 @@ struct rotate_job {
     int64_t old_until_us, now_us;
 };
 
-/* Another node may have revoked it, which the copy in memory does not show yet. */
+/* Another server may have revoked it, and the copy in memory does not have that yet. */
 static err_code still_live(sqlite3 *db, uint64_t key_id, err *e)
 {
     sql q;
@@ -521,12 +537,20 @@ static err_code check_want(const key_info *want, err *e)
     return ERR_NONE;
 }
 
-err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1], key_info *out,
-                     err *e)
+void keys_make_text(char text[KEY_TEXT_LEN + 1])
+{
+    char public_id[KEY_PUBLIC_LEN + 1];
+    make_public_id(public_id);
+    make_text(public_id, text);
+}
+
+err_code keys_adopt(store *st, const key_info *want, const char *text, key_info *out, err *e)
 {
     struct key_cache *kc = store_keys(st);
     err_code rc = check_want(want, e);
     if (rc) return rc;
+    if (!well_formed(text, strlen(text)))
+        return err_set(e, ERR_INPUT, "it must be one key as lorad key --new prints it");
     key_entry *k = calloc(1, sizeof(*k));
     if (!k) return err_set(e, ERR_NOMEM, "out of memory");
     lock_take(&kc->change);
@@ -534,12 +558,13 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
     k->info.id = store_next_id(st);
     k->info.created_wall_us = clock_wall_us();
     k->info.revoked_wall_us = k->info.last_used_wall_us = 0;
-    make_public_id(k->info.public_id);
-    make_text(k->info.public_id, text);
+    snprintf(k->info.public_id, sizeof k->info.public_id, "%.*s", KEY_PUBLIC_LEN, text + 3);
     k->n_secret = 1;
     k->secret[0].id = store_next_id(st);
     digest_bytes(text, KEY_TEXT_LEN, k->secret[0].digest);
-    rc = store_write(st, insert_key, k, e);
+    rc = find_public(kc, k->info.public_id)
+             ? err_set(e, ERR_EXISTS, "a key with its public id is there")
+             : store_write(st, insert_key, k, e);
     if (!rc) {
         if (out) copy_info(k, k->info.created_wall_us, out);
         rwlock_write(&kc->lock);
@@ -547,13 +572,21 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
         rwlock_release(&kc->lock);
     } else {
         free(k);
-        memset(text, 0, KEY_TEXT_LEN + 1);
     }
     lock_release(&kc->change);
     return rc;
 }
 
-/* Compares with all secrets, so that the time tells nothing about which one matched. */
+err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1], key_info *out,
+                     err *e)
+{
+    keys_make_text(text);
+    err_code rc = keys_adopt(st, want, text, out, e);
+    if (rc) explicit_bzero(text, KEY_TEXT_LEN + 1);
+    return rc;
+}
+
+/* Compares with all secrets, so that the duration does not reveal which one matched. */
 static bool matches(const key_entry *k, const uint8_t got[DIGEST_BYTES], int64_t now_us)
 {
     bool found = false;
@@ -562,7 +595,7 @@ static bool matches(const key_entry *k, const uint8_t got[DIGEST_BYTES], int64_t
     return found;
 }
 
-/* Notes the use in memory, and once a minute on the disk. */
+/* Whether the use is to be written: a minute after the last, and for one of several threads. */
 static bool note_use(key_entry *k, int64_t now_us)
 {
     int64_t before = atomic_load_explicit(&k->used_us, memory_order_relaxed);
@@ -651,7 +684,7 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
     return ERR_NONE;
 }
 
-/* What rotate_rows() did, done to the copy; `lock` is held for writing. */
+/* Applies to the copy what rotate_rows() did; `lock` is held for writing. */
 static void rotate_entry(key_entry *k, const struct rotate_job *r)
 {
     int n = 0;
@@ -736,7 +769,7 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
     if (!rc) {
         rwlock_write(&kc->lock);
         key_entry *k = find_id(kc, want->id);
-        assert(k);                                     /* keys are never taken out */
+        assert(k);                                     /* keys are never removed */
         now.revoked_wall_us = k->info.revoked_wall_us; /* it may have been revoked meanwhile */
         k->info = now;
         rwlock_release(&kc->lock);

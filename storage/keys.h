@@ -57,6 +57,12 @@ typedef struct key_info {
 err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1], key_info *out,
                      err *e);
 
+/* A key's text that no store knows yet, for keys_adopt(). */
+void keys_make_text(char text[KEY_TEXT_LEN + 1]);
+/* As keys_create(), for a text that was made elsewhere.  ERR_INPUT: it is not written as a key is;
+ * ERR_EXISTS: a key has its public id. */
+err_code keys_adopt(store *st, const key_info *want, const char *text, key_info *out, err *e);
+
 /* Who holds this text?  ERR_DENIED with the same sentence for malformed, unknown, wrong and revoked
  * keys; ERR_EXPIRED and ERR_SUSPENDED (the tenant is disabled) only after the secret has matched.
  * `t_out` (may be NULL) is the tenant, zeroed for an operator's key.  Notes the use. */

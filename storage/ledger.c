@@ -1,6 +1,24 @@
-/* ledger.c -- writes usage rows and their sums by day. */
+/* ledger.c -- usage rows in SQLite: insertion, sums per day for budgets, hourly sums of old rows,
+ * queries.
+ *
+ *   usage        one row per request, unique by request_id
+ *   usage_days   (tenant, UTC day): tokens and cost, updated in the same transaction; budgets read
+ *                it
+ *   usage_hours  old rows, summed by hour, key, adapter, model and class (ledger_prune())
+ *
+ * Settling is idempotent: an existing row is left alone, and its day sums are not added again. A
+ * later attempt at the same request (a batch line that was run again) has a later start time; it
+ * replaces the row and its share of the day (take_back()).
+ *
+ * A query is one statement over the rows and the hourly sums. In a fleet the same text runs in
+ * PostgreSQL: query_fleet() rewrites SQLite's parameters ?n to $n with a type.
+ *
+ * In a fleet each row is also noted in usage_unshipped, until fleet/books.c has copied it. Threads:
+ * writes run on the store's writer thread; queries on the caller's, with a read connection.
+ */
 #include "storage/ledger.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +41,17 @@ static int64_t floor_div(int64_t a, int64_t b)
 struct settle_job {
     const usage_row *rows;
     size_t n;
-    bool shipped; /* later, to a fleet */
+    bool shipped; /* a fleet's books need a copy */
 };
 
 static const char INSERT_ROW[] = "INSERT INTO usage VALUES(?,?,?,?4,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                                 " (SELECT digest FROM adapter_versions WHERE id=?4), ?)"
+                                 " (SELECT digest FROM adapter_versions WHERE id=?4), ?, ?)"
                                  " ON CONFLICT(request_id) DO NOTHING";
 static const char ADD_TO_DAY[] =
-    "INSERT INTO usage_days VALUES(?,?,1,?,?,?) ON CONFLICT(tenant_id, day) DO UPDATE SET"
+    "INSERT INTO usage_days VALUES(?,?,1,?,?,?,?) ON CONFLICT(tenant_id, day) DO UPDATE SET"
     " n_requests=n_requests+1, prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
     " cached_tokens=cached_tokens+excluded.cached_tokens,"
-    " output_tokens=output_tokens+excluded.output_tokens";
+    " output_tokens=output_tokens+excluded.output_tokens, cost=cost+excluded.cost";
 
 static err_code insert_row(sql *q, const usage_row *r, bool *fresh, err *e)
 {
@@ -56,6 +74,7 @@ static err_code insert_row(sql *q, const usage_row *r, bool *fresh, err *e)
     sql_int(q, r->recovered);
     sql_int(q, r->queue_ms);
     sql_text(q, miss_cause_name(r->missed));
+    sql_int(q, r->cost);
     err_code rc = sql_repeat(q, "write the usage", e);
     *fresh = rc == ERR_NONE && sqlite3_changes(q->db) == 1;
     return rc;
@@ -68,11 +87,12 @@ static err_code add_to_day(sql *q, const usage_row *r, err *e)
     sql_int(q, r->prompt_tokens);
     sql_int(q, r->cached_tokens);
     sql_int(q, r->output_tokens);
+    sql_int(q, r->cost);
     return sql_repeat(q, "add to the day's usage", e);
 }
 
-/* Takes what an earlier attempt at the same request has used out of the books; *was: there is such
- * a row.  The same row once more is no attempt: it began at the same time. */
+/* Removes an earlier attempt at the same request from the rows and sums; *was: there was one. The
+ * same row once more is no new attempt: its start time is equal. */
 static err_code take_back(sqlite3 *db, const usage_row *r, bool *was, err *e)
 {
     usage_row old = {.tenant_id = r->tenant_id};
@@ -80,7 +100,7 @@ static err_code take_back(sqlite3 *db, const usage_row *r, bool *was, err *e)
     *was = false;
     sql_begin(&q, db,
               "DELETE FROM usage WHERE request_id = ?1 AND tenant_id = ?2 AND started_us < ?3"
-              " RETURNING prompt_tokens, cached_tokens, output_tokens, started_us");
+              " RETURNING prompt_tokens, cached_tokens, output_tokens, started_us, cost");
     sql_int(&q, (int64_t)r->request_id);
     sql_int(&q, (int64_t)r->tenant_id);
     sql_int(&q, r->started_wall_us);
@@ -90,12 +110,13 @@ static err_code take_back(sqlite3 *db, const usage_row *r, bool *was, err *e)
         old.cached_tokens = (uint32_t)sql_col_int(&q, 1);
         old.output_tokens = (uint32_t)sql_col_int(&q, 2);
         old.started_wall_us = sql_col_int(&q, 3);
+        old.cost = sql_col_int(&q, 4);
     }
     err_code rc = sql_end(&q, "replace the usage", e);
     if (rc || !*was) return rc;
     sql_begin(&q, db,
               "UPDATE usage_days SET n_requests=n_requests-1, prompt_tokens=prompt_tokens-?3,"
-              " cached_tokens=cached_tokens-?4, output_tokens=output_tokens-?5"
+              " cached_tokens=cached_tokens-?4, output_tokens=output_tokens-?5, cost=cost-?6"
               " WHERE tenant_id = ?1 AND day = ?2");
     rc = add_to_day(&q, &old, e);
     (void)sql_end(&q, "replace the usage", NULL);
@@ -153,14 +174,14 @@ static err_code prune_rows(sqlite3 *db, void *arg, err *e)
 {
     static const char *const text[] = {
         "INSERT INTO usage_hours SELECT started_us / 3600000000, tenant_id, key_id, adapter_id,"
-        " model, slo_class, count(*), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens)"
-        " FROM (SELECT * FROM usage WHERE started_us < ?1 AND request_id NOT IN"
+        " model, slo_class, count(*), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens),"
+        " sum(cost) FROM (SELECT * FROM usage WHERE started_us < ?1 AND request_id NOT IN"
         " (SELECT request_id FROM usage_unshipped) ORDER BY started_us, request_id LIMIT ?2)"
         " WHERE true GROUP BY 1, 2, 3, 4, 5, 6"
         " ON CONFLICT DO UPDATE SET n_requests=n_requests+excluded.n_requests,"
         " prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
         " cached_tokens=cached_tokens+excluded.cached_tokens,"
-        " output_tokens=output_tokens+excluded.output_tokens",
+        " output_tokens=output_tokens+excluded.output_tokens, cost=cost+excluded.cost",
         "DELETE FROM usage WHERE request_id IN (SELECT request_id FROM usage"
         " WHERE started_us < ?1 AND request_id NOT IN (SELECT request_id FROM usage_unshipped)"
         " ORDER BY started_us, request_id LIMIT ?2)"};
@@ -208,20 +229,23 @@ static void build_query(const usage_query *q, const char *tables, char *text, si
         at = strlen(by);
         if (on) snprintf(by + at, sizeof by - at, ", %s", group[i].column);
     }
-    char only[80];
+    char only[96];
     snprintf(only, sizeof only, "%s%s%s", q->tenant_id != 0 ? " AND tenant_id = ?4" : "",
-             q->key_id != 0 ? " AND key_id = ?5" : "", q->model != NULL ? " AND model = ?6" : "");
+             q->key_id != 0 ? " AND key_id = ?5" : "",
+             q->model == NULL  ? ""
+             : q->model_begins ? " AND substr(model, 1, length(?6)) = ?6"
+                               : " AND model = ?6");
     /* ?1 start, ?2 end, ?3 bucket, ?4 tenant, ?5 key, ?6 model, ?7 limit */
     snprintf(
         text, cap,
         "SELECT CASE WHEN ?3 > 0 THEN at / ?3 * ?3 ELSE ?1 END AS bucket%s, CAST(sum(n) AS BIGINT),"
         " CAST(sum(prompt_tokens) AS BIGINT), CAST(sum(cached_tokens) AS BIGINT),"
-        " CAST(sum(output_tokens) AS BIGINT) FROM ("
+        " CAST(sum(output_tokens) AS BIGINT), CAST(coalesce(sum(cost), 0) AS BIGINT) FROM ("
         "SELECT started_us AS at, tenant_id, key_id, adapter_id, model, slo_class, 1 AS n,"
-        " prompt_tokens, cached_tokens, output_tokens FROM %susage"
+        " prompt_tokens, cached_tokens, output_tokens, cost FROM %susage"
         " WHERE started_us >= ?1 AND started_us < ?2%s UNION ALL "
         "SELECT hour * 3600000000, tenant_id, key_id, adapter_id, model, slo_class,"
-        " n_requests, prompt_tokens, cached_tokens, output_tokens FROM %susage_hours"
+        " n_requests, prompt_tokens, cached_tokens, output_tokens, cost FROM %susage_hours"
         " WHERE hour >= (?1 + 3599999999) / 3600000000"
         " AND hour < (?2 + 3599999999) / 3600000000%s) AS both_"
         " GROUP BY bucket%s ORDER BY bucket%s LIMIT ?7",
@@ -283,6 +307,7 @@ static err_code query_here(store *st, sums *into, err *e)
         s->prompt_tokens = (uint64_t)sql_col_int(&q, 7);
         s->cached_tokens = (uint64_t)sql_col_int(&q, 8);
         s->output_tokens = (uint64_t)sql_col_int(&q, 9);
+        s->cost = sql_col_int(&q, 10);
     }
     err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
@@ -293,19 +318,21 @@ static err_code take_sum(void *self, const char *const *column, int n, err *e)
 {
     sums *into = self;
     usage_sum *s = next_sum(into);
-    if (!s || n != 10) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!s || n != 11) return err_set(e, ERR_NOMEM, "out of memory");
     s->bucket_start_us = strtoll(column[0], NULL, 10);
     end_bucket(into->query, s);
     uint64_t *const number[] = {&s->tenant_id,    &s->key_id,        &s->adapter_id,
                                 &s->n_requests,   &s->prompt_tokens, &s->cached_tokens,
                                 &s->output_tokens};
     for (int i = 0; i < 7; i++) *number[i] = strtoull(column[i < 3 ? 1 + i : 3 + i], NULL, 10);
+    s->cost = strtoll(column[10], NULL, 10);
     snprintf(s->model, sizeof s->model, "%s", column[4]);
     snprintf(s->slo_class, sizeof s->slo_class, "%s", column[5]);
     return ERR_NONE;
 }
 
-/* The same statement with PostgreSQL's parameters, each with its type, used or not. */
+/* Runs the statement in PostgreSQL; each parameter needs a type there, whether it is used or not.
+ */
 static err_code query_fleet(store *st, sums *into, err *e)
 {
     const usage_query *query = into->query;
@@ -322,6 +349,7 @@ static err_code query_fleet(store *st, sums *into, err *e)
         p++;
         n += (size_t)snprintf(theirs + n, 16, "$%c::%s", *p, *p == '6' ? "text" : "bigint");
     }
+    assert(n + 16 < sizeof theirs); /* nothing of it is cut off */
     theirs[n] = 0;
     int64_t end_us = query->end_wall_us < INT64_MAX / 2 ? query->end_wall_us : INT64_MAX / 2;
     const int64_t parameter[7] = {
@@ -340,7 +368,7 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     *n = 0;
     if (query->bucket_us < 0 || query->start_wall_us < 0 ||
         query->end_wall_us < query->start_wall_us)
-        return err_set(e, ERR_INPUT, "the time range is empty or turned round");
+        return err_set(e, ERR_INPUT, "the time range is empty, or ends before it starts");
     usage_query q = *query;
     if (q.limit == 0) q.limit = ROWS_DEFAULT;
     sums s = {.query = &q};
@@ -365,6 +393,7 @@ static int64_t days_of(int64_t now_wall_us, int64_t *first, int64_t *last)
     tm.tm_mon++;
     tm.tm_mday = 1;
     *last = floor_div((int64_t)timegm(&tm), 86400) - 1;
+    assert(*first <= today && today <= *last);
     return today;
 }
 
@@ -386,24 +415,25 @@ err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id
     return rc;
 }
 
-err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
-                      int64_t *month_tokens, err *e)
+err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, ledger_sums *day,
+                      ledger_sums *month, err *e)
 {
     int64_t first, last, today = days_of(now_wall_us, &first, &last);
-    *day_tokens = *month_tokens = 0;
+    *day = *month = (ledger_sums){0};
     sqlite3 *db = store_read_begin(st);
     sql q;
     sql_begin(&q, db,
               "SELECT coalesce(sum(prompt_tokens + output_tokens), 0),"
-              " coalesce(sum(CASE WHEN day = ?2 THEN prompt_tokens + output_tokens END), 0)"
+              " coalesce(sum(CASE WHEN day = ?2 THEN prompt_tokens + output_tokens END), 0),"
+              " coalesce(sum(cost), 0), coalesce(sum(CASE WHEN day = ?2 THEN cost END), 0)"
               " FROM usage_days WHERE tenant_id = ?1 AND day BETWEEN ?3 AND ?4");
     sql_int(&q, (int64_t)tenant_id);
     sql_int(&q, today);
     sql_int(&q, first);
     sql_int(&q, last);
     if (sql_row(&q)) {
-        *month_tokens = sql_col_int(&q, 0);
-        *day_tokens = sql_col_int(&q, 1);
+        *month = (ledger_sums){.tokens = sql_col_int(&q, 0), .cost = sql_col_int(&q, 2)};
+        *day = (ledger_sums){.tokens = sql_col_int(&q, 1), .cost = sql_col_int(&q, 3)};
     }
     err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "engine/base/miss.h"
+#include "storage/price.h"
 #include "storage/store.h"
 
 enum { MODEL_LABEL_MAX = 160 };
@@ -29,6 +30,7 @@ typedef struct usage_row {
     char slo_class[32];
     char endpoint[32]; /* "chat", "completions" */
     uint32_t prompt_tokens, cached_tokens, output_tokens;
+    int64_t cost;                           /* micros (price.h), by the prices at its beginning */
     int status;                             /* HTTP status the client got; 0: unknown (recovered) */
     char finish[16];                        /* "stop", "length", "cancelled", "error" */
     miss_cause missed;                      /* why its promise was broken; NONE: it was not */
@@ -53,6 +55,7 @@ typedef struct usage_query {
     uint64_t tenant_id;                 /* 0: all tenants */
     uint64_t key_id;                    /* 0: all keys */
     const char *model;                  /* NULL: all */
+    bool model_begins;                  /* models that begin so */
     int64_t start_wall_us, end_wall_us; /* [start, end) of the request's start */
     int64_t bucket_us;                  /* 0: one bucket; else buckets aligned to the epoch */
     unsigned group_by;                  /* USAGE_BY_... */
@@ -64,6 +67,7 @@ typedef struct usage_sum {
     uint64_t tenant_id, key_id, adapter_id; /* 0 unless grouped by */
     char model[MODEL_LABEL_MAX + 1], slo_class[32];
     uint64_t n_requests, prompt_tokens, cached_tokens, output_tokens;
+    int64_t cost; /* micros */
 } usage_sum;
 
 /* Sums, ordered by bucket, then group; *out is malloced.  Buckets without requests are absent. */
@@ -73,10 +77,15 @@ err_code ledger_query(store *st, const usage_query *q, usage_sum **out, size_t *
  * how many did.  Sums of a query stay what they were for buckets of an hour or a day. */
 err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n, err *e);
 
-/* Prompt + output tokens of the UTC day and month that hold `now_wall_us`; those of the month also
- * of later days, on which a clock that was ahead has been. */
-err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
-                      int64_t *month_tokens, err *e);
+typedef struct ledger_sums {
+    int64_t tokens; /* prompt + output */
+    int64_t cost;   /* micros */
+} ledger_sums;
+
+/* The usage of the UTC day and month that hold `now_wall_us`; the month's includes later days, on
+ * which a clock that was ahead has been. */
+err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, ledger_sums *day,
+                      ledger_sums *month, err *e);
 
 /* The next tenant above `*tenant_id` who used something in that month: into
  * *tenant_id; 0: none is left. */

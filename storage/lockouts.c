@@ -1,9 +1,21 @@
-/* lockouts.c -- slots of a mapped file.
+/* lockouts.c -- revocations that are in force before the database has them: slots of a
+ * memory-mapped file.
  *
- *   64 + i * 64 ...   slot i: checksum, kind, id, time; a checksum of 0: free
+ *   64 + i * 64        slot i: checksum, kind, id, time; checksum 0: free
  *
- * The kernel keeps what a killed process wrote to a shared mapping.  A slot that a power cut tore
- * fails its checksum and is dropped.
+ * Revoking a key or suspending a tenant must work even while the disk is full or the database is
+ * locked. lockouts_note() stores it in a slot (allocated at creation, so no disk space is needed)
+ * and returns a ticket; the caches in memory apply it at once. The store's writer applies all slots
+ * up to a mark in its next transaction (lockouts_apply()) and frees them when that is durable
+ * (lockouts_settle()).
+ *
+ *   noted --writer: UPDATE in a transaction--> durable --> slot free
+ *     \--crash: the slot is found at the next start, in force before anybody is served
+ *
+ * The kernel keeps what a killed process wrote. A slot torn by a power failure fails its checksum
+ * and is dropped. Applying a lock-out twice changes nothing.
+ *
+ * Threads: `mu` guards the slots; it is released while the database is written.
  */
 #include "storage/lockouts.h"
 
@@ -59,6 +71,8 @@ static uint64_t sum_of(const slot *s)
 
 static void fill_slot(slot *s, const lockout *what)
 {
+    assert(what->kind >= LOCKOUT_KEY &&
+           what->kind <= LOCKOUT_TENANT); /* else it is lost at the next start */
     s->kind = what->kind;
     s->id = what->id;
     s->wall_us = what->wall_us;
@@ -98,11 +112,13 @@ static err_code map_file(lockouts *lo, const char *path, err *e)
     void *map =
         rc == 0 ? mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     close(fd);
-    if (rc != 0) return err_set(e, ERR_IO, "no room for the lock-outs: %s", strerror(rc));
+    if (rc != 0)
+        return err_set(e, ERR_IO, "can't reserve disk space for the lock-outs: %s", strerror(rc));
     if (map == MAP_FAILED) return err_set(e, ERR_IO, "cannot map the lock-outs");
     lo->map = map;
     if (memcmp(lo->map->magic, MAGIC, sizeof MAGIC) == 0) return ERR_NONE;
-    if (lo->map->magic[0] != 0) log_error("storage", "the lock-outs are damaged; they begin anew");
+    if (lo->map->magic[0] != 0)
+        log_error("storage", "the file of lock-outs is damaged; a new one is created");
     memset(lo->map, 0, sizeof(file));
     memcpy(lo->map->magic, MAGIC, sizeof MAGIC);
     return ERR_NONE;
@@ -143,7 +159,7 @@ uint64_t lockouts_note(lockouts *lo, const lockout *what)
         const slot *s = &lo->map->slot[i];
         if (lo->ticket[i] == 0 && free_slot < 0) free_slot = i;
         if (lo->ticket[i] != 0 && s->kind == what->kind && s->id == what->id)
-            ticket = lo->ticket[i]; /* asked for once more */
+            ticket = lo->ticket[i]; /* noted already */
     }
     if (ticket == 0 && free_slot >= 0) {
         fill_slot(&lo->map->slot[free_slot], what);
@@ -160,6 +176,7 @@ bool lockouts_wait(lockouts *lo, uint64_t ticket, int64_t timeout_us)
 {
     int64_t end_us = clock_now_us() + timeout_us;
     lock_take(&lo->mu);
+    assert(ticket > 0 && ticket <= lo->last_ticket);
     while (lo->tried_ticket < ticket && cond_wait_until(&lo->settled, &lo->mu, end_us)) continue;
     bool done = lo->durable_ticket >= ticket;
     lock_release(&lo->mu);
@@ -220,10 +237,11 @@ err_code lockouts_apply(lockouts *lo, uint64_t mark, sqlite3 *db, err *e)
 {
     err_code code = ERR_NONE;
     lock_take(&lo->mu);
+    assert(mark <= lo->last_ticket);
     for (int i = 0; i < SLOTS && code == ERR_NONE; i++) {
         if (lo->ticket[i] == 0 || lo->ticket[i] > mark) continue;
         lockout what = what_of(&lo->map->slot[i]);
-        lock_release(&lo->mu); /* who notes another must not wait for the disk */
+        lock_release(&lo->mu); /* a caller of lockouts_note() must not wait for the disk */
         code = what.kind == LOCKOUT_KEY ? revoke_key(db, &what, e) : disable_tenant(db, &what, e);
         lock_take(&lo->mu);
     }

@@ -1,12 +1,23 @@
-/* meter_file.c -- fixed slots in a shared mapping.
+/* meter_file.c -- one fixed slot per running request in a memory-mapped file, so that usage
+ * survives a crash of the process.
  *
- *   page 0             header
- *   4096 + i * 576     slot i: state, checksum, counters, owner, end
+ *   page 0             header: magic, bytes of a slot, number of slots
+ *   4096 + i * 576     slot i: state, checksum, counters, owner, checksum, end
  *
- * The kernel keeps what a killed process wrote to a shared mapping, so no write here needs a sync.
- * A power cut may tear a slot: a checksum then fails and it is dropped with a line in the log.
- * The file's blocks are allocated when it is made, for a write to a hole on a full disk would be a
- * SIGBUS.  Files of the format before this one ("LRDMETR1", slots without an end) are read as well.
+ *   FREE --acquire--> USED (the engine counts) --end--> ENDED --row in the database--> FREE
+ *
+ * The kernel keeps what a killed process wrote to a shared mapping, so nothing here needs a sync.
+ * Every state is stored last, after the fields that it makes valid. A power failure may tear a
+ * slot: its checksum then fails, and it is dropped with a line in the log.
+ *
+ * At start, slots of the last run become usage rows: ENDED ones as they are, USED ones with the
+ * counts so far and finish "crash". If the database refuses them, they stay in the file
+ * (keep_rows()), which is replaced only by rename.
+ *
+ * The file's blocks are allocated when it is made: a write to a hole on a full disk would be a
+ * SIGBUS. Files of earlier formats (no end, no price) are read, too.
+ *
+ * Threads: a slot belongs to its request; `mu` guards the free list and the counts.
  */
 #include "storage/meter_file.h"
 
@@ -42,8 +53,9 @@ typedef struct slot_end {
     int32_t status;
     char finish[16];
     int64_t queue_ms, ttft_ms, duration_ms, ended_wall_us;
-    /* One field of 64 bits before there were causes: 0 is MISS_NONE. */
+    /* Was one field of 64 bits before causes existed: 0 is MISS_NONE. */
     uint32_t recovered, missed;
+    int64_t cost; /* not in slots of older versions */
 } slot_end;
 
 struct meter_slot {
@@ -65,6 +77,11 @@ _Static_assert(offsetof(meter_slot, counts) == 64 && offsetof(meter_slot, owner)
                "the file's form");
 _Static_assert(METER_SLOT_BYTES % 64 == 0, "slots stay aligned to cache lines");
 enum { SLOT_BYTES_BEFORE = offsetof(meter_slot, end_sum) }; /* of MAGIC_BEFORE */
+
+/* Versions without prices wrote checksums over the bytes before these fields. */
+enum { OWNER_BYTES_UNPRICED = offsetof(meter_owner, price) };
+enum { END_BYTES_UNPRICED = offsetof(slot_end, cost) };
+_Static_assert(OWNER_BYTES_UNPRICED == 272 && END_BYTES_UNPRICED == 72, "the file's form");
 
 struct meter_file {
     int n_slots, running_max, spool_max;
@@ -98,13 +115,14 @@ static void fill_end(meter_slot *s, const usage_row *r)
                         .duration_ms = r->duration_ms,
                         .ended_wall_us = r->ended_wall_us,
                         .recovered = r->recovered,
-                        .missed = (uint32_t)r->missed};
+                        .missed = (uint32_t)r->missed,
+                        .cost = r->cost};
     snprintf(s->end.finish, sizeof s->end.finish, "%s", r->finish);
     s->end_sum = sum_of(&s->end, sizeof s->end);
     atomic_store(&s->state, SLOT_ENDED); /* last: a slot has its whole end or none */
 }
 
-/* What is the same for both kinds. */
+/* Fields that ended and interrupted requests have in common. */
 static void row_of_owner(const meter_owner *o, usage_row *r)
 {
     memset(r, 0, sizeof(*r));
@@ -118,6 +136,14 @@ static void row_of_owner(const meter_owner *o, usage_row *r)
     r->started_wall_us = o->started_wall_us;
 }
 
+/* The checksum does not detect forgery: an impossible cost is dropped. */
+static int64_t cost_of(const meter_slot *slot)
+{
+    const slot_end *end = &slot->end;
+    bool priced = slot->end_sum == sum_of(end, sizeof(*end));
+    return priced && end->cost > 0 && end->cost < INT64_MAX / 1024 ? end->cost : 0;
+}
+
 void meter_slot_row(const meter_slot *slot, usage_row *r)
 {
     const slot_end *end = &slot->end;
@@ -126,6 +152,7 @@ void meter_slot_row(const meter_slot *slot, usage_row *r)
     r->prompt_tokens = end->prompt_tokens;
     r->cached_tokens = end->cached_tokens;
     r->output_tokens = end->output_tokens;
+    r->cost = cost_of(slot);
     r->status = end->status;
     r->queue_ms = end->queue_ms;
     r->ttft_ms = end->ttft_ms;
@@ -135,7 +162,7 @@ void meter_slot_row(const meter_slot *slot, usage_row *r)
     r->missed = end->missed < MISS_CAUSES ? (miss_cause)end->missed : MISS_NONE;
 }
 
-/* Of a request that was cut short: what the engine had counted. */
+/* The row of an interrupted request: what the engine had counted. */
 static void row_of_counts(const meter_slot *s, int64_t ended_us, usage_row *r)
 {
     const meter_owner *o = &s->owner;
@@ -146,6 +173,8 @@ static void row_of_counts(const meter_slot *s, int64_t ended_us, usage_row *r)
         r->cached_tokens = atomic_load(&s->counts.cached_tokens);
     }
     r->output_tokens = atomic_load(&s->counts.output_tokens);
+    if (s->sum == sum_of(o, sizeof(*o)))
+        r->cost = price_cost(&o->price, r->prompt_tokens, r->cached_tokens, r->output_tokens);
     uint32_t first_ms = atomic_load(&s->counts.first_token_ms);
     r->queue_ms = -1;
     r->ttft_ms = first_ms > 0 ? (int64_t)first_ms : -1;
@@ -177,7 +206,15 @@ static bool head_is_sound(const struct header *h, off_t bytes)
 
 static bool end_is_sound(const meter_slot *s)
 {
-    return atomic_load(&s->state) == SLOT_ENDED && s->end_sum == sum_of(&s->end, sizeof s->end);
+    return atomic_load(&s->state) == SLOT_ENDED &&
+           (s->end_sum == sum_of(&s->end, sizeof s->end) ||
+            s->end_sum == sum_of(&s->end, END_BYTES_UNPRICED));
+}
+
+static bool owner_is_sound(const meter_slot *s)
+{
+    return s->owner.request_id != 0 && (s->sum == sum_of(&s->owner, sizeof s->owner) ||
+                                        s->sum == sum_of(&s->owner, OWNER_BYTES_UNPRICED));
 }
 
 /* False: the slot is free, or torn. */
@@ -185,8 +222,7 @@ static bool read_slot(const meter_slot *s, int i, int64_t ended_us, usage_row *o
 {
     uint32_t state = atomic_load(&s->state);
     if (state == SLOT_FREE) return false;
-    bool sound = (state == SLOT_USED || state == SLOT_ENDED) && s->owner.request_id != 0 &&
-                 s->sum == sum_of(&s->owner, sizeof s->owner);
+    bool sound = (state == SLOT_USED || state == SLOT_ENDED) && owner_is_sound(s);
     if (sound && end_is_sound(s)) {
         meter_slot_row(s, out);
         return true;
@@ -239,14 +275,15 @@ static err_code leftover_read(leftover *l, store *st, bool create, err *e)
     if (sb.st_size == 0) return ERR_NONE;
     if (sb.st_size < HEADER_BYTES || pread(l->fd, &l->head, sizeof l->head, 0) != sizeof l->head ||
         !head_is_sound(&l->head, sb.st_size)) {
-        log_error("storage", "the meter file is damaged or foreign; it is made anew");
+        log_error("storage",
+                  "the meter file is damaged or another program's; a new one is created");
         return ERR_NONE;
     }
     l->readable = true;
     l->same_format = l->head.slot_bytes == METER_SLOT_BYTES;
     l->ended_us = (int64_t)sb.st_mtim.tv_sec * 1000000 + sb.st_mtim.tv_nsec / 1000;
     err_code code = read_slots(l, e);
-    /* New ids go on above these, which the database may not know yet. */
+    /* New ids must be above these, which the database may not have yet. */
     for (size_t i = 0; i < l->n; i++) store_raise_ids(st, l->rows[i].request_id);
     return code;
 }
@@ -284,7 +321,8 @@ static err_code make_anew(meter_file *mf, int fd, int n_slots, err *e)
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     if (ftruncate(fd, 0) != 0) return err_set(e, ERR_IO, "cannot clear the meter file");
     int rc = posix_fallocate(fd, 0, (off_t)file_bytes(METER_SLOT_BYTES, n_slots));
-    if (rc != 0) return err_set(e, ERR_IO, "no room for the meter file: %s", strerror(rc));
+    if (rc != 0)
+        return err_set(e, ERR_IO, "can't reserve disk space for the meter file: %s", strerror(rc));
     if (pwrite(fd, &h, sizeof h, 0) != sizeof h || fsync(fd) != 0)
         return err_set(e, ERR_IO, "cannot write the meter file: %s", strerror(errno));
     return map_file(mf, fd, n_slots, e);
@@ -307,6 +345,7 @@ static void free_all(meter_file *mf)
 /* Rows become the first slots, ended. */
 static void put_rows(meter_file *mf, const leftover *l)
 {
+    assert(l->n <= (size_t)mf->n_slots);
     for (int i = 0; i < (int)l->n; i++) {
         meter_slot *s = meter_file_slot(mf, i);
         const usage_row *r = &l->rows[i];
@@ -323,7 +362,7 @@ static void put_rows(meter_file *mf, const leftover *l)
     }
 }
 
-/* Beside the old file, whose place it takes once the rows are on the disk. */
+/* Writes a new file beside the old one and renames it over that once the rows are on the disk. */
 static err_code replace_file(meter_file *mf, store *st, const leftover *l, int n_slots, err *e)
 {
     char path[4096], fresh[4096];
@@ -346,8 +385,7 @@ static err_code replace_file(meter_file *mf, store *st, const leftover *l, int n
     return code;
 }
 
-/* The slots that are not free hold rows which the ledger did not take: they are never put at
- * risk. */
+/* Keeps rows that the ledger did not accept; no step may lose them. */
 static err_code keep_rows(meter_file *mf, store *st, const leftover *l, int n_slots, err *e)
 {
     bool fits = l->same_format && (int)l->head.n_slots == n_slots;
@@ -380,10 +418,11 @@ static err_code count_slots(meter_file *mf, bool any_ended, err *e)
             mf->free_slot[mf->n_free++] = i;
     }
     mf->spool_max = mf->n_slots - mf->running_max;
+    assert(mf->spool_max > 0 && mf->n_free + mf->n_ended == mf->n_slots);
     return ERR_NONE;
 }
 
-/* Nothing waits any more: all slots are free, in a file of the size that was asked for. */
+/* No row waits: all slots are free, in a file of the requested size. */
 static err_code begin_clean(meter_file *mf, const leftover *l, int n_slots, err *e)
 {
     bool fits = l->readable && l->same_format && (int)l->head.n_slots == n_slots;
@@ -446,7 +485,9 @@ meter_slot *meter_file_slot(meter_file *mf, int i)
 
 int meter_file_index(const meter_file *mf, const meter_slot *slot)
 {
-    return (int)(slot - (const meter_slot *)(mf->map + HEADER_BYTES));
+    int i = (int)(slot - (const meter_slot *)(mf->map + HEADER_BYTES));
+    assert(i >= 0 && i < mf->n_slots);
+    return i;
 }
 
 int meter_file_n_slots(const meter_file *mf)
@@ -478,6 +519,7 @@ err_code meter_file_acquire(meter_file *mf, const meter_owner *owner, meter_slot
     if (full) return err_set(e, ERR_IO, "usage cannot be written and its spool is full");
     if (busy) return err_set(e, ERR_BUSY, "too many requests are running");
     meter_slot *s = meter_file_slot(mf, i);
+    assert(atomic_load(&s->state) == SLOT_FREE);
     atomic_store(&s->counts.prompt_tokens, 0);
     atomic_store(&s->counts.cached_tokens, 0);
     atomic_store(&s->counts.output_tokens, 0);
@@ -495,6 +537,7 @@ meter *meter_slot_meter(meter_slot *slot)
 
 void meter_file_end(meter_file *mf, meter_slot *slot, const usage_row *row)
 {
+    assert(atomic_load(&slot->state) == SLOT_USED); /* a request ends once */
     fill_end(slot, row);
     lock_take(&mf->mu);
     assert(mf->n_running > 0);
@@ -505,9 +548,11 @@ void meter_file_end(meter_file *mf, meter_slot *slot, const usage_row *row)
 
 void meter_file_release(meter_file *mf, meter_slot *slot)
 {
+    assert(atomic_load(&slot->state) != SLOT_FREE);
     bool ended = atomic_load(&slot->state) == SLOT_ENDED;
     atomic_store(&slot->state, SLOT_FREE);
     lock_take(&mf->mu);
+    assert(mf->n_free < mf->n_slots);
     mf->free_slot[mf->n_free++] = meter_file_index(mf, slot);
     mf->n_ended -= ended;
     mf->n_running -= !ended;

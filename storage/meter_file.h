@@ -36,6 +36,7 @@ typedef struct meter_owner {
     char model[MODEL_LABEL_MAX + 1];
     char slo_class[32];
     char endpoint[32];
+    token_price price; /* the row's cost follows from it; all 0 in slots of older versions */
 } meter_owner;
 
 /* Opens or makes the file: `n_running` slots for requests that run and `n_spool` for rows that

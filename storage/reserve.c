@@ -64,7 +64,7 @@ err_code reserve_open(reserve **out, const char *dir, err *e)
     bool held = make_file(r);
     atomic_init(&r->held, held);
     if (!held)
-        log_warn("storage", "no room for the database's reserve of %llu KiB",
+        log_warn("storage", "can't reserve %llu KiB of disk space for the database",
                  (unsigned long long)r->bytes >> 10);
     return ERR_NONE;
 }
@@ -79,7 +79,7 @@ bool reserve_give_up(reserve *r)
     if (!reserve_held(r) || disk_has_room(r)) return false;
     atomic_store(&r->held, false);
     bool gone = unlink(r->path) == 0;
-    log_error("storage", "the disk is full: the database's reserve of %llu KiB is given up",
+    log_error("storage", "the disk is full: the database's reserve of %llu KiB is released",
               (unsigned long long)r->bytes >> 10);
     return gone;
 }
@@ -90,7 +90,7 @@ void reserve_renew(reserve *r, int64_t now_us)
     r->looked_us = now_us;
     if (!disk_has_room(r) || !make_file(r)) return;
     atomic_store(&r->held, true);
-    log_info("storage", "the disk has room again: the database's reserve is made anew");
+    log_info("storage", "the disk has space again: the database's reserve is restored");
 }
 
 bool reserve_held(const reserve *r)

@@ -1,4 +1,5 @@
-/* schema.c -- the tables, as numbered steps that are never edited once released.
+/* schema.c -- the tables, as numbered steps that are never edited once released:
+ * tests/storage/test_store.c knows the digest of each.
  *
  * user_version holds the number of the last step done.  A step runs in one transaction with the
  * change of user_version, so a crash leaves the old schema or the new one.
@@ -10,7 +11,7 @@
 
 enum { APPLICATION_ID = 0x6c6f7261 }; /* "lora" */
 
-static const char *const steps[STORE_SCHEMA_VERSION] = {
+const char *const schema_steps[STORE_SCHEMA_VERSION] = {
     /* 1: tenants and keys */
     "CREATE TABLE tenants("
     " id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, disabled INTEGER NOT NULL,"
@@ -171,7 +172,7 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     "CREATE INDEX batches_tenant ON batches(tenant_id, row);"
     "CREATE INDEX batches_ended ON batches(ended_us);",
 
-    /* 15: stacks of adapters that have a name (storage/stacks/stack_rows.h) */
+    /* 15: stacks of adapters that have a name (storage/stack_rows.h) */
     "CREATE TABLE stacks("
     " tenant_id INTEGER NOT NULL REFERENCES tenants(id), name TEXT NOT NULL,"
     " version INTEGER NOT NULL, parts TEXT NOT NULL, created_us INTEGER NOT NULL,"
@@ -188,7 +189,7 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     /* 17: the events of a response that was streamed from the background; x'': it was not */
     "ALTER TABLE responses ADD COLUMN events BLOB NOT NULL DEFAULT x'';",
 
-    /* 18: what tenants keep for servers that adapters are fetched from (storage/sources/) */
+    /* 18: what tenants keep for servers that adapters are fetched from (storage/seal/) */
     "CREATE TABLE source_secrets("
     " tenant_id INTEGER NOT NULL REFERENCES tenants(id), host TEXT NOT NULL, kind TEXT NOT NULL,"
     " sealed BLOB NOT NULL, created_us INTEGER NOT NULL, PRIMARY KEY(tenant_id, host)"
@@ -196,6 +197,36 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
 
     /* 19: from where a tenant's adapters come that nobody has uploaded; '': nowhere */
     "ALTER TABLE tenants ADD COLUMN source TEXT NOT NULL DEFAULT '';",
+
+    /* 20: what each tenant has stored, counted with the rows; batches that have ended */
+    "CREATE TABLE responses_held("
+    " tenant_id INTEGER PRIMARY KEY, n INTEGER NOT NULL, bytes INTEGER NOT NULL"
+    ") STRICT;"
+    "INSERT INTO responses_held SELECT tenant_id, count(*), sum(bytes) FROM responses"
+    " GROUP BY tenant_id;"
+    "CREATE TRIGGER responses_put AFTER INSERT ON responses BEGIN"
+    " INSERT INTO responses_held VALUES(new.tenant_id, 1, new.bytes)"
+    " ON CONFLICT(tenant_id) DO UPDATE SET n = n + 1, bytes = bytes + new.bytes;"
+    " END;"
+    "CREATE TRIGGER responses_changed AFTER UPDATE OF bytes ON responses BEGIN"
+    " UPDATE responses_held SET bytes = bytes + new.bytes - old.bytes"
+    " WHERE tenant_id = new.tenant_id;"
+    " END;"
+    "CREATE TRIGGER responses_gone AFTER DELETE ON responses BEGIN"
+    " UPDATE responses_held SET n = n - 1, bytes = bytes - old.bytes"
+    " WHERE tenant_id = old.tenant_id;"
+    " END;"
+    "CREATE INDEX batches_over ON batches(tenant_id, row) WHERE status >= 4;",
+
+    /* 21: costs, budgets in money, adapters' surcharges, in micros (storage/price.h) */
+    "ALTER TABLE usage ADD COLUMN cost INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE usage_days ADD COLUMN cost INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE usage_hours ADD COLUMN cost INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tenants ADD COLUMN cost_per_day INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tenants ADD COLUMN cost_per_month INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE adapters ADD COLUMN surcharge_prompt INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE adapters ADD COLUMN surcharge_cached INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE adapters ADD COLUMN surcharge_output INTEGER NOT NULL DEFAULT 0;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)
@@ -224,7 +255,7 @@ err_code schema_migrate(sqlite3 *db, int upto, err *e)
         snprintf(head, sizeof head, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
                  APPLICATION_ID, v + 1);
         int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-        if (rc == SQLITE_OK) rc = sqlite3_exec(db, steps[v], NULL, NULL, NULL);
+        if (rc == SQLITE_OK) rc = sqlite3_exec(db, schema_steps[v], NULL, NULL, NULL);
         if (rc == SQLITE_OK) rc = sqlite3_exec(db, head, NULL, NULL, NULL);
         if (rc != SQLITE_OK) {
             err_code code = sql_error(db, rc, "bring the schema up to date", e);

@@ -1,8 +1,26 @@
-/* settler.c -- a queue of slots by number, and the thread that empties it. */
+/* settler.c -- the thread that moves ended slots of the meter file into the database, and the queue
+ * in front of it.
+ *
+ * The queue is a linked list by slot number, next[slot], so it needs no memory beyond its creation.
+ * Workers append (settler_end()) and get a turn number; the thread takes up to ROWS_AT_ONCE rows,
+ * settles them in one transaction, then frees their slots.
+ *
+ *   worker: end the slot, append, wait up to 100 ms for its turn, send the last byte of the answer
+ *   thread: look (rows stay queued) -> ledger_settle() -> drop and release; on failure: pause and
+ *   retry
+ *
+ * A row leaves the queue only when it is in the database, so a crash at any point settles it again
+ * at the next start; ledger rows are unique by request id. While the database fails or is slow
+ * (`behind_since_us`), workers do not wait at all.
+ *
+ * Pauses double from 100 ms to 1 s. Threads: `mu` guards the queue; rows[] and taken[] belong to
+ * the thread.
+ */
 #include "storage/settler.h"
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,11 +41,12 @@ struct settler {
     cond work, settled;
     int *next; /* [n_slots] lists by slot number; -1: the end */
     int head, tail;
-    uint64_t n_ended, n_settled; /* turns given, turns that are in the database */
+    uint64_t n_ended, n_settled; /* turns issued, turns in the database */
     uint64_t n_failures;
     int64_t behind_since_us; /* 0: not behind */
     int64_t oldest_wall_us;  /* when the head ended */
-    bool told;               /* the log knows that it is behind */
+    bool told;               /* the failure was logged */
+    err why;                 /* of the last failure */
     bool stop;
 };
 
@@ -44,6 +63,7 @@ static void put_locked(settler *s, int i)
 {
     lock_assert_held(&s->mu);
     assert(i >= 0 && i < meter_file_n_slots(s->mf));
+    assert(s->head < 0 || s->tail >= 0);
     s->next[i] = -1;
     if (s->head < 0) {
         s->head = i;
@@ -55,7 +75,7 @@ static void put_locked(settler *s, int i)
     s->n_ended++;
 }
 
-/* The rows of the first slots, which stay in the queue. */
+/* Copies the rows of the first slots, which stay in the queue. */
 static int look_locked(settler *s)
 {
     lock_assert_held(&s->mu);
@@ -64,6 +84,7 @@ static int look_locked(settler *s)
         meter_slot_row(meter_file_slot(s->mf, i), &s->rows[n]);
         s->taken[n++] = i;
     }
+    assert(n > 0);
     return n;
 }
 
@@ -90,6 +111,7 @@ static void failed_locked(settler *s, const err *why)
 {
     lock_assert_held(&s->mu);
     s->n_failures++;
+    s->why = *why;
     if (!s->told) log_error("storage", "usage waits in the spool: %s", why->msg);
     s->told = true;
     if (s->behind_since_us == 0) s->behind_since_us = clock_now_us();
@@ -181,11 +203,13 @@ err_code settler_start(settler **out, store *st, meter_file *mf, err *e)
     meter_slot *slot;
     for (int i = 0;
          s->next != NULL && left.n_ended > 0 && (slot = meter_file_next_ended(mf, &i));) {
-        lock_take(&s->mu); /* nobody else is there yet */
+        lock_take(&s->mu); /* single-threaded here; for lock_assert_held() */
         put_locked(s, meter_file_index(mf, slot));
         lock_release(&s->mu);
     }
-    if (s->head >= 0) s->behind_since_us = clock_now_us(); /* else the file would have none */
+    if (s->head >= 0)
+        s->behind_since_us = clock_now_us(); /* an ended slot at start: the last
+                                                            * run was behind */
     if (!s->next || pthread_create(&s->thread, NULL, settle_main, s) != 0) {
         settler_free(s);
         return err_set(e, ERR_NOMEM, "cannot start the thread that settles usage");
@@ -202,6 +226,7 @@ void settler_stop(settler *s)
     cond_broadcast(&s->work);
     lock_release(&s->mu);
     pthread_join(s->thread, NULL);
+    assert(s->n_settled <= s->n_ended);
     uint64_t left = s->n_ended - s->n_settled;
     if (left > 0)
         log_warn("storage", "%llu rows of usage stay in the spool for the next start",
@@ -226,6 +251,7 @@ bool settler_await(settler *s, uint64_t turn)
 {
     int64_t end_us = clock_now_us() + AWAIT_MS * 1000;
     lock_take(&s->mu);
+    assert(turn <= s->n_ended);
     while (s->n_settled < turn && s->behind_since_us == 0) {
         if (cond_wait_until(&s->settled, &s->mu, end_us)) continue;
         if (s->n_settled < turn && s->behind_since_us == 0) s->behind_since_us = clock_now_us();
@@ -238,6 +264,8 @@ bool settler_await(settler *s, uint64_t turn)
 const char *spool_state_name(spool_state state)
 {
     static const char *const names[] = {"ok", "behind", "full"};
+    static_assert(sizeof(names) / sizeof(*names) == SPOOL_FULL + 1, "one for each state");
+    assert((unsigned)state <= SPOOL_FULL);
     return names[state];
 }
 
@@ -254,5 +282,7 @@ void settler_stats_get(settler *s, settler_stats *out)
                            .n_waiting = file.n_ended,
                            .oldest_us = oldest_us > 0 ? oldest_us : 0,
                            .n_failures = s->n_failures};
+    if (s->behind_since_us != 0 && s->why.code != ERR_NONE)
+        snprintf(out->reason, sizeof(out->reason), "%s", s->why.msg);
     lock_release(&s->mu);
 }

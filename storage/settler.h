@@ -47,6 +47,7 @@ typedef struct settler_stats {
     int n_spool, n_waiting; /* rows that fit; that wait */
     int64_t oldest_us;      /* how long the oldest of them has waited; 0: none */
     uint64_t n_failures;    /* transactions of rows that failed */
+    char reason[160];       /* why the last of them failed; "": not behind */
 } settler_stats;
 
 void settler_stats_get(settler *s, settler_stats *out);

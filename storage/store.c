@@ -1,11 +1,24 @@
-/* store.c -- the writer thread with its group commit, and the read connections.
+/* store.c -- the SQLite database: one writer thread with group commit, and N_READERS read
+ * connections.
  *
- * The writer takes the whole queue at once: what was posted while one transaction was being synced
- * makes up the next.  Each job runs in a savepoint.  A commit that fails fails all its jobs, for
- * nothing of them is on the disk.
+ *   store_write()    job on the caller's stack, waits until it is durable
+ *   store_post()     copied job, nobody waits; a failure is logged
+ *
+ * The writer takes all queued jobs of one kind (up to BATCH_MAX) into one transaction: whatever was
+ * posted while the last one was being synced makes up the next. Each job runs in a savepoint, so a
+ * failing job is undone alone. If the commit fails, all jobs of the batch fail, because none is on
+ * the disk.
+ *
+ * There are two kinds: jobs of this node, and jobs on the tables that a fleet shares. The latter
+ * also lock and append to the fleet's journal (fleet/fleet.h), between BEGIN and COMMIT here.
+ * Pending lock-outs (revoked keys, lockouts.h) are applied first in their batch.
+ *
+ * A full disk: a reserve file is given up (reserve.h) and the batch tried once more.
  *
  * SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at the
  * same instant, so one connection does both and all others are read-only.
+ *
+ * Ids: 42 bits of milliseconds, 8 of the node, 14 of a sequence (store_take_ids()).
  */
 #include "storage/store.h"
 
@@ -28,9 +41,11 @@
 #include "storage/lockouts.h"
 #include "storage/reserve.h"
 #include "storage/store_sql.h"
+#include "storage/wal_check.h"
+#include "storage/wal_lock.h"
 
 enum { N_READERS = 4, BATCH_MAX = 1024, BUSY_MS = 5000, PATIENCE_US = BUSY_MS * 1000 };
-/* Between attempts to write lock-outs; how long who asked for one waits for the first. */
+/* Interval of attempts to write lock-outs; longest wait of a caller for the first attempt. */
 enum { AGAIN_US = 250000, LOCKOUT_WAIT_US = 2000000 };
 
 typedef struct job {
@@ -49,6 +64,7 @@ struct store {
     char *dir;
     int lock_fd, node;
     sqlite3 *db;            /* writer thread only, once it runs */
+    int shm_fd;             /* for wal_lock_holder(); writer thread only */
     sqlite3_stmt *rollback; /* made ready: it is needed when memory is short */
     pthread_t writer;
     bool writer_runs;
@@ -145,16 +161,19 @@ bool sql_row(sql *q)
 
 int64_t sql_col_int(sql *q, int i)
 {
+    assert(i >= 0 && i < sqlite3_data_count(q->s)); /* a row is there */
     return sqlite3_column_int64(q->s, i);
 }
 
 double sql_col_real(sql *q, int i)
 {
+    assert(i >= 0 && i < sqlite3_data_count(q->s));
     return sqlite3_column_double(q->s, i);
 }
 
 void sql_col_text(sql *q, int i, char *out, size_t cap)
 {
+    assert(i >= 0 && i < sqlite3_data_count(q->s) && cap > 0);
     const char *text = (const char *)sqlite3_column_text(q->s, i);
     if (!text && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
     snprintf(out, cap, "%s", text != NULL ? text : "");
@@ -162,6 +181,7 @@ void sql_col_text(sql *q, int i, char *out, size_t cap)
 
 bool sql_col_blob(sql *q, int i, void *out, size_t len)
 {
+    assert(i >= 0 && i < sqlite3_data_count(q->s));
     const void *p = sqlite3_column_blob(q->s, i);
     if (!p && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
     if (!p || (size_t)sqlite3_column_bytes(q->s, i) != len) return false;
@@ -204,8 +224,8 @@ static void roll_back(store *st)
     (void)sqlite3_reset(st->rollback);
 }
 
-/* Runs one job in a savepoint; what it did is undone if it fails, with its neighbours' work where
- * it can't be undone alone. */
+/* Runs one job in a savepoint and undoes it if it fails; if that is impossible, the whole batch is
+ * undone. */
 static void run_job(store *st, job *j)
 {
     static const char start[] = "SAVEPOINT job", keep[] = "RELEASE job";
@@ -227,8 +247,7 @@ static void run_job(store *st, job *j)
         roll_back(st);
 }
 
-/* How long a batch may wait for a lock: as long as the oldest of its most patient jobs may yet, so
- * nobody waits longer than his patience, however the jobs fall into batches. */
+/* How long a batch may wait for SQLite's lock: until the deadline of its most patient job. */
 static int patience_ms(const job *list)
 {
     if (!list) return AGAIN_US / 1000; /* lock-outs alone: their next attempt comes anyway */
@@ -239,7 +258,7 @@ static int patience_ms(const job *list)
     return left_us > 1000 ? (int)(left_us / 1000) : 1;
 }
 
-/* What a transaction is about: jobs of one kind, and lock-outs where they belong to that kind. */
+/* One transaction: jobs of one kind, and the lock-outs if they belong to that kind. */
 typedef struct batch {
     job *list;
     bool shared;   /* with the fleet */
@@ -248,7 +267,8 @@ typedef struct batch {
     bool away; /* out: it was the fleet that refused it, not this disk */
 } batch;
 
-/* What is in force already goes first: later jobs may build on it (tenants_update()). */
+/* Lock-outs go first: they are in force already, and later jobs may depend on them
+ * (tenants_update()). */
 static err_code begin_batch(store *st, batch *b, err *why)
 {
     err_code code = ERR_NONE;
@@ -276,6 +296,7 @@ static err_code run_jobs(store *st, job *list, err *why)
 
 static err_code end_batch(store *st, batch *b, err_code code, err *why)
 {
+    assert(!b->shared || st->fleet);
     if (code == ERR_NONE && b->shared) {
         code = fleet_commit(st->fleet, st->db, why);
         b->away = code != ERR_NONE;
@@ -298,15 +319,15 @@ static err_code try_batch(store *st, batch *b, err *why)
     return end_batch(st, b, code, why);
 }
 
-/* Did this fail for lack of room, and is there some now?  Some of SQLite's calls tell a full disk
- * as an I/O error; reserve_give_up() looks for itself. */
+/* Whether it failed for lack of space, and giving up the reserve made some. SQLite reports a full
+ * disk as an I/O error in some calls; reserve_give_up() checks the disk. */
 static bool full_but_for_reserve(store *st, err_code code)
 {
     return (code == ERR_NO_ROOM || code == ERR_IO) && reserve_give_up(st->reserve);
 }
 
-/* Once more, with the reserve's room where that was it.  What the fleet has is done already: then
- * the mirror alone is behind, and a turn without jobs brings it there. */
+/* Retries, with the space of the reserve. If the fleet's journal has the change already, only the
+ * mirror is behind: an empty turn brings it up to date. */
 static err_code try_again(store *st, batch *b, err_code code, err *why)
 {
     bool published = b->shared && fleet_published(st->fleet);
@@ -318,6 +339,16 @@ static err_code try_again(store *st, batch *b, err_code code, err *why)
 
 typedef enum { BATCH_DONE, BATCH_LOST, BATCH_AWAY } batch_end;
 
+static void note_holder(store *st)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/lorad.db", st->dir);
+    int holder = wal_lock_holder(path, &st->shm_fd);
+    lock_take(&st->mu);
+    st->stats.lock_holder = holder;
+    lock_release(&st->mu);
+}
+
 static batch_end commit_batch(store *st, job *list)
 {
     err why;
@@ -328,6 +359,7 @@ static batch_end commit_batch(store *st, job *list)
     if (code != ERR_NONE && !b.away) code = try_again(st, &b, code, &why);
     if (b.lock_out) lockouts_settle(st->lockouts, b.mark, code == ERR_NONE);
     if (code == ERR_NONE) return BATCH_DONE;
+    note_holder(st);
     if (!b.away && store_healthy(st))
         log_error("storage", "transaction lost: %s", why.msg); /* the first */
     for (job *j = list; j != NULL; j = j->next)
@@ -338,12 +370,12 @@ static batch_end commit_batch(store *st, job *list)
     return b.away ? BATCH_AWAY : BATCH_LOST;
 }
 
-/* Marks the batch as done and wakes who waits; `mu` is held.  A job that is waited for lies on
- * its caller's stack and is gone once `done` is seen. */
+/* Marks the batch as done and wakes the waiting callers; `mu` is held. Their jobs are on their
+ * stacks and invalid once `done` is seen. */
 static void finish_batch_locked(store *st, job *list, batch_end end, int64_t took_us)
 {
     lock_assert_held(&st->mu);
-    if (end == BATCH_DONE && !st->healthy) log_info("storage", "the database can be written again");
+    if (end == BATCH_DONE && !st->healthy) log_info("storage", "the database is writable again");
     if (end != BATCH_AWAY) st->healthy = end == BATCH_DONE;
     st->writing_us = 0;
     if (end == BATCH_DONE)
@@ -384,8 +416,7 @@ static bool await_work_locked(store *st)
     return st->head != NULL || !st->stop;
 }
 
-/* The jobs of the next transaction: those of the first one's kind, in their order.  NULL: none
- * wait. */
+/* Takes the jobs of the next transaction: those of the first one's kind, in order. NULL: none. */
 static job *take_batch_locked(store *st)
 {
     lock_assert_held(&st->mu);
@@ -406,15 +437,18 @@ static job *take_batch_locked(store *st)
         n++;
     }
     for (st->tail = &st->head; *st->tail != NULL;) st->tail = &(*st->tail)->next;
+    assert((st->n_queued == 0) == (st->head == NULL));
+    assert(list->shared == shared); /* one kind of jobs in one transaction */
     assert(st->n_queued >= 0);
     st->writing_us = list->posted_us;
     return list;
 }
 
-/* What deleted rows left in the write-ahead log goes into the database, where deletion has
- * overwritten it, and the log is emptied.  Tried again where a reader is in the way. */
+/* Checkpoints and truncates the write-ahead log, which still holds deleted rows; the database
+ * itself overwrites them. Retried while a reader is active. */
 static void scrub_locked(store *st)
 {
+    assert(st->n_scrubbed <= st->n_scrub);
     lock_assert_held(&st->mu);
     uint64_t mark = st->n_scrub;
     if (st->n_scrubbed == mark) return;
@@ -468,6 +502,7 @@ static void *writer_main(void *arg)
 static void enqueue_locked(store *st, job *j)
 {
     lock_assert_held(&st->mu);
+    assert(!j->next && !j->done);
     j->posted_us = clock_now_us();
     *st->tail = j;
     st->tail = &j->next;
@@ -477,6 +512,8 @@ static void enqueue_locked(store *st, job *j)
 
 static err_code write_job(store *st, job *j, err *e)
 {
+    assert(!st->writer_runs ||
+           !pthread_equal(pthread_self(), st->writer)); /* it would wait for ever */
     cond_init(&j->wake);
     lock_take(&st->mu);
     enqueue_locked(st, j);
@@ -507,7 +544,7 @@ err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience
 static void post(store *st, store_job fn, const void *arg, size_t bytes, bool shared)
 {
     job *j = calloc(1, sizeof(*j) + bytes);
-    if (!j) { /* then the caller waits: a job on his stack needs no memory */
+    if (!j) { /* no memory: wait with a job on the stack instead */
         err why;
         void *same = (void *)(uintptr_t)arg;
         job here = {.fn = fn, .arg = same, .patience_us = PATIENCE_US, .shared = shared};
@@ -536,7 +573,7 @@ void store_post_own(store *st, store_job fn, const void *arg, size_t bytes)
     post(st, fn, arg, bytes, false);
 }
 
-/* A lock-out, in force in memory. */
+/* Applies a lock-out to the caches in memory. */
 static void lock_out_again(void *self, const lockout *what)
 {
     store *st = self;
@@ -595,8 +632,11 @@ sqlite3 *store_read_begin(store *st)
 void store_read_end(store *st, sqlite3 *db)
 {
     lock_take(&st->read_mu);
+    int given = -1;
     for (int i = 0; i < N_READERS; i++)
-        if (st->reader[i] == db) st->reader_used[i] = false;
+        if (st->reader[i] == db) given = i;
+    assert(given >= 0 && st->reader_used[given]); /* once */
+    st->reader_used[given] = false;
     cond_signal(&st->read_free);
     lock_release(&st->read_mu);
 }
@@ -619,6 +659,7 @@ static uint64_t id_of_tick(const store *st, uint64_t tick)
 
 uint64_t store_take_ids(store *st, uint64_t n)
 {
+    assert(n > 0);
     int64_t ms = clock_wall_us() / 1000 - EPOCH_MS;
     uint64_t tick = ms > 0 ? (uint64_t)ms << SEQ_BITS : 0;
     lock_take(&st->id_mu);
@@ -651,7 +692,7 @@ void store_raise_ids(store *st, uint64_t id)
     lock_release(&st->id_mu);
 }
 
-/* Ids go on above the highest that was ever stored, wherever the clock stands now. */
+/* New ids must be above the highest stored one, whatever the clock says. */
 static err_code seed_ids(store *st, err *e)
 {
     sql q;
@@ -721,6 +762,27 @@ static err_code secure_files(const char *path, bool create, err *e)
     return code;
 }
 
+/* Reports a torn WAL before the database is opened, because SQLite then discards the rest silently.
+ */
+static void tell_torn_wal(const char *path)
+{
+    char wal[4096 + 8];
+    wal_report r;
+    snprintf(wal, sizeof wal, "%s-wal", path);
+    if (!wal_check(wal, &r)) return;
+    if (r.header)
+        log_warn(
+            "storage",
+            "the header of %s is damaged: SQLite discards the log; changes made shortly before "
+            "the last stop may be lost",
+            wal);
+    else
+        log_warn("storage",
+                 "%s is damaged behind frame %lld: SQLite discards %lld frames; changes made "
+                 "shortly before the last stop may be lost",
+                 wal, (long long)r.valid, (long long)r.discarded);
+}
+
 static err_code open_writer(store *st, const char *path, const store_options *o, err *e)
 {
     err_code secured = secure_files(path, o->create, e);
@@ -763,7 +825,7 @@ static err_code open_readers(store *st, const char *path, err *e)
     return ERR_NONE;
 }
 
-/* A directory that is in a fleet is not opened without it: what it wrote would be nobody else's. */
+/* Refuses to open a fleet's directory without the fleet: its writes would reach no other node. */
 static err_code open_fleet(store *st, const store_options *o, err *e)
 {
     bool joined = false;
@@ -789,6 +851,7 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
     err own;
     if (!e) e = &own;
     st->lock_fd = -1;
+    st->shm_fd = -1;
     st->node = o.node & 0xff;
     st->tail = &st->head;
     st->healthy = true;
@@ -804,6 +867,7 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
     if (code == ERR_NONE) code = reserve_open(&st->reserve, dir, e);
     if (code == ERR_NONE) {
         snprintf(path, sizeof path, "%s/lorad.db", dir);
+        tell_torn_wal(path);
         code = open_writer(st, path, &o, e);
         if (full_but_for_reserve(st, code)) {
             sqlite3_close(st->db);
@@ -843,12 +907,14 @@ void store_close(store *st)
         cond_signal(&st->work);
         lock_release(&st->mu);
         pthread_join(st->writer, NULL);
+        assert(!st->head && st->n_queued == 0);
     }
     fleet_close(st->fleet);
     /* The writer is closed last, so that it alone checkpoints. */
     for (int i = 0; i < N_READERS; i++) sqlite3_close(st->reader[i]);
     sqlite3_finalize(st->rollback);
     sqlite3_close(st->db);
+    if (st->shm_fd >= 0) close(st->shm_fd);
     lockouts_close(st->lockouts);
     reserve_close(st->reserve);
     key_cache_close(st->keys);

@@ -47,10 +47,11 @@ typedef struct store_stats {
     int64_t lag_us;    /* how long the oldest write that is not durable yet has waited; 0: none */
     int n_lockouts;    /* revocations and the like that are in force but not durable yet */
     bool reserve_held; /* storage/reserve.h; false: the disk was full and has no room yet */
+    int lock_holder;   /* process that held the write lock at the last lost transaction; 0: none */
     store_fleet_stats fleet;
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 19 };
+enum { STORE_SCHEMA_VERSION = 21 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create

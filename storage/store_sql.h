@@ -71,6 +71,9 @@ err_code sql_error(sqlite3 *db, int rc, const char *what, err *e);
 
 /* ---- schema -------------------------------------------------------------------- */
 
+/* The SQL of each step: [v - 1] makes schema v out of schema v - 1. */
+extern const char *const schema_steps[STORE_SCHEMA_VERSION];
+
 /* Brings the database from its user_version up to `upto`, one transaction for each step. */
 err_code schema_migrate(sqlite3 *db, int upto, err *e);
 

@@ -1,6 +1,7 @@
 /* targets.c -- the list of a tenant's own targets: read, and one entry of it replaced. */
 #include "storage/targets.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ target targets_of(const tenant *t, const char *class, int64_t ttft_us, int64_t t
 
 static size_t append(char *out, size_t cap, size_t n, const target *one)
 {
+    assert(n < cap);
     int wrote = snprintf(out + n, cap - n, "%s%s:%" PRId64 ":%" PRId64, n ? "," : "", one->class,
                          one->ttft_us / 1000, one->tpot_us / 1000);
     return n + (size_t)wrote;

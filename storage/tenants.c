@@ -28,7 +28,7 @@ struct tenant_cache {
 #define COLUMNS                                                                                   \
     "id, name, disabled, weight, default_class, classes, models, rpm, tpm, max_concurrent,"       \
     " max_queued, tokens_per_day, tokens_per_month, max_adapters, max_adapter_bytes, generation," \
-    " created_us, updated_us, networks, targets, source"
+    " created_us, updated_us, networks, targets, source, cost_per_day, cost_per_month"
 
 bool name_valid(const char *name)
 {
@@ -109,6 +109,7 @@ static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
     assert(!find_id(tc, t->id) && tc->n < tc->cap); /* cache_reserve() has made the room */
     *fresh = *t;
     size_t at = lower_bound(tc, t->id);
+    assert(at == tc->n || tc->row[at]->id > t->id); /* sorted */
     memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof(*tc->row));
     tc->row[at] = fresh;
     tc->n++;
@@ -123,6 +124,7 @@ static void cache_replace(struct tenant_cache *tc, const tenant *was, tenant *t)
     rwlock_write(&tc->lock);
     tenant *row = find_id(tc, t->id);
     assert(row); /* tenants are never taken out */
+    assert(t->generation > was->generation);
     if (row->generation != was->generation) {
         t->disabled = true;
         t->generation++;
@@ -188,6 +190,8 @@ static void read_row(sql *q, tenant *t)
     sql_col_text(q, 18, t->networks, sizeof t->networks);
     sql_col_text(q, 19, t->targets, sizeof t->targets);
     sql_col_text(q, 20, t->source, sizeof t->source);
+    l->cost_per_day = sql_col_int(q, 21);
+    l->cost_per_month = sql_col_int(q, 22);
 }
 
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
@@ -264,7 +268,8 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     const tenant_limits *l = &t->limits;
     sql q;
     sql_begin(&q, db,
-              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              "INSERT INTO tenants(" COLUMNS
+              ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
               " ON CONFLICT(id) DO UPDATE SET name=excluded.name, disabled=excluded.disabled,"
               " weight=excluded.weight, default_class=excluded.default_class,"
               " classes=excluded.classes, models=excluded.models, rpm=excluded.rpm,"
@@ -273,7 +278,8 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
               " tokens_per_month=excluded.tokens_per_month, max_adapters=excluded.max_adapters,"
               " max_adapter_bytes=excluded.max_adapter_bytes, generation=excluded.generation,"
               " updated_us=excluded.updated_us, networks=excluded.networks,"
-              " targets=excluded.targets, source=excluded.source"
+              " targets=excluded.targets, source=excluded.source,"
+              " cost_per_day=excluded.cost_per_day, cost_per_month=excluded.cost_per_month"
               " WHERE tenants.generation < excluded.generation");
     sql_int(&q, (int64_t)t->id);
     sql_text(&q, t->name);
@@ -296,6 +302,8 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     sql_text(&q, t->networks);
     sql_text(&q, t->targets);
     sql_text(&q, t->source);
+    sql_int(&q, l->cost_per_day);
+    sql_int(&q, l->cost_per_month);
     err_code rc = sql_done(&q, "write the tenant", e);
     if (!rc && sqlite3_changes(db) == 0) rc = changed_meanwhile(e);
     return rc;
@@ -326,7 +334,8 @@ static err_code check(const tenant *t, err *e)
     const tenant_limits *l = &t->limits;
     const int64_t all[] = {l->requests_per_minute, l->tokens_per_minute, l->max_concurrent,
                            l->max_queued,          l->tokens_per_day,    l->tokens_per_month,
-                           l->max_adapters,        l->max_adapter_bytes};
+                           l->cost_per_day,        l->cost_per_month,    l->max_adapters,
+                           l->max_adapter_bytes};
     for (size_t i = 0; i < sizeof all / sizeof(*all); i++)
         if (all[i] < 0) return err_set(e, ERR_INPUT, "a limit is 0 (none) or more");
     return ERR_NONE;

@@ -20,6 +20,7 @@ typedef struct tenant_limits {
     int64_t requests_per_minute, tokens_per_minute;
     int64_t max_concurrent, max_queued;
     int64_t tokens_per_day, tokens_per_month; /* UTC days and months; prompt + output */
+    int64_t cost_per_day, cost_per_month;     /* micros (storage/price.h) */
     int64_t max_adapters;                     /* names, not versions */
     int64_t max_adapter_bytes;                /* files of all versions together */
 } tenant_limits;

@@ -328,7 +328,10 @@ void cli_print_help(const cli_program *p, const cli_command *command, FILE *f)
         return;
     }
     (void)fputc('\n', f);
-    for (const cli_command *k = p->commands; k->name; k++) print_line(k, f);
+    for (const cli_command *k = p->commands; k->name; k++) {
+        if (k->heading) fprintf(f, "%s%s:\n", k == p->commands ? "" : "\n", k->heading);
+        print_line(k, f);
+    }
     print_options("options of commands that show something", p->showing, f);
     print_options("options of every command", p->options, f);
     fprintf(f,

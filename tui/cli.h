@@ -31,6 +31,8 @@ typedef struct cli_command {
     const cli_option *options; /* may be NULL */
     int (*run)(void *program); /* returns the exit status */
     const char *words;         /* of the first argument, as above */
+    const char *more_words;    /* of further arguments; NULL: `words` again */
+    const char *heading;       /* help prints it before this command; NULL: none */
     bool shows;                /* the program's options `showing` go with it */
     const char *examples;      /* lines, each with its break; may be NULL */
 } cli_command;

@@ -98,6 +98,11 @@ static void bash_command(const cli_program *p, const cli_command *k, FILE *f)
     words_of_options(p->options, f);
     (void)fputs("\" -- \"$cur\"));", f);
     if (k->words) {
+        if (k->more_words) {
+            fprintf(f, " elif (( ${#words[@]} > %d )); then ", two ? 2 : 1);
+            bash_words(p, k->more_words, f);
+            (void)fputc(';', f);
+        }
         (void)fputs(" else ", f);
         bash_words(p, k->words, f);
         (void)fputc(';', f);
@@ -233,6 +238,11 @@ static void fish_completion(const cli_program *p, FILE *f)
                 (void)fputs(" -F", f);
             else
                 fish_words(p, k->words, f);
+            (void)fputc('\n', f);
+        }
+        if (k->more_words) {
+            fprintf(f, "complete -c %s -n '%s'", p->name, condition);
+            fish_words(p, k->more_words, f);
             (void)fputc('\n', f);
         }
     }

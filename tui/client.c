@@ -292,6 +292,9 @@ static bool set_up_tls(client *c)
         SET(CURLOPT_CAINFO, c->ca_file);
         SET(CURLOPT_CAPATH, (char *)NULL); /* this one, not the system's as well */
     }
+#if LIBCURL_VERSION_NUM >= 0x075700 /* which keeps what it has read of it for a day */
+    SET(CURLOPT_CA_CACHE_TIMEOUT, 0L);
+#endif
     if (c->cert_file) SET(CURLOPT_SSLCERT, c->cert_file);
     if (c->cert_key_file) SET(CURLOPT_SSLKEY, c->cert_key_file);
     return ok;
@@ -529,7 +532,7 @@ err_code client_reply_json(const client_reply *r, cJSON **out, err *e)
     err why;
     *out = NULL;
     if (!r->body || json_parse(r->body, r->len, &reply_limits, out, &why)) {
-        return err_set(e, ERR_CORRUPT, "the server's answer is no JSON: %s",
+        return err_set(e, ERR_CORRUPT, "the server's answer is not JSON: %s",
                        r->body ? why.msg : "it is empty");
     }
     return ERR_NONE;

@@ -202,9 +202,9 @@ err_code contexts_add(contexts *c, const char *name, context **out, err *e)
 {
     if ((*out = contexts_find(c, name))) return ERR_NONE;
     if (!name_fits(name)) {
-        return err_set(e, ERR_INPUT,
-                       "'%.64s' is no name for a context (letters, digits, dot, dash, underscore)",
-                       name);
+        return err_set(
+            e, ERR_INPUT,
+            "'%.64s' is not a name for a context (letters, digits, dot, dash, underscore)", name);
     }
     if (c->n == CONTEXTS_MAX) {
         return err_set(e, ERR_LIMIT, "more than %d contexts", CONTEXTS_MAX);
@@ -290,7 +290,7 @@ err_code context_read_key(const char *path, char out[CONTEXT_KEY_MAX], err *e)
     char *s = trim(line);
     err_code rc = ERR_NONE;
     if (!got || !*s || strlen(s) >= CONTEXT_KEY_MAX)
-        rc = err_set(e, ERR_INPUT, "%s: its first line is no key", path);
+        rc = err_set(e, ERR_INPUT, "%s: its first line is not a key", path);
     else
         memcpy(out, s, strlen(s) + 1);
     explicit_bzero(line, sizeof(line));

@@ -1,4 +1,4 @@
-/* table.c -- prints tables: gathers the cells, finds the widths, writes the lines. */
+/* table.c -- prints tables: collects the cells, computes the columns' widths, writes the lines. */
 #include "tui/table.h"
 
 #include <assert.h>
@@ -111,8 +111,8 @@ static void put_time(double s, char *out, size_t cap)
 {
     time_t t = (time_t)s;
     struct tm tm;
-    if (!(s > 0 && s < 1e12) || !localtime_r(&t, &tm) ||
-        strftime(out, cap, "%Y-%m-%d %H:%M:%S", &tm) == 0) {
+    if (!(s > 0 && s < 1e12) || !gmtime_r(&t, &tm) ||
+        strftime(out, cap, "%Y-%m-%d %H:%M:%SZ", &tm) == 0) {
         snprintf(out, cap, "-");
     }
 }
@@ -143,6 +143,8 @@ static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL
             text_span((int64_t)(ms / 1000), out + 1, CELL_MAX - 1);
         out[0] = '-';
         if (v->valuedouble >= 0) memmove(out, out + 1, strlen(out));
+    } else if (!raw && c->kind == CELL_MICROS) {
+        snprintf(out, CELL_MAX, "%.6f", v->valuedouble / 1e6);
     } else if (!raw && c->kind == CELL_LIMIT && v->valuedouble == 0) {
         strcpy(out, "-");
     } else {
@@ -169,7 +171,8 @@ static const char *look_of(const char *cell)
 
 static bool to_the_right(cell_kind k)
 {
-    return k == CELL_INT || k == CELL_NUM || k == CELL_BYTES || k == CELL_MS || k == CELL_LIMIT;
+    return k == CELL_INT || k == CELL_NUM || k == CELL_BYTES || k == CELL_MS || k == CELL_LIMIT ||
+           k == CELL_MICROS;
 }
 
 /* ------------------------------------------------------------------------- tables -- */
@@ -302,7 +305,7 @@ static void print_pair(FILE *f, const char *head, int head_width, const char *va
             head_width > w ? head_width - w : 0, "", text);
 }
 
-void table_print_one(FILE *f, const column *columns, const cJSON *row, int width)
+void table_print_one(FILE *f, const column *columns, const cJSON *row, int width, bool all)
 {
     char cell[CELL_MAX];
     int head = 0;
@@ -312,6 +315,7 @@ void table_print_one(FILE *f, const column *columns, const cJSON *row, int width
     for (const column *c = columns; c->head; c++) {
         if (!table_at(row, c->path)) continue;
         cell_text(c, row, false, cell);
+        if (!all && (!*cell || strcmp(cell, "-") == 0)) continue;
         print_pair(f, c->head, head, cell, width);
     }
 }
@@ -357,8 +361,7 @@ static unsigned odd_character(const char *p)
     return odd ? cp : 0;
 }
 
-/* One character of JSON's text, escaped where a terminal could obey it; how many bytes it has. */
-static int print_escaped(FILE *f, const char *p)
+int table_put_escaped(FILE *f, const char *p)
 {
     unsigned char a = (unsigned char)p[0], b = (unsigned char)p[1];
     if (a == 0x7f) {
@@ -405,7 +408,7 @@ void table_print_json(FILE *f, const cJSON *value)
             end = behind_string(p);
             (void)fputs(look_of_string(p), f);
         }
-        p += print_escaped(f, p);
+        p += table_put_escaped(f, p);
         if (!end || p < end) continue;
         (void)fputs(PLAIN, f);
         end = NULL;

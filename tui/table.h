@@ -22,12 +22,13 @@ typedef enum {
     CELL_TEXT,
     CELL_INT,
     CELL_NUM,
-    CELL_BYTES, /* people: "1.2 MiB" */
-    CELL_TIME,  /* seconds since 1970; people: local time */
-    CELL_MS,    /* milliseconds; people: "1.2s" */
-    CELL_BOOL,  /* people: yes, or nothing */
-    CELL_LIST,  /* of texts, or an object of numbers ("default=3") or of such; commas */
-    CELL_LIMIT, /* a number; people: - for 0 */
+    CELL_BYTES,  /* people: "1.2 MiB" */
+    CELL_TIME,   /* seconds since 1970; people: UTC */
+    CELL_MS,     /* milliseconds; people: "1.2s" */
+    CELL_BOOL,   /* people: yes, or nothing */
+    CELL_LIST,   /* of texts, or an object of numbers ("default=3") or of such; commas */
+    CELL_LIMIT,  /* a number; people: - for 0 */
+    CELL_MICROS, /* millionths; people: "1.250000" */
 } cell_kind;
 
 typedef struct column {
@@ -47,14 +48,17 @@ int table_width_of(FILE *f);
  * prints the first column alone. */
 void table_print(FILE *f, const column *columns, const cJSON *rows, table_format format, int width);
 
-/* One object as lines "head  value", empty ones left out. */
-void table_print_one(FILE *f, const column *columns, const cJSON *row, int width);
+/* One object as lines "head  value"; without `all`, empty ones ("-") are left out. */
+void table_print_one(FILE *f, const column *columns, const cJSON *row, int width, bool all);
 
 /* Any value as lines "path.to.it  value", for answers whose fields are the server's business. */
 void table_print_tree(FILE *f, const cJSON *tree, int width);
 
 /* The value, with everything a terminal could obey escaped, and a line break: on several lines
  * where f is a terminal, on one where it is not. */
+/* Prints one character of JSON's text, escaped where a terminal could obey it; returns how many
+ * bytes it has. */
+int table_put_escaped(FILE *f, const char *p);
 void table_print_json(FILE *f, const cJSON *value);
 
 /* What stands at "limits.tokens_per_day" or "classes.0.name" of a row; NULL: nothing. */

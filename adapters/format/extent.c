@@ -19,6 +19,8 @@ bool extent_biased(const adapter_layout *al, const model_config *base, size_t sl
 dtype extent_pack_type(const adapter_layout *al, const model_config *base, size_t slot)
 {
     bool own = slot == peft_head_slot(base->n_layer) && al->pair[slot].table.present;
+    if (slot < peft_head_slot(base->n_layer))
+        return model_proj_type(base, (proj)(slot % PROJ_COUNT));
     return own ? al->pair[slot].table.type : base->type;
 }
 
@@ -122,7 +124,7 @@ uint64_t extent_packed_bytes(const adapter_layout *al, const model_config *base,
         int d_out, d_in;
         if (!peft_in_layer(base->n_layer, slot) || !pl->wrapped) continue;
         peft_slot_shape(base, slot, &d_out, &d_in);
-        sum += pair_bytes(be, base->type, pl->rank, d_in, d_out);
+        sum += pair_bytes(be, extent_pack_type(al, base, slot), pl->rank, d_in, d_out);
     }
     return sum;
 }

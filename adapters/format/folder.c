@@ -66,23 +66,14 @@ err_code folder_may_skip(const char *name, err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "'%.80s' is not read: the weights must be in adapter_model.safetensors",
                        name);
-    return err_set(e, ERR_INPUT, "'%.80s' is no file of an adapter: leave it out", name);
+    return err_set(e, ERR_INPUT, "'%.80s' is not a file of an adapter: remove it", name);
 }
 
 err_code folder_disk_error(err *e, const char *what)
 {
     if (disk_is_full(errno))
-        return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
+        return err_set(e, ERR_NO_ROOM, "The server's disk is too full for this upload");
     return err_set(e, ERR_IO, "cannot %s the upload: %s", what, strerror(errno));
-}
-
-bool folder_sync(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = fsync(fd) == 0;
-    close(fd);
-    return ok;
 }
 
 /* ---- roots ---------------------------------------------------------------------------------- */
@@ -113,7 +104,7 @@ static bool inside_any(const char *path, const char *roots, const char *own)
     return false;
 }
 
-/* Where an open directory lies, whatever its path was when it was opened. */
+/* The present path of an open directory; it may have been renamed since it was opened. */
 static bool path_of_fd(int fd, char *path)
 {
     char link[40];
@@ -137,10 +128,11 @@ err_code folder_open_in(const char *roots, const char *own, const char *path, ch
     if (ok && *fd >= 0) return ERR_NONE;
     if (*fd >= 0) close(*fd);
     *fd = -1;
-    if (ok) return err_set(e, ERR_NOT_FOUND, "there is no such directory");
-    return own != NULL ? err_set(e, ERR_DENIED,
-                                 "the path lies in none of adapters.roots' folders '%s'", own)
-                       : err_set(e, ERR_DENIED, "the path lies in none of adapters.roots");
+    if (ok) return err_set(e, ERR_NOT_FOUND, "the directory does not exist");
+    return own != NULL
+               ? err_set(e, ERR_DENIED,
+                         "the path must be inside the folder '%s' of one of adapters.roots", own)
+               : err_set(e, ERR_DENIED, "the path must be inside one of adapters.roots");
 }
 
 bool folder_read_at(int fd, void *out, size_t n, uint64_t offset)

@@ -46,8 +46,6 @@ err_code folder_may_skip(const char *name, err *e);
  * or quota, ERR_IO for the rest. */
 err_code folder_disk_error(err *e, const char *what);
 
-bool folder_sync(const char *path);
-
 /* Opens a directory that lies in one of `roots` (comma-separated) or, with `own`, in the folder of
  * that name in one of them.  Links are resolved before that is asked; real [PATH_MAX] is what they
  * lead to.  The caller closes *fd.

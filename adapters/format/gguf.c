@@ -1,4 +1,19 @@
-/* gguf.c -- keys and names, then matrix after matrix. */
+/* gguf.c -- converts a LoRA adapter in GGUF (llama.cpp's convert_lora_to_gguf.py) to PEFT's two
+ * files, so that one path validates and loads both.
+ *
+ *   keys      adapter.lora.alpha, general.architecture, aLoRA's invocation tokens
+ *   names     blk.3.attn_q.weight.lora_a -> layers.3.self_attn.q_proj.lora_A
+ *   order     ggml lists dimensions in reverse; Llama's q and k rows are permuted back
+ *             (heads_turned(): ggml has each head's halves interleaved); token_embd's A is
+ *             transposed
+ *
+ * The configuration names every module with its rank. The scale is alpha / rank, as in PEFT;
+ * without alpha llama.cpp scales by 1.
+ *
+ * Types F32, F16 and BF16 only. Unknown adapter keys are refused by name, because they could change
+ * the result. Untrusted input: every offset is checked by engine/files/gguf.c. Threads: the worker
+ * that receives the upload.
+ */
 #include "adapters/format/gguf.h"
 
 #include <stdarg.h>
@@ -36,7 +51,7 @@ static bool text_is(const char *s, size_t len, const char *is)
     return strlen(is) == len && memcmp(s, is, len) == 0;
 }
 
-/* An activated one's tokens. */
+/* Invocation tokens of an activated LoRA. */
 static err_code read_invocation(adapter *g, const gguf_value *v, err *e)
 {
     int64_t id;
@@ -53,7 +68,8 @@ static err_code read_invocation(adapter *g, const gguf_value *v, err *e)
     return ERR_NONE;
 }
 
-/* A key of an adapter other than its kind: its scale, or something that changes the result. */
+/* Reads a key of the adapter: its scale, or one that would change the result and is therefore
+ * refused. */
 static err_code read_key(adapter *g, const gguf_value *v, err *e)
 {
     static const char prefix[] = "adapter.", alpha_key[] = "adapter.lora.alpha";
@@ -89,7 +105,7 @@ static err_code check_kind(const gguf *in, const model_config *base, err *e)
     text_of(in, "adapter.type", kind);
     text_of(in, "general.architecture", own);
     if (strcmp(type, "adapter") != 0)
-        return err_set(e, ERR_INPUT, "GGUF: general.type is '%s', not adapter", type);
+        return err_set(e, ERR_INPUT, "GGUF: general.type must be adapter, not '%s'", type);
     if (strcmp(kind, "lora") != 0)
         return err_set(e, ERR_UNSUPPORTED, "GGUF: adapter.type is '%s': only lora is supported",
                        kind);
@@ -160,7 +176,7 @@ static err_code read_tensor(const gguf_tensor *t, const model_config *base, matr
     m->cols = t->ne[0];
     m->rows = t->ne[1];
     if (t->n_dims != 2)
-        return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %d dimensions; 2 are expected", t->name,
+        return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %d dimensions; it must have 2", t->name,
                        t->n_dims);
     if (!parse_name(t->name, base->n_layer, &m->to))
         return err_set(e, ERR_INPUT, "GGUF: tensor '%s' belongs to no layer of this base model",

@@ -1,8 +1,18 @@
-/* kinds.c -- tensors of each module together, their shapes, then A and B of each.
+/* kinds.c -- converts LoHa, LoKr, VeRA and IA3 adapters to LoRA pairs (and gains), exactly, when
+ * they are uploaded.
  *
- * What target_modules and the patterns of ranks mean is asked of peft.c: the config is read as that
- * of a LoRA with the same words.  In the file that is made each module stands by its own name, with
- * a scale of 1.
+ *   LoHa  (w1a w1b) o (w2a w2b)      A rows: products of rows of w1b and w2b; rank r^2
+ *   LoKr  W1 (x) W2, each whole or a product      (L1 (x) L2)(R1 (x) R2)
+ *   VeRA  diag(b) B diag(d) A with shared random A, B      scaled corner of the shared matrices
+ *   IA3   a gain per output, or per input of an MLP's last matrix, moved to the outputs before it
+ *
+ * The configuration is rewritten as that of a LoRA with the same target_modules and rank patterns
+ * (as_lora()), so peft.c decides what they mean. Tensors are grouped by module (find_unit()), their
+ * shapes checked (shape_unit()), then each module is joined in f32 and written with a scale of 1.
+ *
+ * A converted rank must not exceed the server's limit. Sources: Hyeon-Woo et al. 2022 (LoHa),
+ * Edalati et al. 2022 (LoKr), Kopiczko et al. 2024 (VeRA), Liu et al. 2022 (IA3); PEFT for names
+ * and scales. Threads: the worker that publishes the upload.
  */
 #include "adapters/format/kinds.h"
 
@@ -82,7 +92,7 @@ static err_code read_config(int fd, cJSON **root, err *e)
     return rc == ERR_NONE ? rc : err_context(e, "adapter_config.json");
 }
 
-/* KIND_COUNT: none of these. */
+/* Finds the kind by peft_type; KIND_COUNT: none of these. */
 static kind find_kind(const cJSON *root)
 {
     const char *type =
@@ -228,7 +238,7 @@ static err_code no_shape(const unit *u, int p, err *e)
                    u->part[p] ? u->part[p]->name : "is missing, or one");
 }
 
-/* Is there a part of this shape?  cols 0: a vector. */
+/* Whether part p exists with this shape; cols 0: a vector. */
 static bool shaped(const unit *u, int p, uint64_t rows, uint64_t cols)
 {
     const st_tensor *t = u->part[p];
@@ -282,7 +292,7 @@ static err_code shape_vera(const kinds *k, unit *u, uint64_t r, err *e)
     return ERR_NONE;
 }
 
-/* Gains of outputs, or of what goes into an MLP's last matrix. */
+/* A gain of outputs, or of the inputs of an MLP's last matrix. */
 static err_code shape_ia3(const kinds *k, unit *u, err *e)
 {
     u->rank = 1;
@@ -370,11 +380,9 @@ err_code kinds_open(kinds **out, int config_fd, int weights_fd, const model_conf
     }
     if (!rc) rc = check_covered(k, e);
     if (!rc && k->bytes > max_bytes)
-        rc =
-            err_set(e, ERR_LIMIT,
-                    "as plain products this %s takes %llu bytes; at most %llu are "
-                    "accepted",
-                    kind_of[is].shown, (unsigned long long)k->bytes, (unsigned long long)max_bytes);
+        rc = err_set(
+            e, ERR_LIMIT, "as plain products this %s has %llu bytes; at most %llu are accepted",
+            kind_of[is].shown, (unsigned long long)k->bytes, (unsigned long long)max_bytes);
     free(text);
     if (!rc)
         *out = k;

@@ -1,18 +1,18 @@
-/* kinds.h -- other kinds of PEFT, which become LoRA on the way in where their arithmetic is one.
+/* kinds.h -- converts other PEFT adapter types into LoRA, where the result is exactly the same.
  *
- *   LoHa   (w1_a w1_b) o (w2_a w2_b), elementwise: a product of the rank r * r, whose columns are
- *          those of w1_a times those of w2_a (Hyeon-Woo et al. 2022)
- *   LoKr   W1 (x) W2: the product of both factors' own factors, of the product of their ranks, a
- *          whole factor having its shorter side as rank (Yeh et al. 2024)
- *   VeRA   diag(b) B diag(d) A: both vectors go into the matrices that all layers share (Kopiczko
- *          et al. 2024)
- *   IA3    a gain for each output; of an MLP's inner values too, which are the outputs of up_proj
- *          (Liu et al. 2022)
+ *   LoHa   (w1_a w1_b) o (w2_a w2_b), the elementwise product of two products of rank r.  It has
+ *          rank r * r: its columns are those of w1_a times those of w2_a (Hyeon-Woo et al. 2022)
+ *   LoKr   W1 (x) W2, a Kronecker product.  Its rank is the product of the factors' ranks; a factor
+ *          that is stored as one matrix has its shorter side as rank (Yeh et al. 2024)
+ *   VeRA   diag(b) B diag(d) A.  All layers share A and B; each layer's vectors b and d are
+ *          multiplied into its own copy (Kopiczko et al. 2024)
+ *   IA3    a gain for each output.  Gains of an MLP's inner values become gains of the outputs of
+ *          up_proj (Liu et al. 2022)
  *
- * All is computed in F32 and written as the two files that everything else knows.  What would have
- * a rank above the limit is refused: there is no shorter exact product.
+ * The conversion computes in F32 and writes adapter_config.json and adapter_model.safetensors.  An
+ * adapter whose rank would exceed the limit is refused, because no shorter product is exact.
  *
- * Threads: any thread; one conversion belongs to one.
+ * Threads: any; one thread at a time for one conversion.
  */
 #ifndef ADAPTERS_FORMAT_KINDS_H
 #define ADAPTERS_FORMAT_KINDS_H

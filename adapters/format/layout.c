@@ -1,4 +1,21 @@
-/* layout.c -- one tensor at a time into its place; then what is missing. */
+/* layout.c -- places the tensors of an adapter file: each name becomes a slot of the model and a
+ * part (A, B, bias, magnitude, table, rows), with its shape and type checked; then checks what is
+ * missing.
+ *
+ *   "..layers.3.self_attn.q_proj.lora_A.weight" --naming.c--> (layer 3, q_proj, A)
+ *      --first_slot()--> pair[3 * PROJ_COUNT + PROJ_Q].a = offset, type, bytes
+ *
+ * Fused modules (qkv_proj, gate_up_proj) have one A, shared by the slots of all their projections,
+ * and a B whose rows are cut at the projections' sizes. LoRA on a parameter of all experts is a
+ * stack of pairs; place_stack() describes each expert's part by offset and strides
+ * (adapter_tensor_gather()).
+ *
+ * layout_place() is called once per tensor, in any order; layout_check() then reports wrapped
+ * modules without A or B, added tokens without rows, and unequal types.
+ *
+ * Everything that the configuration does not promise is refused with the tensor's name. The file is
+ * untrusted: shapes bound every offset. Threads: any; no state beyond the layout.
+ */
 #include "adapters/format/layout.h"
 
 #include <stdio.h>
@@ -16,22 +33,21 @@ adapter_tensor *adapter_part(adapter_pair *pair, int part)
 
 void adapter_tensor_gather(const adapter_tensor *t, const uint8_t *file, void *out)
 {
-    size_t size = dtype_bytes(t->type), n_col = (size_t)t->n_col;
-    size_t row = (size_t)t->row_apart * size, col = (size_t)t->col_apart * size;
+    size_t size = dtype_bytes(t->type), n = t->n_col ? (size_t)t->bytes / size : 0;
     const uint8_t *from = file + t->offset;
-    uint8_t *to = out;
-    if (n_col == 0) {
-        memcpy(out, from, (size_t)t->bytes);
-        return;
-    }
-    for (size_t left = (size_t)t->bytes / size / n_col; left > 0; left--, from += row)
-        for (size_t i = 0; i < n_col; i++, to += size) memcpy(to, from + i * col, size);
+    if (n == 0) memcpy(out, from, (size_t)t->bytes);
+    for (size_t i = 0; i < n; i++)
+        memcpy((uint8_t *)out + i * size, from + adapter_tensor_place(t, i) * size, size);
 }
 
 static size_t first_slot(const peft_config *pc, const tensor_name *tn, int *count)
 {
     int n_layer = pc->n_layer;
     *count = 1;
+    if (tn->module == PROJ_PLE_MODEL) {
+        *count = n_layer;
+        return PROJ_PLE_MODEL;
+    }
     if (tn->expert >= 0) *count = expert_module_projs(tn->style, tn->module);
     if (tn->expert >= 0)
         return peft_expert_slot(pc, tn->layer, tn->expert,
@@ -45,7 +61,7 @@ static size_t first_slot(const peft_config *pc, const tensor_name *tn, int *coun
     return (size_t)tn->layer * PROJ_COUNT + (size_t)module_projs(tn->module, count);
 }
 
-/* Is this kind of tensor what the config promises for this module? */
+/* Whether the configuration announces this kind of tensor for this module. */
 static err_code check_wanted(const adapter_layout *al, const model_config *base, const char *name,
                              const tensor_name *tn, size_t slot, err *e)
 {
@@ -97,16 +113,25 @@ static err_code check_shape(const st_tensor *t, uint64_t rows, uint64_t cols, er
 {
     int ndim = cols > 0 ? 2 : 1;
     if (t->ndim != ndim)
-        return err_set(e, ERR_INPUT, "tensor '%.140s' has %d dimensions; %d are expected", t->name,
+        return err_set(e, ERR_INPUT, "tensor '%.140s' has %d dimensions; it must have %d", t->name,
                        t->ndim, ndim);
     if (ndim == 2 && (t->shape[0] != rows || t->shape[1] != cols))
-        return err_set(e, ERR_INPUT, "tensor '%.140s' is %llu x %llu; expected is %llu x %llu",
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is %llu x %llu; it must be %llu x %llu",
                        t->name, (unsigned long long)t->shape[0], (unsigned long long)t->shape[1],
                        (unsigned long long)rows, (unsigned long long)cols);
     if (ndim == 1 && t->shape[0] != rows)
-        return err_set(e, ERR_INPUT, "tensor '%.140s' has %llu values; expected are %llu", t->name,
+        return err_set(e, ERR_INPUT, "tensor '%.140s' has %llu values; it must have %llu", t->name,
                        (unsigned long long)t->shape[0], (unsigned long long)rows);
     return ERR_NONE;
+}
+
+/* The type to keep it in.  A tar's F64 was converted before (retype.h). */
+static err_code check_type(const st_tensor *t, dtype *out, err *e)
+{
+    if (st_usable(t->dtype, out)) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "tensor '%.140s' is %s; allowed are F32, F16, BF16 and, sent as a tar, F64",
+                   t->name, st_dtype_name(t->dtype));
 }
 
 err_code layout_vocab(const st_tensor *t, const model_config *base, int *n_vocab, err *e)
@@ -118,6 +143,12 @@ err_code layout_vocab(const st_tensor *t, const model_config *base, int *n_vocab
     if (tn.role != ROLE_TABLE && !across && !(tn.module == MODULE_HEAD && tn.role == ROLE_B))
         return ERR_NONE;
     uint64_t tokens = t->shape[across ? 1 : 0], v = (uint64_t)base->n_vocab;
+    if (tokens > v && base->ple_dim)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "tensor '%.140s' is for %llu tokens, the base has %d, and each of its layers "
+            "reads an input of its own for each: added tokens have none",
+            t->name, (unsigned long long)tokens, base->n_vocab);
     if (tokens > v && base->added_max == 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "tensor '%.140s' is for %llu tokens, the base has %d: added tokens are not "
@@ -155,8 +186,8 @@ static bool named_so(const model_config *base, const tensor_name *tn)
     char have[64], want[64];
     if (tn->module >= MODULE_EXPERT_GATE && tn->module < MODULE_IN_LAYER)
         return (tn->mlp == MLP_FEED_FORWARD) == (base->mlp_names == MLP_FEED_FORWARD);
-    module_base_name(have, sizeof(have), tn->mlp, tn->module);
-    module_base_name(want, sizeof(want), base->mlp_names, tn->module);
+    module_base_name(have, sizeof(have), tn->mlp, tn->router, tn->module);
+    module_base_name(want, sizeof(want), base->mlp_names, tn->router, tn->module);
     return strcmp(have, want) == 0;
 }
 
@@ -164,11 +195,15 @@ static bool named_so(const model_config *base, const tensor_name *tn)
 static bool module_there(const model_config *base, const tensor_name *tn)
 {
     bool mixed = tn->layer >= 0 && base->layer[tn->layer] & LAYER_EXPERTS;
-    if (tn->layer >= 0 && (!peft_attention_there(base, tn->module) || !named_so(base, tn)))
+    if (tn->layer >= 0 && (!named_so(base, tn) || !peft_module_there(base, tn->layer, tn->module)))
         return false;
+    if (tn->module == PROJ_PLE_MODEL) return base->ple_dim > 0;
+    mixed &= tn->module >= PROJ_ROUTER || !base->experts.beside;
     if (tn->module >= MODULE_SHARED_GATE && tn->module <= MODULE_SHARED_DOWN)
-        return mixed && base->experts.shared_dim > 0;
-    bool mlp = (tn->module >= PROJ_GATE && tn->module < MODULE_QKV) ||
+        return mixed && !base->experts.beside && base->experts.shared_dim > 0;
+    if (tn->module == PROJ_ROUTER) return mixed;
+    if (tn->module == PROJ_SHARED_SCORE) return mixed && base->experts.shared_gated;
+    bool mlp = (tn->module >= PROJ_GATE && tn->module <= PROJ_DOWN) ||
                tn->module == MODULE_GATE_UP || tn->module == MODULE_FC ||
                tn->module == MODULE_FC_OUT;
     return !mixed || !mlp;
@@ -186,7 +221,7 @@ typedef struct stack {
     bool turned;
 } stack;
 
-/* What of the file's A or B is projection p of expert k. */
+/* The part of the file's A or B that belongs to projection p of expert k. */
 static adapter_tensor part_of_stack(const stack *s, bool file_a, int k, int p)
 {
     uint64_t size = dtype_bytes(s->type), r = (uint64_t)s->rank, at;
@@ -212,7 +247,7 @@ static adapter_tensor part_of_stack(const stack *s, bool file_a, int k, int p)
 }
 
 /* target_parameters: where a layer has LoRA on both of its parameters, the inner one is
- * gate_up_proj, which PEFT wraps first. */
+ * gate_up_proj, or up_proj where there is no gate, which PEFT wraps first. */
 static err_code place_stack(adapter_layout *al, const model_config *base, const st_tensor *t,
                             const tensor_name *tn, err *e)
 {
@@ -221,13 +256,15 @@ static err_code place_stack(adapter_layout *al, const model_config *base, const 
     if (!(base->layer[tn->layer] & LAYER_EXPERTS))
         return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has 0 experts",
                        t->name);
-    bool up = pc->layer[peft_expert_slot(pc, tn->layer, 0, PROJ_GATE)].wrapped;
+    bool up = pc->layer[peft_expert_slot(pc, tn->layer, 0, PROJ_UP)].wrapped;
     bool down = pc->layer[peft_expert_slot(pc, tn->layer, 0, PROJ_DOWN)].wrapped;
     if (tn->module == MODULE_STACK ? !up && !down : !up || !down)
         return err_set(e, ERR_INPUT, "tensor '%.140s' is not covered by target_parameters",
                        t->name);
-    proj first = tn->module == MODULE_STACK && down ? PROJ_DOWN : PROJ_GATE;
-    int projs = first == PROJ_DOWN ? 1 : 2;
+    proj first = tn->module == MODULE_STACK && down ? PROJ_DOWN
+                 : base->ungated                    ? PROJ_UP
+                                                    : PROJ_GATE;
+    int projs = first == PROJ_GATE ? 2 : 1;
     int rank = pc->layer[peft_expert_slot(pc, tn->layer, 0, first)].rank;
     model_expert_shape(base, first, &d_out, &d_in);
     uint64_t wide = (uint64_t)n * (uint64_t)rank, rows = (uint64_t)projs * (uint64_t)d_out;
@@ -245,9 +282,7 @@ static err_code place_stack(adapter_layout *al, const model_config *base, const 
     s.turned = own == other && !square;
     if (!s.turned) other = file_a ? (uint64_t)d_in : rows;
     err_code rc = file_a ? check_shape(t, wide, other, e) : check_shape(t, other, wide, e);
-    if (!rc && !st_usable(t->dtype, &s.type))
-        rc = err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
-                     t->name, st_dtype_name(t->dtype));
+    if (!rc) rc = check_type(t, &s.type, e);
     for (int i = 0; i < n * projs && !rc; i++) {
         int k = i / projs, p = i % projs;
         adapter_pair *pair = &al->pair[peft_expert_slot(pc, tn->layer, k, (int)first + p)];
@@ -260,7 +295,7 @@ static err_code place_stack(adapter_layout *al, const model_config *base, const 
     return rc;
 }
 
-/* The head of classes, whose size nobody knows but it: the weight, or its bias. */
+/* The classification head, whose size only the tensor tells: its weight, or its bias. */
 static err_code place_score(adapter_pair *pair, const model_config *base, const st_tensor *t,
                             tensor_role role, dtype type, err *e)
 {
@@ -296,7 +331,7 @@ static err_code check_score(adapter_layout *al, const model_config *base, err *e
     return ERR_NONE;
 }
 
-/* Has the base what the tensor is for? */
+/* Whether the base model has the module that the tensor is for. */
 static err_code check_place(const model_config *base, const st_tensor *t, const tensor_name *tn,
                             err *e)
 {
@@ -313,6 +348,23 @@ static err_code check_place(const model_config *base, const st_tensor *t, const 
     return ERR_NONE;
 }
 
+/* Rows [d_out] of a fused module whose groups have each their queries, keys and values; `at`: the
+ * first group's. */
+static adapter_tensor part_of_group(const st_tensor *t, dtype type, int groups, int d_out, int rows,
+                                    uint64_t at)
+{
+    int cols = t->ndim == 2 ? (int)t->shape[1] : 1;
+    return (adapter_tensor){.offset = at,
+                            .bytes = t->bytes / (uint64_t)rows * (uint64_t)d_out,
+                            .type = type,
+                            .present = true,
+                            .n_col = cols,
+                            .col_apart = 1,
+                            .row_apart = cols,
+                            .each = d_out / groups,
+                            .skip = (rows - d_out) / groups * cols};
+}
+
 err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
 {
     tensor_name tn;
@@ -326,18 +378,19 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
     rc = check_wanted(al, base, t->name, &tn, slot, e);
     if (rc) return rc;
     dtype type;
-    if (!st_usable(t->dtype, &type))
-        return err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
-                       t->name, st_dtype_name(t->dtype));
+    rc = check_type(t, &type, e);
+    if (rc) return rc;
 
     /* A fused module: one A for all its projections, its other tensors row after row. */
-    int d_out[3] = {0}, d_in = 0, rank = al->peft.layer[slot].rank;
+    int d_out = 0, d_in = 0, rank = al->peft.layer[slot].rank;
+    size_t apart = tn.module == PROJ_PLE_MODEL ? PROJ_COUNT : 1;
     uint64_t rows = 0;
     for (int i = 0; i < count; i++) {
-        peft_slot_shape(base, slot + (size_t)i, &d_out[i], &d_in);
-        rows += (uint64_t)d_out[i];
+        peft_slot_shape(base, slot + (size_t)i * apart, &d_out, &d_in);
+        rows += (uint64_t)d_out;
     }
     bool turns = tn.style == EXPERT_LISTS && count == 2; /* rows of gate and up take turns */
+    int groups = count == 3 ? model_qkv_groups(base) : 1;
     if (turns && tn.role != ROLE_A && tn.role != ROLE_B)
         return err_set(e, ERR_UNSUPPORTED,
                        "tensor '%.140s': of gate_up_projs only lora_A and lora_B are supported",
@@ -358,7 +411,8 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
 
     uint64_t at = t->offset;
     for (int i = 0; i < count; i++) {
-        adapter_tensor *to = part_of(&al->pair[slot + (size_t)i], tn.role);
+        adapter_tensor *to = part_of(&al->pair[slot + (size_t)i * apart], tn.role);
+        peft_slot_shape(base, slot + (size_t)i * apart, &d_out, &d_in);
         /* Of a resized table that modules_to_save names, PEFT writes the trained weight twice. */
         adapter_tensor *twin = &al->pair[slot].twin;
         if (to->present && tn.role == ROLE_TABLE && tn.module <= MODULE_EMBED && !twin->present &&
@@ -367,8 +421,13 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         if (to->present)
             return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
                            t->name);
-        uint64_t bytes = tn.role == ROLE_A ? t->bytes : t->bytes / rows * (uint64_t)d_out[i];
+        uint64_t bytes = tn.role == ROLE_A ? t->bytes : t->bytes / rows * (uint64_t)d_out;
         if (tn.role == ROLE_TABLE || tn.role == ROLE_ROWS) bytes = t->bytes;
+        if (groups > 1 && tn.role != ROLE_A) {
+            *to = part_of_group(t, type, groups, d_out, (int)rows, at);
+            at += bytes / (uint64_t)groups;
+            continue;
+        }
         *to = (adapter_tensor){.offset = at, .bytes = bytes, .type = type, .present = true};
         if (turns && tn.role == ROLE_B)
             to->n_col = rank, to->col_apart = 1, to->row_apart = 2 * rank;
@@ -377,7 +436,7 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
     return ERR_NONE;
 }
 
-/* What is promised for a wrapped module and not in the file. */
+/* The part that a wrapped module lacks. */
 static const char *missing_of(const peft_config *pc, const adapter_pair *pair)
 {
     if (!pair->a.present) return "lora_A.weight";
@@ -413,7 +472,11 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
                        "trainable_token_indices names lm_head, but no trainable_tokens_delta of it "
                        "is in the file");
     if (wrapped && pair->a.type != pair->b.type)
-        return err_set(e, ERR_UNSUPPORTED, "lora_A and lora_B of %s differ in type", name);
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "lora_A and lora_B of %s differ in type: send the folder as a tar, which makes both "
+            "F32",
+            name);
     bool biased = slot < peft_head_slot(pc->n_layer) &&
                   model_proj_has_bias(base, (proj)(slot % PROJ_COUNT)) &&
                   (pc->bias == PEFT_BIAS_ALL || (pc->bias == PEFT_BIAS_LORA_ONLY && wrapped));

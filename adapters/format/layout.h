@@ -25,16 +25,25 @@ typedef struct adapter_tensor {
     /* A matrix with others' values between its own: n_col of them col_apart from one another, and a
      * row row_apart behind the one before.  n_col 0: one behind the other. */
     int n_col, col_apart, row_apart;
-    int woven; /* of so many experts' matrices, whose values take turns; 0: not so */
+    int each, skip; /* and behind `each` rows so many values more; 0: nowhere */
+    int woven;      /* of so many experts' matrices, whose values take turns; 0: not so */
 } adapter_tensor;
+
+/* Where its i-th value stands in the file, in values behind the first. */
+static inline uint64_t adapter_tensor_place(const adapter_tensor *t, uint64_t i)
+{
+    if (t->n_col == 0) return i;
+    uint64_t row = i / (uint64_t)t->n_col, col = i % (uint64_t)t->n_col;
+    uint64_t skips = t->each > 0 ? row / (uint64_t)t->each * (uint64_t)t->skip : 0;
+    return row * (uint64_t)t->row_apart + skips + col * (uint64_t)t->col_apart;
+}
 
 /* From the first to the last of its values. */
 static inline uint64_t adapter_tensor_span(const adapter_tensor *t)
 {
-    uint64_t size = dtype_bytes(t->type), n_col = (uint64_t)t->n_col;
-    if (n_col == 0 || t->bytes == 0) return t->bytes;
-    uint64_t rows = t->bytes / size / n_col;
-    return ((rows - 1) * (uint64_t)t->row_apart + (n_col - 1) * (uint64_t)t->col_apart + 1) * size;
+    uint64_t size = dtype_bytes(t->type);
+    if (t->n_col == 0 || t->bytes == 0) return t->bytes;
+    return (adapter_tensor_place(t, t->bytes / size - 1) + 1) * size;
 }
 
 /* Its values, one behind the other, to out [bytes]. */

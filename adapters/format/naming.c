@@ -1,4 +1,20 @@
-/* naming.c -- tables of prefixes, modules and endings, and a walk over them. */
+/* naming.c -- parses tensor names of adapter files.
+ *
+ *   [wrappers] [root] "layers." N "." module "." role         e.g. base_model.model. | model. |
+ *   layers.3. | mlp.up_proj. | lora_A.weight
+ *
+ * unwrap() removes what savers leave in front or in between (base_model.model., module.,
+ * _orig_mod., FSDP's), usual_mlp() maps other families' module names to the usual ones, then
+ * take_path() reads root, layer and module, with experts in their four styles (numbered modules,
+ * w1/w2/w3, lists, one stacked parameter), and the table of endings gives the role.
+ *
+ * The tables also work backwards: module_path() and its relatives write the names for messages and
+ * for converted files.
+ *
+ * naming_learn() finds which style a file uses from its first names, because patterns of the
+ * configuration refer to the author's names. An unknown name is refused with a hint where the cause
+ * is known (naming_refuse()). Threads: any; no state.
+ */
 #include "adapters/format/naming.h"
 
 #include <stdio.h>
@@ -13,9 +29,28 @@ static const char *const modules[] = {
     [PROJ_K] = "self_attn.k_proj",
     [PROJ_V] = "self_attn.v_proj",
     [PROJ_O] = "self_attn.o_proj",
+    [PROJ_IN] = "mixer.in_proj",
+    [PROJ_OUT] = "mixer.out_proj",
+    [PROJ_Z] = "linear_attn.in_proj_z",
+    [PROJ_B] = "linear_attn.in_proj_b",
+    [PROJ_A] = "linear_attn.in_proj_a",
+    [PROJ_Z_LOW] = "self_attn.g_a_proj",
+    [PROJ_A_LOW] = "self_attn.f_a_proj",
     [PROJ_GATE] = "mlp.gate_proj",
     [PROJ_UP] = "mlp.up_proj",
     [PROJ_DOWN] = "mlp.down_proj",
+    [PROJ_PLE_MODEL] = "per_layer_model_projection",
+    [PROJ_PLE_GATE] = "per_layer_input_gate",
+    [PROJ_PLE_OUT] = "per_layer_projection",
+    [PROJ_LAUREL_LEFT] = "laurel.linear_left",
+    [PROJ_LAUREL_RIGHT] = "laurel.linear_right",
+    [PROJ_ALTUP_IN] = "altup_projections",
+    [PROJ_ALTUP_OUT] = "altup_unembed_projections",
+    [PROJ_ALTUP_ROUTER] = "altup.modality_router",
+    [PROJ_ALTUP_PREDICT] = "altup.prediction_coefs",
+    [PROJ_ALTUP_CORRECT] = "altup.correction_coefs",
+    [PROJ_ROUTER] = "mlp.gate",
+    [PROJ_SHARED_SCORE] = "mlp.shared_expert_gate",
     [MODULE_QKV] = "self_attn.qkv_proj",
     [MODULE_GATE_UP] = "mlp.gate_up_proj",
     [MODULE_SHARED_GATE] = "mlp.shared_expert.gate_proj",
@@ -32,6 +67,63 @@ static const char *const modules[] = {
     [MODULE_Q_B] = "self_attn.q_b_proj",
     [MODULE_KV_A] = "self_attn.kv_a_proj_with_mqa",
     [MODULE_KV_B] = "self_attn.kv_b_proj",
+    [MODULE_OUT] = "self_attn.out_proj",
+    [MODULE_W1] = "mlp.w1",
+    [MODULE_W3] = "mlp.w3",
+    [MODULE_W2] = "mlp.w2",
+    [MODULE_CONV_IN] = "conv.in_proj",
+    [MODULE_CONV_OUT] = "conv.out_proj",
+    [MODULE_DENSE] = "self_attn.dense",
+    [MODULE_FC1] = "mlp.fc1",
+    [MODULE_FC2] = "mlp.fc2",
+    [MODULE_DELTA_QKV] = "linear_attn.in_proj_qkv",
+    [MODULE_DELTA_QKVZ] = "linear_attn.in_proj_qkvz",
+    [MODULE_DELTA_BA] = "linear_attn.in_proj_ba",
+    [MODULE_DELTA_OUT] = "linear_attn.out_proj",
+    [MODULE_MAMBA_IN] = "mamba.in_proj",
+    [MODULE_MAMBA_OUT] = "mamba.out_proj",
+    [MODULE_MAMBA_X] = "mamba.x_proj",
+    [MODULE_MAMBA_DT] = "mamba.dt_proj",
+    [MODULE_INPUT_LINEAR] = "shared_mlp.input_linear",
+    [MODULE_OUTPUT_LINEAR] = "shared_mlp.output_linear",
+    [MODULE_MIXER_Q] = "mixer.q_proj",
+    [MODULE_MIXER_K] = "mixer.k_proj",
+    [MODULE_MIXER_V] = "mixer.v_proj",
+    [MODULE_MIXER_O] = "mixer.o_proj",
+    [MODULE_MIXER_UP] = "mixer.up_proj",
+    [MODULE_MIXER_DOWN] = "mixer.down_proj",
+    [MODULE_MIXER_SHARED_UP] = "mixer.shared_experts.up_proj",
+    [MODULE_MIXER_SHARED_DOWN] = "mixer.shared_experts.down_proj",
+    [MODULE_DELTA_Q] = "linear_attn.q_proj",
+    [MODULE_DELTA_K] = "linear_attn.k_proj",
+    [MODULE_DELTA_V] = "linear_attn.v_proj",
+    [MODULE_DELTA_O] = "linear_attn.o_proj",
+    [MODULE_DELTA_G] = "linear_attn.g_proj",
+    [MODULE_DELTA_B] = "linear_attn.b_proj",
+    [MODULE_DELTA_A] = "linear_attn.a_proj",
+    [MODULE_KIMI_B] = "self_attn.b_proj",
+    [MODULE_KIMI_G_B] = "self_attn.g_b_proj",
+    [MODULE_KIMI_F_B] = "self_attn.f_b_proj",
+    [MODULE_NEOX_QKV] = "attention.query_key_value",
+    [MODULE_NEOX_DENSE] = "attention.dense",
+    [MODULE_FALCON_QKV] = "self_attention.query_key_value",
+    [MODULE_FALCON_DENSE] = "self_attention.dense",
+    [MODULE_C_ATTN] = "attn.c_attn",
+    [MODULE_C_PROJ] = "attn.c_proj",
+    [MODULE_4H] = "mlp.dense_h_to_4h",
+    [MODULE_4H_OUT] = "mlp.dense_4h_to_h",
+    [MODULE_FC_IN] = "mlp.fc_in",
+    [MODULE_FC_IN_OUT] = "mlp.fc_out",
+    [MODULE_BARE_FC1] = "fc1",
+    [MODULE_BARE_FC2] = "fc2",
+    [MODULE_GPTJ_Q] = "attn.q_proj",
+    [MODULE_GPTJ_K] = "attn.k_proj",
+    [MODULE_GPTJ_V] = "attn.v_proj",
+    [MODULE_GPTJ_O] = "attn.out_proj",
+    [MODULE_NEO_Q] = "attn.attention.q_proj",
+    [MODULE_NEO_K] = "attn.attention.k_proj",
+    [MODULE_NEO_V] = "attn.attention.v_proj",
+    [MODULE_NEO_O] = "attn.attention.out_proj",
     [MODULE_EMBED] = "embed_tokens",
     [MODULE_ATTN_NORM] = "input_layernorm",
     [MODULE_LAST_NORM] = "norm",
@@ -39,22 +131,48 @@ static const char *const modules[] = {
     [MODULE_SCORE] = "score",
 };
 
-/* What stands before an expert's number, and what behind it; or, of lists, before it. */
+/* The text before an expert's number and behind it; for lists, both before it. */
 static const struct {
     const char *before, *module[LORA_EXPERT_PROJS];
 } expert_names[] = {
     [EXPERT_MODULES] = {"mlp.experts.", {"gate_proj", "up_proj", "down_proj"}},
     [EXPERT_W123] = {"block_sparse_moe.experts.", {"w1", "w3", "w2"}},
+    [EXPERT_MIXER] = {"mixer.experts.", {"gate_proj", "up_proj", "down_proj"}},
     [EXPERT_LISTS] = {"mlp.experts.", {"gate_up_projs", "gate_up_projs", "down_projs"}},
 };
 
-/* What stands before "layers." and "embed_tokens": a causal language model, the same inside a
- * vision model (two generations of names), a doubly wrapped one, a bare decoder. */
-static const char *const roots[NAMING_ROOTS] = {
-    "model.", "model.language_model.", "language_model.model.", "model.text_model.", "model.model.",
-    ""};
+static const char *const router_names[ROUTER_STYLES] = {
+    [ROUTER_GATE] = "mlp.gate",
+    [ROUTER_SPARSE_GATE] = "block_sparse_moe.gate",
+    [ROUTER_ROUTER] = "mlp.router",
+    [ROUTER_SPARSE_LAYER] = "block_sparse_moe.router.layer",
+    [ROUTER_SPARSE_ROUTER] = "block_sparse_moe.router",
+    [ROUTER_GATE_WG] = "mlp.gate.wg",
+    [ROUTER_MIXER_GATE] = "mixer.gate",
+    [ROUTER_PROJ] = "router.proj",
+};
 
-/* Wrappers whose names a saver left in front, or in between. */
+/* Roots before "layers." and "embed_tokens": a causal language model, the same inside a vision
+ * model (two generations of names), a doubly wrapped one, Mamba, GPT-NeoX, OPT, GPT-2 (whose layers
+ * are "h."), a bare decoder. */
+static const char *const roots[NAMING_ROOTS] = {"model.",
+                                                "model.language_model.",
+                                                "language_model.model.",
+                                                "model.text_model.",
+                                                "model.model.",
+                                                "backbone.",
+                                                "gpt_neox.",
+                                                "model.decoder.",
+                                                "transformer.",
+                                                ""};
+enum { ROOT_H = 8 };
+
+static const char *layers_of(int root)
+{
+    return root == ROOT_H ? "h." : "layers.";
+}
+
+/* Names of wrappers that savers leave in front or in between. */
 static const char *const wrappers[] = {"base_model.model.", "module.", "_orig_mod.",
                                        "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
 static const char *const inner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
@@ -102,30 +220,92 @@ const char *module_name(int module)
 
 proj module_projs(int module, int *count)
 {
-    *count = module == MODULE_QKV ? 3 : module == MODULE_GATE_UP ? 2 : 1;
-    switch (module) {
-    case MODULE_QKV: return PROJ_Q;
-    case MODULE_GATE_UP: return PROJ_GATE;
-    case MODULE_FC: return PROJ_UP;
-    case MODULE_FC_OUT: return PROJ_DOWN;
-    case MODULE_Q_B: return PROJ_Q;
-    case MODULE_KV_A: return PROJ_K;
-    case MODULE_KV_B: return PROJ_V;
-    case MODULE_SHARED_GATE: return PROJ_GATE;
-    case MODULE_SHARED_UP: return PROJ_UP;
-    case MODULE_SHARED_DOWN: return PROJ_DOWN;
-    default: return (proj)module;
-    }
+    static const uint8_t first[] = {[MODULE_QKV] = PROJ_Q,
+                                    [MODULE_GATE_UP] = PROJ_GATE,
+                                    [MODULE_FC] = PROJ_UP,
+                                    [MODULE_DENSE] = PROJ_O,
+                                    [MODULE_FC1] = PROJ_UP,
+                                    [MODULE_FC2] = PROJ_DOWN,
+                                    [MODULE_FC_OUT] = PROJ_DOWN,
+                                    [MODULE_Q_B] = PROJ_Q,
+                                    [MODULE_KV_A] = PROJ_K,
+                                    [MODULE_KV_B] = PROJ_V,
+                                    [MODULE_OUT] = PROJ_O,
+                                    [MODULE_W1] = PROJ_GATE,
+                                    [MODULE_W3] = PROJ_UP,
+                                    [MODULE_W2] = PROJ_DOWN,
+                                    [MODULE_CONV_IN] = PROJ_IN,
+                                    [MODULE_CONV_OUT] = PROJ_OUT,
+                                    [MODULE_DELTA_QKV] = PROJ_IN,
+                                    [MODULE_DELTA_QKVZ] = PROJ_IN,
+                                    [MODULE_DELTA_BA] = PROJ_B,
+                                    [MODULE_DELTA_OUT] = PROJ_OUT,
+                                    [MODULE_MAMBA_IN] = PROJ_IN,
+                                    [MODULE_MAMBA_OUT] = PROJ_OUT,
+                                    [MODULE_MAMBA_X] = PROJ_B,
+                                    [MODULE_MAMBA_DT] = PROJ_A,
+                                    [MODULE_INPUT_LINEAR] = PROJ_GATE,
+                                    [MODULE_OUTPUT_LINEAR] = PROJ_DOWN,
+                                    [MODULE_MIXER_Q] = PROJ_Q,
+                                    [MODULE_MIXER_K] = PROJ_K,
+                                    [MODULE_MIXER_V] = PROJ_V,
+                                    [MODULE_MIXER_O] = PROJ_O,
+                                    [MODULE_MIXER_UP] = PROJ_UP,
+                                    [MODULE_MIXER_DOWN] = PROJ_DOWN,
+                                    [MODULE_MIXER_SHARED_UP] = PROJ_UP,
+                                    [MODULE_MIXER_SHARED_DOWN] = PROJ_DOWN,
+                                    [MODULE_DELTA_Q] = PROJ_Q,
+                                    [MODULE_DELTA_K] = PROJ_K,
+                                    [MODULE_DELTA_V] = PROJ_V,
+                                    [MODULE_DELTA_O] = PROJ_O,
+                                    [MODULE_DELTA_G] = PROJ_Z,
+                                    [MODULE_DELTA_B] = PROJ_B,
+                                    [MODULE_DELTA_A] = PROJ_A,
+                                    [MODULE_KIMI_B] = PROJ_B,
+                                    [MODULE_KIMI_G_B] = PROJ_Z,
+                                    [MODULE_KIMI_F_B] = PROJ_A,
+                                    [MODULE_NEOX_QKV] = PROJ_Q,
+                                    [MODULE_NEOX_DENSE] = PROJ_O,
+                                    [MODULE_FALCON_QKV] = PROJ_Q,
+                                    [MODULE_FALCON_DENSE] = PROJ_O,
+                                    [MODULE_C_ATTN] = PROJ_Q,
+                                    [MODULE_C_PROJ] = PROJ_O,
+                                    [MODULE_4H] = PROJ_UP,
+                                    [MODULE_4H_OUT] = PROJ_DOWN,
+                                    [MODULE_FC_IN] = PROJ_UP,
+                                    [MODULE_FC_IN_OUT] = PROJ_DOWN,
+                                    [MODULE_BARE_FC1] = PROJ_UP,
+                                    [MODULE_BARE_FC2] = PROJ_DOWN,
+                                    [MODULE_GPTJ_Q] = PROJ_Q,
+                                    [MODULE_GPTJ_K] = PROJ_K,
+                                    [MODULE_GPTJ_V] = PROJ_V,
+                                    [MODULE_GPTJ_O] = PROJ_O,
+                                    [MODULE_NEO_Q] = PROJ_Q,
+                                    [MODULE_NEO_K] = PROJ_K,
+                                    [MODULE_NEO_V] = PROJ_V,
+                                    [MODULE_NEO_O] = PROJ_O,
+                                    [MODULE_SHARED_GATE] = PROJ_GATE,
+                                    [MODULE_SHARED_UP] = PROJ_UP,
+                                    [MODULE_SHARED_DOWN] = PROJ_DOWN};
+    bool two = module == MODULE_GATE_UP || module == MODULE_INPUT_LINEAR;
+    bool three = module == MODULE_QKV || module == MODULE_NEOX_QKV || module == MODULE_FALCON_QKV ||
+                 module == MODULE_C_ATTN;
+    *count = three ? 3 : two ? 2 : 1;
+    bool other = module >= MODULE_QKV && module <= MODULE_SHARED_DOWN;
+    return other ? (proj)first[module] : (proj)module;
 }
 
-void module_base_name(char *out, size_t cap, mlp_names mlp, int module)
+void module_base_name(char *out, size_t cap, mlp_names mlp, router_style router, int module)
 {
-    const char *name = modules[module], *shared = strstr(name, ".shared_expert.");
+    const char *name = module == PROJ_ROUTER ? router_names[router] : modules[module],
+               *shared = strstr(name, ".shared_expert.");
     bool renamed = strncmp(name, "mlp.", 4) == 0;
     if (mlp == MLP_FEED_FORWARD && renamed)
         snprintf(out, cap, "feed_forward.%s", name + 4);
     else if (mlp == MLP_SHARED_EXPERTS && shared)
         snprintf(out, cap, "mlp.shared_experts.%s", strrchr(name, '.') + 1);
+    else if (mlp == MLP_SHARED_MLP && shared)
+        snprintf(out, cap, "mlp.shared_mlp.%s", strrchr(name, '.') + 1);
     else
         snprintf(out, cap, "%s", name);
 }
@@ -135,18 +315,31 @@ int expert_module_projs(expert_style style, int module)
     return style == EXPERT_LISTS && module == MODULE_EXPERT_GATE ? 2 : 1;
 }
 
+bool module_is_stream(int module)
+{
+    return module == PROJ_ALTUP_IN || module == PROJ_ALTUP_OUT;
+}
+
 void module_path(char *out, size_t cap, const naming *n, int layer, int module)
 {
-    const char *root = roots[n->root < 0 ? 0 : n->root];
+    int at = n->root < 0 ? 0 : n->root;
+    const char *root = roots[at], *layers = layers_of(at);
     if (module == MODULE_HEAD)
         snprintf(out, cap, "%s%s", strncmp(root, "language_", 9) == 0 ? "language_model." : "",
                  modules[module]);
-    else if (module == MODULE_EMBED || module == MODULE_LAST_NORM)
+    else if (module == MODULE_EMBED || module == MODULE_LAST_NORM || module == PROJ_PLE_MODEL)
         snprintf(out, cap, "%s%s", root, modules[module]);
+    else if (module_is_stream(module))
+        snprintf(out, cap, "%s%s.%d", root, modules[module], layer);
     else {
         char name[64];
-        module_base_name(name, sizeof(name), n->mlp, module);
-        snprintf(out, cap, "%slayers.%d.%s", root, layer, name);
+        module_base_name(name, sizeof(name), n->mlp, n->router, module);
+        bool forgets = module == PROJ_A_LOW || module == MODULE_KIMI_F_B;
+        if (n->forget_gate && forgets)
+            snprintf(out, cap, "%s%s%d.self_attn.forget_gate%s", root, layers, layer,
+                     strchr(name, '.'));
+        else
+            snprintf(out, cap, "%s%s%d.%s", root, layers, layer, name);
     }
 }
 
@@ -160,12 +353,11 @@ void module_expert_path(char *out, size_t cap, const naming *n, int layer, int e
         snprintf(out, cap, "%slayers.%d.%s%d.%s", root, layer, before, expert, name);
 }
 
-void module_stack_path(char *out, size_t cap, const naming *n, int layer, bool granite)
+void module_stack_path(char *out, size_t cap, const naming *n, int layer, const char *in)
 {
-    snprintf(out, cap, "%slayers.%d.%s.experts", roots[n->root < 0 ? 0 : n->root], layer,
-             granite                      ? "block_sparse_moe"
-             : n->mlp == MLP_FEED_FORWARD ? "feed_forward"
-                                          : "mlp");
+    if (!in) in = n->mlp == MLP_FEED_FORWARD ? "feed_forward" : "mlp";
+    snprintf(out, cap, "%slayers.%d.%s%sexperts", roots[n->root < 0 ? 0 : n->root], layer, in,
+             in[0] ? "." : "");
 }
 
 /* ---- one name ------------------------------------------------------------------------------ */
@@ -200,14 +392,16 @@ static bool unwrap(const char *name, char out[NAME_MAX_BYTES])
     return true;
 }
 
-/* Other names of an MLP's modules become the usual ones. */
+/* Other names of an MLP's modules, and of Kimi Linear's gate, become the usual ones. */
 static mlp_names usual_mlp(char *name)
 {
     static const struct {
         const char *theirs, *usual;
         mlp_names mlp;
     } parts[] = {{".feed_forward.", ".mlp.", MLP_FEED_FORWARD},
-                 {".mlp.shared_experts.", ".mlp.shared_expert.", MLP_SHARED_EXPERTS}};
+                 {".mlp.shared_experts.", ".mlp.shared_expert.", MLP_SHARED_EXPERTS},
+                 {".mlp.shared_mlp.", ".mlp.shared_expert.", MLP_SHARED_MLP},
+                 {".self_attn.forget_gate.", ".self_attn.", MLP_USUAL}};
     for (size_t i = 0; i < sizeof parts / sizeof(*parts); i++) {
         char *at = strstr(name, parts[i].theirs);
         size_t n = strlen(parts[i].usual), theirs = strlen(parts[i].theirs);
@@ -269,11 +463,40 @@ static bool take_expert(const char **at, tensor_name *t)
     return false;
 }
 
-/* "mlp.experts.", "mlp.experts.base_layer." */
+/* "altup_projections.2.": of the number's layer, as projections of streams are counted. */
+static bool take_stream(const char **at, tensor_name *t)
+{
+    for (int module = PROJ_ALTUP_IN; module <= PROJ_ALTUP_OUT; module++) {
+        const char *p = *at;
+        if (!take_module(&p, module) || !take_number(&p, &t->layer)) continue;
+        t->module = module;
+        *at = p;
+        return true;
+    }
+    return false;
+}
+
+/* "mlp.gate.", "block_sparse_moe.router.layer."; the shortest name last. */
+static bool take_router(const char **at, tensor_name *t)
+{
+    for (int i = 1; i <= ROUTER_STYLES; i++) {
+        int style = i % ROUTER_STYLES;
+        const char *p = *at;
+        if (!skip(&p, router_names[style]) || !skip(&p, ".")) continue;
+        t->module = PROJ_ROUTER;
+        t->router = (router_style)style;
+        *at = p;
+        return true;
+    }
+    return false;
+}
+
+/* "mlp.experts.", "mlp.experts.base_layer.", "experts." */
 static bool take_stack(const char **at, tensor_name *t)
 {
-    static const char *const stacks[] = {"mlp.experts.", "block_sparse_moe.experts."};
-    for (int i = 0; i < 2; i++) {
+    static const char *const stacks[] = {"mlp.experts.", "block_sparse_moe.experts.",
+                                         "mixer.experts.", "experts."};
+    for (size_t i = 0; i < sizeof stacks / sizeof(*stacks); i++) {
         if (!skip(at, stacks[i])) continue;
         t->module = skip(at, "base_layer.") ? MODULE_STACK_INNER : MODULE_STACK;
         return true;
@@ -286,6 +509,7 @@ static bool take_path(const char **at, tensor_name *t)
 {
     t->layer = t->expert = -1;
     t->style = EXPERT_MODULES;
+    t->router = ROUTER_GATE;
     t->root = -1;
     t->module = MODULE_HEAD;
     const char *p = *at;
@@ -306,10 +530,15 @@ static bool take_path(const char **at, tensor_name *t)
         if (take_module(&p, MODULE_EMBED)) break;
         t->module = MODULE_LAST_NORM;
         if (take_module(&p, MODULE_LAST_NORM)) break;
-        if (!skip(&p, "layers.") || !take_number(&p, &t->layer)) continue;
-        if (take_expert(&p, t) || take_stack(&p, t)) break;
+        t->module = PROJ_PLE_MODEL;
+        if (take_module(&p, PROJ_PLE_MODEL)) break;
+        if (take_stream(&p, t)) break;
+        if (!skip(&p, layers_of(t->root)) || !take_number(&p, &t->layer)) continue;
+        if (take_expert(&p, t) || take_stack(&p, t) || take_router(&p, t)) break;
         for (t->module = 0; t->module < MODULE_EXPERT_GATE; t->module++)
-            if (take_module(&p, t->module)) break;
+            if (t->module != PROJ_PLE_MODEL && !module_is_stream(t->module) &&
+                take_module(&p, t->module))
+                break;
         if (t->module < MODULE_EXPERT_GATE) break;
         for (t->module = MODULE_ATTN_NORM; t->module <= MODULE_MLP_NORM; t->module++)
             if (take_module(&p, t->module)) break;
@@ -351,8 +580,11 @@ err_code naming_learn(naming *n, const char *name, err *e)
     if (!tensor_name_parse(name, &t)) return naming_refuse(name, e);
     if (t.module == MODULE_QKV) n->qkv = true;
     if (t.module == MODULE_GATE_UP) n->gate_up = true;
+    n->forget_gate |= strstr(name, ".forget_gate.") != NULL;
     n->experts |= t.expert >= 0;
     if (t.style != EXPERT_MODULES) n->style = t.style;
+    n->routers |= t.module == PROJ_ROUTER;
+    if (t.module == PROJ_ROUTER) n->router = t.router;
     n->stacks |= t.module == MODULE_STACK || t.module == MODULE_STACK_INNER;
     if (t.root < 0) return ERR_NONE;
     if (n->root >= 0 && n->root != t.root)
@@ -370,10 +602,9 @@ err_code naming_refuse(const char *name, err *e)
     } others[] = {
         {"token_adapter", "trainable_token_indices of anything but embed_tokens and lm_head"},
         {".experts.", "anything of experts but LoRA on single ones and on their parameters"},
-        {".shared_expert_gate.", "LoRA on the gate of a shared expert"},
-        {"mlp.gate.", "LoRA on a router"},
-        {"block_sparse_moe.gate.", "LoRA on a router"},
-        {".router.", "LoRA on a router"},
+        {"mlp.gate.", "anything of a router but LoRA"},
+        {"block_sparse_moe.gate.", "anything of a router but LoRA"},
+        {".router.", "anything of a router but LoRA"},
         {"block_sparse_moe.", "LoRA on the parameters that all experts share"},
         {"lora_ga", "LoRA-GA"},
         {"original_module", "a copy of the base's own module"},
@@ -381,6 +612,10 @@ err_code naming_refuse(const char *name, err *e)
                             "and a head of classes"},
         {"q_norm.weight", "a trained norm of queries"},
         {"k_norm.weight", "a trained norm of keys"},
+        {"linear_attn.norm", "a trained norm of a mixer"},
+        {"o_norm.weight", "a trained norm of a mixer"},
+        {".A_log", "a trained decay of a mixer"},
+        {".dt_bias", "a trained decay of a mixer"},
         {"norm.bias", "a trained bias of a norm"},
         {"base_layer.weight", "a trained weight of the base"},
         {"lora_A.bias", "a bias in lora_A"},
@@ -394,6 +629,16 @@ err_code naming_refuse(const char *name, err *e)
         {"classifier", "a head of classes that is not one linear layer"},
         {"score.", "a head of classes that is not one linear layer"},
         {".conv", "LoRA on convolutions"},
+        {"_conv1d", "LoRA on convolutions"},
+        {"mamba.norm", "a trained norm of a mixer"},
+        {"mixer.norm", "a trained norm of a mixer"},
+        {"embeddings.", "anything of an input table that is called embeddings"},
+        {"wte.", "anything of an input table that is called wte"},
+        {"wpe.", "a trained table of positions"},
+        {"embed_positions.", "a trained table of positions"},
+        {"embed_in.", "anything of an input table that is called embed_in"},
+        {"embed_out.", "anything of an output layer that is called embed_out"},
+        {"word_embeddings.", "anything of an input table that is called word_embeddings"},
         {"visual.", "LoRA on a vision tower"},
         {"vision", "LoRA on a vision tower"},
     };

@@ -2,21 +2,32 @@
  *
  * The compiler is a recursive descent that writes instructions; a repeat copies the instructions of
  * what it repeats.  Offsets are relative, so that a piece of program can be copied as it is.
+ *
+ * A look-ahead is an instruction in front of a program of its own, which ends in OP_MATCH.  Before
+ * the simulation a backward pass over the text finds the places where that program matches what
+ * follows: an instruction leads to a match at a place if what it leads to does, there or one byte
+ * later.  Inner look-aheads stand behind outer ones and are settled first.
+ *
+ * Why not engine/grammar/regex: that engine writes texts, so it reads an expression as the texts on
+ * which all dialects agree, refuses \b, \B and look-aheads in one another, and makes a
+ * deterministic automaton, which can be exponentially large.  PEFT accepts all of these patterns,
+ * and here each costs time and memory in proportion to its length.
  */
 #include "adapters/format/pattern.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROGRAM_MAX = 20000, TEXT_MAX = 8192, DEPTH_MAX = 64, REPEAT_MAX = 1000 };
+enum { PROGRAM_MAX = 20000, TEXT_MAX = 8192, DEPTH_MAX = 64, REPEAT_MAX = 1000, AHEAD_MAX = 16 };
 
 typedef enum {
     OP_SET,   /* one byte of a class */
     OP_SPLIT, /* go on at +x and at +y */
     OP_JUMP,  /* go on at +x */
     OP_START,
-    OP_END,  /* x: also before the newline that ends the text */
-    OP_WORD, /* border of a word; x: negated */
+    OP_END,   /* x: also before the newline that ends the text */
+    OP_WORD,  /* border of a word; x: negated */
+    OP_AHEAD, /* look-ahead y / 2, negated if y is odd, whose program follows; go on at +x */
     OP_MATCH
 } op;
 
@@ -32,6 +43,9 @@ struct pattern {
     int *now, *next;    /* sets of threads: instruction numbers */
     unsigned *now_mark; /* generation in which an instruction was added */
     unsigned generation;
+    int n_ahead;     /* look-aheads; the copies that a repeat makes count as one */
+    uint16_t *ahead; /* [PATTERN_AHEAD_MAX + 1] places of the text: bit y / 2 where it matches */
+    bool *leads[2];  /* [n] instructions that lead to a match from a place and from the next one */
 };
 
 typedef struct compiler {
@@ -59,7 +73,7 @@ static int emit(compiler *c, op o, int x, int y)
         int cap = p->cap ? p->cap * 2 : 64;
         inst *more = realloc(p->code, (size_t)cap * sizeof(*more));
         if (!more) {
-            fail(c, ERR_NOMEM, "takes more memory than there is");
+            fail(c, ERR_NOMEM, "needs more memory than is available");
             return 0;
         }
         p->code = more;
@@ -207,8 +221,18 @@ static void emit_byte(compiler *c, int byte)
 
 static void parse_choice(compiler *c);
 
+/* The instruction in front of a look-ahead's program; its x is set once that is written. */
+static int emit_ahead(compiler *c, bool negated)
+{
+    if (c->p->n_ahead == AHEAD_MAX) fail(c, ERR_LIMIT, "has too many look-aheads");
+    int at = emit(c, OP_AHEAD, 0, 2 * c->p->n_ahead + negated);
+    c->p->n_ahead++;
+    return at;
+}
+
 static void parse_group(compiler *c)
 {
+    int ahead = -1;
     if (++c->depth > DEPTH_MAX) {
         fail(c, ERR_LIMIT, "nests too deep");
         return;
@@ -223,14 +247,19 @@ static void parse_group(compiler *c)
                 return;
             }
             c->at = end + 1;
+        } else if (c->at[1] == '=' || c->at[1] == '!') {
+            ahead = emit_ahead(c, c->at[1] == '!');
+            c->at += 2;
         } else {
             fail(c, ERR_UNSUPPORTED,
-                 "uses look-around, flags or another '(?' that is not supported");
+                 "uses look-behind, flags or another '(?' that is not supported");
             return;
         }
     }
     parse_choice(c);
+    if (ahead >= 0) emit(c, OP_MATCH, 0, 0);
     if (c->code != ERR_NONE) return;
+    if (ahead >= 0) c->p->code[ahead].x = c->p->n - ahead;
     if (*c->at != ')') {
         fail(c, ERR_INPUT, "has a '(' without ')'");
         return;
@@ -390,6 +419,21 @@ static void parse_choice(compiler *c)
     if (c->code == ERR_NONE) c->p->code[jump].x = c->p->n - jump;
 }
 
+/* Memory for matches. */
+static bool reserve(pattern *p)
+{
+    size_t n = (size_t)p->n;
+    p->now = malloc(n * sizeof(*p->now));
+    p->next = malloc(n * sizeof(*p->next));
+    p->now_mark = calloc(n, sizeof(*p->now_mark));
+    if (!p->now || !p->next || !p->now_mark) return false;
+    if (p->n_ahead == 0) return true;
+    p->ahead = malloc((PATTERN_AHEAD_MAX + 1) * sizeof(*p->ahead));
+    p->leads[0] = malloc(n * sizeof(bool));
+    p->leads[1] = malloc(n * sizeof(bool));
+    return p->ahead && p->leads[0] && p->leads[1];
+}
+
 err_code pattern_create(pattern **out, const char *text, err *e)
 {
     *out = NULL;
@@ -401,13 +445,8 @@ err_code pattern_create(pattern **out, const char *text, err *e)
     parse_choice(&c);
     if (c.code == ERR_NONE && *c.at == ')') fail(&c, ERR_INPUT, "has a ')' without '('");
     emit(&c, OP_MATCH, 0, 0);
-    if (c.code == ERR_NONE) {
-        p->now = malloc((size_t)p->n * sizeof(*p->now));
-        p->next = malloc((size_t)p->n * sizeof(*p->next));
-        p->now_mark = calloc((size_t)p->n, sizeof(*p->now_mark));
-        if (!p->now || !p->next || !p->now_mark)
-            fail(&c, ERR_NOMEM, "takes more memory than there is");
-    }
+    if (c.code == ERR_NONE && !reserve(p))
+        fail(&c, ERR_NOMEM, "needs more memory than is available");
     if (c.code != ERR_NONE) {
         pattern_destroy(p);
         return c.code;
@@ -423,6 +462,9 @@ void pattern_destroy(pattern *p)
     free(p->now);
     free(p->next);
     free(p->now_mark);
+    free(p->ahead);
+    free(p->leads[0]);
+    free(p->leads[1]);
     free(p);
 }
 
@@ -444,8 +486,9 @@ typedef struct place {
     size_t at, len;
 } place;
 
-static bool holds(const inst *i, const place *pl)
+static bool holds(const pattern *p, const inst *i, const place *pl)
 {
+    if (i->op == OP_AHEAD) return (p->ahead[pl->at] >> (i->y / 2) & 1) != (i->y & 1);
     if (i->op == OP_START) return pl->at == 0;
     if (i->op == OP_END)
         return pl->at == pl->len || (i->x && pl->at + 1 == pl->len && pl->text[pl->at] == '\n');
@@ -475,8 +518,8 @@ static int add(pattern *p, int *list, int n, int first, const place *pl, uint64_
         if (i->op == OP_JUMP || i->op == OP_SPLIT) {
             to[0] = pc + i->x;
             if (i->op == OP_SPLIT) to[1] = pc + i->y;
-        } else if (holds(i, pl)) {
-            to[0] = pc + 1;
+        } else if (holds(p, i, pl)) {
+            to[0] = pc + (i->op == OP_AHEAD ? i->x : 1);
         }
         for (int k = 0; k < 2; k++)
             if (to[k] >= 0 && p->now_mark[to[k]] != p->generation) {
@@ -487,11 +530,61 @@ static int add(pattern *p, int *list, int n, int first, const place *pl, uint64_
     return keep;
 }
 
+/* Whether instruction `pc` leads to a match from this place; `leads` is filled behind it. */
+static bool leads_on(const pattern *p, int pc, const place *pl)
+{
+    const inst *i = &p->code[pc];
+    const bool *here = p->leads[0], *later = p->leads[1];
+    unsigned char byte = (unsigned char)pl->text[pl->at];
+    switch (i->op) {
+    case OP_MATCH: return true;
+    case OP_SET: return pl->at < pl->len && (i->set[byte >> 5] >> (byte & 31) & 1) && later[pc + 1];
+    case OP_JUMP: return here[pc + i->x];
+    case OP_SPLIT: return here[pc + i->x] || here[pc + i->y];
+    default: return here[pc + (i->op == OP_AHEAD ? i->x : 1)] && holds(p, i, pl);
+    }
+}
+
+/* The places where the program behind the look-ahead at `pc` matches. */
+static void settle_ahead(pattern *p, int pc, place pl, uint64_t *work)
+{
+    int first = pc + 1, end = pc + p->code[pc].x, bit = p->code[pc].y / 2;
+    memset(p->leads[0], 0, (size_t)p->n * sizeof(bool));
+    for (size_t left = pl.len + 1; left > 0; left--) {
+        bool *swap = p->leads[1];
+        p->leads[1] = p->leads[0];
+        p->leads[0] = swap;
+        memset(p->leads[0] + first, 0, (size_t)(end - first) * sizeof(bool));
+        pl.at = left - 1;
+        for (bool more = true; more;) { /* again where a jump leads back */
+            more = false;
+            for (int k = end - 1; k >= first; k--, ++*work) {
+                if (p->leads[0][k] || !leads_on(p, k, &pl)) continue;
+                p->leads[0][k] = more = true;
+            }
+        }
+        if (p->leads[0][first]) p->ahead[pl.at] |= (uint16_t)(1U << bit);
+    }
+}
+
+static void settle_aheads(pattern *p, const place *pl, uint64_t *work)
+{
+    unsigned settled = 0;
+    memset(p->ahead, 0, (PATTERN_AHEAD_MAX + 1) * sizeof(*p->ahead));
+    for (int pc = p->n - 1; pc >= 0; pc--) {
+        unsigned bit = p->code[pc].op == OP_AHEAD ? 1U << (p->code[pc].y / 2) : 0;
+        if (bit & ~settled) settle_ahead(p, pc, *pl, work);
+        settled |= bit;
+    }
+}
+
 bool pattern_matches(pattern *p, const char *text, uint64_t *work)
 {
     uint64_t own = 0;
     if (!work) work = &own;
     place pl = {text, 0, strlen(text)};
+    if (p->n_ahead > 0 && pl.len > PATTERN_AHEAD_MAX) return false;
+    if (p->n_ahead > 0) settle_aheads(p, &pl, work);
     p->generation++;
     int n = add(p, p->now, 0, 0, &pl, work);
     for (; pl.at < pl.len && n > 0;) {

@@ -2,8 +2,9 @@
  *
  * Module names are those of PEFT: "model.layers.3.self_attn.q_proj".  Whether one is wrapped
  * follows PEFT's order: exclude_modules; target_modules as a pattern, or as a list (whole names,
- * then endings, the latter narrowed by layers_to_transform).  Ranks and alphas take the first
- * matching key of their pattern maps.
+ * then endings, the latter narrowed by layers_to_transform).  A name of the list that fits no
+ * module is harmless, as in PEFT: a tensor that no rule covers is refused anyway.  Ranks and alphas
+ * take the first matching key of their pattern maps.
  */
 #include "adapters/format/peft.h"
 
@@ -41,35 +42,56 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
     }
 }
 
-bool peft_attention_there(const model_config *base, int module)
+bool peft_module_there(const model_config *base, int layer, int module)
 {
-    bool latent = base->latent.rank > 0, two = base->q_rank > 0;
-    switch (module) {
-    case PROJ_Q_A:
-    case MODULE_Q_B: return two;
-    case PROJ_Q: return !two;
-    case PROJ_K:
-    case PROJ_V:
-    case MODULE_QKV: return !latent;
-    case MODULE_KV_A:
-    case MODULE_KV_B: return latent;
-    default: return true;
-    }
+    char have[64], want[64];
+    int count;
+    if (module >= MODULE_SHARED_GATE || module == PROJ_ROUTER || module == PROJ_SHARED_SCORE)
+        return true;
+    proj p = module_projs(module, &count);
+    if (!model_has_proj(base, layer, p)) return false;
+    const char *fused = model_fused_name(base, layer, p);
+    if (module == MODULE_QKV && !fused)
+        return base->latent.rank == 0 && mixer_attends(base->mixer[layer]);
+    if (count > 1 && (fused || module == MODULE_INPUT_LINEAR || count > 2))
+        return fused && strcmp(fused, module_name(module)) == 0;
+    if (count > 1) return true;
+    module_base_name(have, sizeof(have), base->mlp_names, ROUTER_GATE, module);
+    model_proj_name(base, layer, p, want, sizeof(want));
+    return strcmp(have, want) == 0;
 }
 
-int peft_module_of(const peft_config *pc, proj p)
+/* A Granite with experts, whose modules have names of their own. */
+static bool is_granite(const model_config *base)
 {
-    if (p == PROJ_Q && pc->latent_q) return MODULE_Q_B;
-    if (p == PROJ_K && pc->latent) return MODULE_KV_A;
-    return p == PROJ_V && pc->latent ? MODULE_KV_B : (int)p;
+    return strncmp(base->family, "granitemoe", 10) == 0;
+}
+
+/* Modules by which sentences name projections: those of the first layer that has them. */
+static void learn_modules(peft_config *pc, const model_config *base)
+{
+    for (int p = 0, count; p < PROJ_COUNT; p++) {
+        bool found = false;
+        pc->module[p] = (uint8_t)p;
+        for (int layer = 0; layer < base->n_layer && !found; layer++)
+            for (int m = 0; m < MODULE_SHARED_GATE && !found; m++) {
+                found = (int)module_projs(m, &count) == p && count == 1 &&
+                        peft_module_there(base, layer, m);
+                if (found) pc->module[p] = (uint8_t)m;
+            }
+    }
 }
 
 static void expert_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
                              size_t slot)
 {
-    static const naming usual = {.root = -1}, mixtral = {.root = -1, .style = EXPERT_W123};
+    static const naming usual = {.root = -1}, mixtral = {.root = -1, .style = EXPERT_W123},
+                        gateless = {.root = -1, .style = EXPERT_MIXER};
     size_t at = slot - peft_expert_slots(pc->n_layer), each = (size_t)pc->n_expert;
-    module_expert_path(out, cap, strcmp(base->family, "mixtral") == 0 ? &mixtral : &usual,
+    module_expert_path(out, cap,
+                       base->ungated                          ? &gateless
+                       : strcmp(base->family, "mixtral") == 0 ? &mixtral
+                                                              : &usual,
                        (int)(at / LORA_EXPERT_PROJS / each), (int)(at / LORA_EXPERT_PROJS % each),
                        MODULE_EXPERT_GATE + (int)(at % LORA_EXPERT_PROJS));
 }
@@ -81,9 +103,18 @@ void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_
     size_t norm = slot - peft_norm_slot(n_layer, 0);
     if (slot < peft_head_slot(n_layer)) {
         char name[64];
-        bool shared = p >= PROJ_GATE && base->layer[layer] & LAYER_EXPERTS;
-        int module = shared ? MODULE_SHARED_GATE + p - PROJ_GATE : peft_module_of(pc, (proj)p);
-        module_base_name(name, sizeof(name), base->mlp_names, module);
+        if (p == PROJ_PLE_MODEL) {
+            snprintf(out, cap, "model.%s", module_name(p));
+            return;
+        }
+        if (module_is_stream(p)) {
+            snprintf(out, cap, "model.%s.%d", module_name(p), layer);
+            return;
+        }
+        if (p >= PROJ_ROUTER)
+            module_base_name(name, sizeof(name), base->mlp_names, pc->router, p);
+        else
+            model_proj_name(base, layer, (proj)p, name, sizeof(name));
         snprintf(out, cap, "model.layers.%d.%s", layer, name);
     } else if (slot >= peft_expert_slots(n_layer))
         expert_slot_name(out, cap, base, pc, slot);
@@ -140,8 +171,8 @@ static const struct {
     {"megatron_core", KEY_INERT, NULL}, /* a module's name, used with megatron_config only */
     {"qalora_group_size", KEY_INERT, NULL},
     {"runtime_config", KEY_INERT, NULL},
-    {"velora_config", KEY_INERT, NULL}, /* how gradients are kept; concerns training only */
-    {"fan_in_fan_out", KEY_UNSET, "transposed weights (Conv1D)"},
+    {"velora_config", KEY_INERT, NULL},  /* how gradients are kept; concerns training only */
+    {"fan_in_fan_out", KEY_INERT, NULL}, /* how the base has its weights: A and B are the same */
     {"loftq_config", KEY_UNSET, "LoftQ, which changes the base"},
     {"corda_config", KEY_UNSET, "CorDA, which changes the base"},
     {"lora_ga_config", KEY_UNSET, "LoRA-GA, which changes the base"},
@@ -223,7 +254,7 @@ static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
     else if (strcmp(s, "lora_only") == 0)
         pc->bias = PEFT_BIAS_LORA_ONLY;
     else
-        return err_set(e, ERR_UNSUPPORTED, "bias '%.32s' is none of none, all and lora_only", s);
+        return err_set(e, ERR_UNSUPPORTED, "bias must be none, all or lora_only, not '%.32s'", s);
 
     const cJSON *init = json_get(root, "init_lora_weights");
     if (!init || cJSON_IsNull(init) || cJSON_IsBool(init)) return ERR_NONE;
@@ -417,7 +448,6 @@ typedef struct plan {
     int n_layer_pattern;
     keyed *rank, *alpha;
     int n_rank, n_alpha;
-    bool *target_used;       /* [entries of the list]: it named some layer */
     const cJSON *parameters; /* target_parameters, or NULL */
     uint64_t work;
 } plan;
@@ -432,7 +462,6 @@ static void plan_clear(plan *pl)
     free(pl->layer_pattern);
     free(pl->rank);
     free(pl->alpha);
-    free(pl->target_used);
 }
 
 /* Compiles `before` + key + `after`, the key having to be a pattern by itself. */
@@ -522,8 +551,6 @@ static err_code read_targets(const cJSON *root, plan *pl, err *e)
     }
     if (!cJSON_IsArray(t))
         return err_set(e, ERR_INPUT, "target_modules must be a list or a string");
-    pl->target_used = calloc((size_t)cJSON_GetArraySize(t) + 1, sizeof(*pl->target_used));
-    if (!pl->target_used) return err_set(e, ERR_NOMEM, "out of memory");
     return check_strings(t, "target_modules", e);
 }
 
@@ -634,16 +661,12 @@ static bool targeted(plan *pl, const char *name, int layer)
     if (pl->target_pattern) return pattern_matches(pl->target_pattern, name, &pl->work);
     bool whole = false, ending = false;
     const cJSON *v;
-    int i = 0;
     cJSON_ArrayForEach(v, pl->targets)
     {
-        bool w = strcmp(v->valuestring, name) == 0, n = ends_with(name, v->valuestring);
-        if (w || n) pl->target_used[i] = true;
-        whole |= w;
-        ending |= n;
-        i++;
+        whole |= strcmp(v->valuestring, name) == 0;
+        ending |= ends_with(name, v->valuestring);
+        pl->work++;
     }
-    pl->work += (uint64_t)i;
     return whole || (ending && layer_wanted(pl, name, layer));
 }
 
@@ -666,9 +689,9 @@ static err_code settle_layer(plan *pl, peft_config *pc, const char *name, int ra
     if (rank != floor(rank) || rank < 1 || rank > rank_limit)
         return err_set(e, rank > rank_limit ? ERR_LIMIT : ERR_INPUT,
                        "the rank of %s is %g; allowed are 1 to %d", name, rank, rank_limit);
-    if (!(alpha > 0 && alpha <= 1e6))
-        return err_set(e, ERR_INPUT, "lora_alpha of %s is %g; it must be above 0 and at most 1e6",
-                       name, alpha);
+    if (!(alpha >= 0 && alpha <= 1e6))
+        return err_set(e, ERR_INPUT, "lora_alpha of %s is %g; it must be from 0 to 1e6", name,
+                       alpha);
     out->wrapped = true;
     out->rank = (int)rank;
     out->scale = (float)(alpha / (pc->rslora ? sqrt(rank) : rank));
@@ -684,7 +707,10 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
     peft_layer one = {0};
     int count;
     err_code rc = settle_layer(pl, pc, name, rank_limit, &one, e);
-    if (module == MODULE_HEAD)
+    if (module == PROJ_PLE_MODEL)
+        for (int i = 0; i < pc->n_layer; i++)
+            pc->layer[(size_t)i * PROJ_COUNT + PROJ_PLE_MODEL] = one;
+    else if (module == MODULE_HEAD)
         pc->layer[peft_head_slot(pc->n_layer)] = one;
     else if (module == MODULE_EMBED)
         pc->layer[peft_embed_slot(pc->n_layer)] = one;
@@ -698,18 +724,32 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
 static bool there(const model_config *base, const naming *names, int layer, int module)
 {
     bool mixed = base->layer[layer] & LAYER_EXPERTS;
-    if (module >= MODULE_EXPERT_GATE || !peft_attention_there(base, module)) return false;
-    if (module >= MODULE_Q_B && module <= MODULE_KV_B) return true;
+    if (module == PROJ_ROUTER) return mixed;
+    if (module == PROJ_SHARED_SCORE) return mixed && base->experts.shared_gated;
+    if (module >= MODULE_EXPERT_GATE || !peft_module_there(base, layer, module)) return false;
+    if (module >= PROJ_PLE_MODEL && module < PROJ_COUNT) return module != PROJ_PLE_MODEL;
+    mixed &= !base->experts.beside; /* whose MLP is called as others are */
+    if (module >= MODULE_Q_B && module < MODULE_SHARED_GATE) return true;
     if (module >= MODULE_SHARED_GATE) return mixed && base->experts.shared_dim > 0;
     if (mixed && module >= PROJ_GATE && module != MODULE_QKV) return false;
     bool mlp = module >= PROJ_GATE && module <= MODULE_GATE_UP && module != MODULE_QKV;
-    if (module == MODULE_FC || module == MODULE_FC_OUT) return base->ungated;
-    if (mlp && base->ungated) return false;
+    bool c_fc = base->mlp_names == MLP_C_FC;
+    if (module == MODULE_FC || module == MODULE_FC_OUT) return c_fc;
+    if (mlp && base->ungated) return !c_fc && (module == PROJ_UP || module == PROJ_DOWN);
     if (module == MODULE_QKV) return names->qkv;
     if (module == MODULE_GATE_UP) return names->gate_up;
     if (module <= PROJ_V) return !names->qkv;
     if (module == PROJ_GATE || module == PROJ_UP) return !names->gate_up;
     return true;
+}
+
+/* The matrix of all layers' own inputs. */
+static err_code settle_ple(plan *pl, const naming *names, int rank_limit, peft_config *pc, err *e)
+{
+    char name[NAME_MAX_BYTES];
+    module_path(name, sizeof name, names, -1, PROJ_PLE_MODEL);
+    bool covered = !excluded(pl, name) && (pl->all_linear || targeted(pl, name, -1));
+    return covered ? settle_module(pl, pc, name, -1, PROJ_PLE_MODEL, rank_limit, e) : ERR_NONE;
 }
 
 /* lm_head and embed_tokens: no linear layers of the body, so all-linear leaves them out. */
@@ -741,6 +781,11 @@ static err_code check_activated(const model_config *base, const peft_config *pc,
     bool saved = pc->save_head || pc->save_embed;
     for (int at = 0; at <= base->n_layer * LORA_NORMS; at++)
         saved |= pc->layer[peft_norm_slot(base->n_layer, at)].saved;
+    /* Of latents in pages a row makes keys and values by its own adapter, those before the
+     * invocation too. */
+    for (int i = 0; base->absorbs && i < base->n_layer; i++)
+        if (mixer_attends(base->mixer[i]) && pc->layer[(size_t)i * PROJ_COUNT + PROJ_V].wrapped)
+            what = "LoRA on kv_b_proj";
     if (saved) what = "modules_to_save";
     if (pc->n_invocation == 0 || !what) return ERR_NONE;
     return err_set(e, ERR_UNSUPPORTED, "alora_invocation_tokens together with %s is not supported",
@@ -770,19 +815,18 @@ static err_code settle_experts(plan *pl, const model_config *base, const naming 
 {
     char name[NAME_MAX_BYTES];
     err_code rc = ERR_NONE;
-    int n = names->experts ? base->experts.route.n : 1;
-    naming own = *names;
-    bool w123 = strcmp(base->family, "mixtral") == 0;
-    if (!names->experts) own.style = w123 ? EXPERT_W123 : EXPERT_MODULES;
-    if (!(base->layer[layer] & LAYER_EXPERTS)) return ERR_NONE;
+    int n = base->experts.route.n;
+    if (!names->experts || !(base->layer[layer] & LAYER_EXPERTS)) return ERR_NONE;
     for (int i = 0; i < n * LORA_EXPERT_PROJS && !rc; i++) {
         int expert = i / LORA_EXPERT_PROJS, p = i % LORA_EXPERT_PROJS;
-        module_expert_path(name, sizeof name, &own, layer, expert, MODULE_EXPERT_GATE + p);
+        if (p == 0 && base->ungated) continue;
+        module_expert_path(name, sizeof name, names, layer, expert, MODULE_EXPERT_GATE + p);
         bool wanted = pl->all_linear || targeted(pl, name, layer);
-        if (!wanted || excluded(pl, name) || !names->experts) continue;
+        if (!wanted || excluded(pl, name)) continue;
         size_t slot = peft_expert_slot(pc, layer, expert, PROJ_GATE + p);
         rc = settle_layer(pl, pc, name, rank_limit, &pc->layer[slot], e);
-        if (own.style == EXPERT_LISTS && p == 1) pc->n_wrapped--; /* gate and up are one module */
+        if (names->style == EXPERT_LISTS && p == 1)
+            pc->n_wrapped--; /* gate and up are one module */
         if (!rc && pl->work > WORK_MAX)
             rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
     }
@@ -806,11 +850,15 @@ static err_code settle_stacks(plan *pl, const model_config *base, const naming *
                               int rank_limit, peft_config *pc, err *e)
 {
     char module[NAME_MAX_BYTES], name[NAME_MAX_BYTES + 16];
-    static const char *const parameters[] = {"gate_up_proj", "down_proj"};
-    bool granite = strcmp(base->family, "granitemoe") == 0;
+    const char *parameters[] = {base->ungated ? "up_proj" : "gate_up_proj", "down_proj"};
+    const char *in = is_granite(base)       ? "block_sparse_moe"
+                     : base->ungated        ? "mixer"
+                     : base->experts.beside ? ""
+                                            : NULL;
+    int first = base->ungated ? PROJ_UP : PROJ_GATE;
     if (!pl->parameters || !(base->layer[layer] & LAYER_EXPERTS)) return ERR_NONE;
     for (int i = 0; i < 2; i++) {
-        module_stack_path(module, sizeof module, names, layer, granite);
+        module_stack_path(module, sizeof module, names, layer, in);
         snprintf(name, sizeof name, "%s.%s", module, parameters[i]);
         if (!parameter_targeted(pl, name)) continue;
         if (!names->stacks || names->experts)
@@ -821,7 +869,7 @@ static err_code settle_stacks(plan *pl, const model_config *base, const naming *
         err_code rc = settle_layer(pl, pc, name, rank_limit, &one, e);
         if (rc) return rc;
         for (int k = 0; k < base->experts.route.n; k++)
-            for (int p = i ? PROJ_DOWN : PROJ_GATE; p <= (i ? PROJ_DOWN : PROJ_UP); p++)
+            for (int p = i ? PROJ_DOWN : first; p <= (i ? PROJ_DOWN : PROJ_UP); p++)
                 pc->layer[peft_expert_slot(pc, layer, k, p)] = one;
     }
     return ERR_NONE;
@@ -830,15 +878,22 @@ static err_code settle_stacks(plan *pl, const model_config *base, const naming *
 static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
                            peft_config *pc, err *e)
 {
-    char name[NAME_MAX_BYTES];
+    char name[NAME_MAX_BYTES + 16];
     err_code rc = settle_outside(pl, names, rank_limit, pc, e);
+    if (!rc && base->ple_dim) rc = settle_ple(pl, names, rank_limit, pc, e);
     for (int layer = 0; layer < base->n_layer && !rc; layer++) {
         for (int m = 0; m < MODULE_IN_LAYER && !rc; m++) {
             if (!there(base, names, layer, m)) continue;
-            module_path(name, sizeof name, names, layer, m);
-            /* In this order, so that a target that is excluded everywhere counts as named. */
-            if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
-                rc = settle_module(pl, pc, name, layer, m, rank_limit, e);
+            module_path(name, NAME_MAX_BYTES, names, layer, m);
+            int of = module_is_stream(m) ? -1 : layer;
+            bool covered = !excluded(pl, name) && (pl->all_linear || targeted(pl, name, of));
+            /* Routers are no linear layers in transformers 5, and what names them has no effect. */
+            if (m == PROJ_ROUTER && !names->routers) covered = false;
+            if (!covered && pl->parameters) {
+                strcat(name, ".weight"); /* by this name rank_pattern knows a parameter */
+                covered = parameter_targeted(pl, name);
+            }
+            if (covered) rc = settle_module(pl, pc, name, layer, m, rank_limit, e);
             if (!rc && pl->work > WORK_MAX)
                 rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
         }
@@ -850,18 +905,6 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
     if (rc) return rc;
     if (pc->n_wrapped == 0)
         return err_set(e, ERR_INPUT, "target_modules names no layer of this base model");
-    const cJSON *v;
-    int i = 0;
-    if (pl->target_used) {
-        cJSON_ArrayForEach(v, pl->targets)
-        {
-            if (!pl->target_used[i++])
-                return err_set(e, ERR_INPUT,
-                               "target_modules names '%.64s', which is no linear layer of this "
-                               "base model",
-                               v->valuestring);
-        }
-    }
     return ERR_NONE;
 }
 
@@ -934,6 +977,19 @@ err_code peft_check_type(const char *text, size_t len, err *e)
     return rc;
 }
 
+/* The name that the family's router has in transformers 5. */
+static router_style usual_router(const model_config *base)
+{
+    if (is_granite(base)) return ROUTER_SPARSE_ROUTER;
+    if (base->mlp_names == MLP_SHARED_MLP) return ROUTER_GATE_WG;
+    if (base->experts.route.jitter > 0) return ROUTER_ROUTER;
+    if (base->experts.route.n && base->ungated) return ROUTER_MIXER_GATE;
+    if (base->experts.beside) return ROUTER_PROJ;
+    bool lfm2 = strcmp(base->family, "lfm2_moe") == 0;
+    bool router = (base->mlp_names == MLP_FEED_FORWARD && !lfm2) || base->experts.alternate;
+    return router ? ROUTER_ROUTER : ROUTER_GATE;
+}
+
 err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
                     const naming *names, peft_config *out, err *e)
 {
@@ -948,9 +1004,10 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
     plan pl = {0};
     naming own_names = names ? *names : usual;
     own_names.mlp = base->mlp_names;
-    out->latent = base->latent.rank > 0;
-    out->latent_q = base->q_rank > 0;
+    if (!own_names.routers) own_names.router = usual_router(base);
+    out->router = own_names.router;
     out->n_layer = base->n_layer;
+    learn_modules(out, base);
     out->n_expert = names && (names->experts || names->stacks) ? base->experts.route.n : 0;
     out->layer = calloc(peft_slots(out), sizeof(*out->layer));
     if (!out->layer)

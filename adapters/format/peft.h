@@ -55,7 +55,8 @@ typedef struct peft_config {
     peft_bias bias;
     bool save_head, save_embed, save_score; /* modules_to_save */
     bool tie;                               /* ensure_weight_tying, on a tied base */
-    bool latent, latent_q;                  /* the base's attention goes over latents */
+    router_style router;                    /* what the file calls a router */
+    uint8_t module[PROJ_COUNT];             /* that a projection is in this base */
     int n_wrapped, rank_max;                /* n_wrapped: modules as PEFT counts them */
     int32_t *invocation;                    /* alora_invocation_tokens; owned */
     int n_invocation;                       /* 0: the adapter works on every row */
@@ -131,11 +132,9 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
 void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
                     size_t slot);
 
-/* Whether the attention of this base has the module; true of all modules that are none of
- * attention's. */
-bool peft_attention_there(const model_config *base, int module);
-/* The module that a projection is in this base. */
-int peft_module_of(const peft_config *pc, proj p);
+/* Whether a layer of this base has the module, under this name; of fused ones, whether it has what
+ * the module is made of; true of experts' modules. */
+bool peft_module_there(const model_config *base, int layer, int module);
 
 static inline const peft_layer *peft_at(const peft_config *pc, int layer, proj p)
 {

@@ -1,7 +1,17 @@
-/* tar.c -- a state machine over 512-byte blocks.
+/* tar.c -- a streaming tar reader for uploads: a state machine over 512-byte blocks, fed with
+ * pieces of any size.
  *
- * Names are cleaned once: "./" goes, one leading folder is accepted (the same for all entries),
- * anything deeper is refused.  Entries that macOS adds (._name, .DS_Store) are passed over.
+ *   HEADER --file--> FILE --data--> PADDING --> HEADER        two zero blocks --> END
+ *      \--pax, GNU long name--> EXTRA --> HEADER (applies to the next entry)
+ *
+ * Only regular files at the root, or in one common leading folder, are accepted. Names are cleaned
+ * once ("./" goes); "..", absolute names, control bytes, backslashes, links, devices, sparse files
+ * and duplicate names are refused. Entries that macOS adds (._name, .DS_Store) are skipped.
+ *
+ * Formats: ustar, GNU, pax. Numbers are octal or base-256; a checksum by old writers with signed
+ * bytes is accepted. Sizes, entries and the stream are limited (tar_limits).
+ *
+ * The reader keeps no file data: it goes to the sink as it arrives. Threads: one reader per upload.
  */
 #include "adapters/format/tar.h"
 
@@ -355,7 +365,7 @@ static err_code take_header(tar_reader *t, err *e)
     if (!checksum_fits(b)) return err_set(e, ERR_INPUT, "a header of the tar is damaged");
     uint64_t bytes;
     if (!read_number(b + 124, 12, &bytes))
-        return err_set(e, ERR_INPUT, "the tar holds a size that is no number");
+        return err_set(e, ERR_INPUT, "the tar has a size that is not a number");
     if (++t->n_entries > t->limits.max_files)
         return err_set(e, ERR_LIMIT, "the tar holds more than %d entries", t->limits.max_files);
     char type = (char)b[156];

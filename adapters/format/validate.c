@@ -1,4 +1,21 @@
-/* validate.c -- checks an upload: configuration, header, every tensor, every value. */
+/* validate.c -- checks an adapter before it is accepted: configuration, header, every tensor, every
+ * value.
+ *
+ *   1. header of the safetensors file (bounds, overlaps: engine/model/safetensors.c)
+ *   2. naming style, then adapter_config.json against the base model (peft.c)
+ *   3. each tensor into the layout, then what is missing (layout.c)
+ *   4. on upload only: all values. NaN, infinity or |v| >= 2^64 is an error. A pair whose A or B is
+ *      all zero has no effect, which is reported
+ *   5. tables equal to the base's are recognised by fingerprint and dropped; a table that occurs
+ *      twice must be equal
+ *
+ * any_bad() tests eight bytes at a time: adding a constant to the magnitude bits carries into the
+ * sign bit exactly for bad exponents.
+ *
+ * Files are opened with O_NOFOLLOW and must be regular. adapter_digest_parts() is the version's
+ * identity: SHA-256 over the sizes and hashes of both files. Threads: any; the cost is one pass
+ * over the weights.
+ */
 #include "adapters/format/validate.h"
 
 #include <errno.h>
@@ -107,7 +124,7 @@ static bool all_zero(const uint8_t *p, size_t n)
     return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
 }
 
-/* *zero: none of its values is another one. */
+/* *zero: all values are zero. */
 static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, const char *which,
                             const model_config *base, const peft_config *pc, size_t slot,
                             bool *zero, err *e)
@@ -138,8 +155,8 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
     return ERR_NONE;
 }
 
-/* Where A or B is nothing but zeros, which is how PEFT begins, their product is none.  Whatever
- * else there is may change the answers. */
+/* A pair whose A or B is all zero (PEFT's initial state) has no effect. Anything else may change
+ * answers. */
 static err_code scan_all(int fd, const model_config *base, adapter_layout *al, err *e)
 {
     static const char *const which[ADAPTER_PARTS] = {"lora_A.weight",
@@ -379,7 +396,7 @@ void adapter_describe(const adapter_layout *al, char *out, size_t cap)
                 rank_min = pc->layer[slot].rank;
         }
         size_t at = strlen(targets);
-        int shown = module < PROJ_COUNT ? peft_module_of(pc, (proj)module) : module;
+        int shown = module < PROJ_COUNT ? pc->module[module] : module;
         const char *dot = expert ? NULL : strchr(module_name(shown), '.');
         if (any)
             snprintf(targets + at, sizeof targets - at, "%s\"%s\"", at > 0 ? "," : "",

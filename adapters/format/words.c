@@ -1,4 +1,17 @@
-/* words.c -- three ways to write added tokens down, one way to keep them. */
+/* words.c -- the tokens that an adapter adds or changes, from the tokenizer files beside it.
+ *
+ * Three sources, the first that exists: added_tokens of tokenizer.json, added_tokens_decoder of
+ * tokenizer_config.json, added_tokens.json. From each only the tokens whose rows the adapter brings
+ * are kept, with their flags, as one line of JSON: [[id, content, flags], ..], eos and invocation
+ * tokens. That line is stored in the database and is part of the version's digest.
+ *
+ * find_member() scans for one member of the outermost object without parsing the rest, because a
+ * tokenizer.json has a quarter of a million values; what it finds is then parsed strictly.
+ *
+ * The result is tried on the base's tokenizer (write_words()), so a contradiction is found on
+ * upload and not on first use. Threads: the worker that receives the upload, or a loader
+ * (words_parse()).
+ */
 #include "adapters/format/words.h"
 
 #include <errno.h>
@@ -156,7 +169,7 @@ static err_code take_decoder(reader *r, const cJSON *map)
         cJSON id = {.type = cJSON_Number, .valuedouble = strtod(v->string, &end)};
         if (rc) break;
         if (end == v->string || *end != 0)
-            rc = err_set(r->e, ERR_INPUT, "added_tokens_decoder has a key that is no id");
+            rc = err_set(r->e, ERR_INPUT, "added_tokens_decoder has a key that is not an id");
         else
             rc = take(r, &id, cJSON_GetStringValue(json_get(v, "content")), v);
     }
@@ -344,7 +357,8 @@ err_code words_parse(const char *text, words *out, err *e)
         out->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof(*out->token));
         if (!out->token) return err_set(e, ERR_NOMEM, "out of memory");
     }
-    if (!ok) return err_set(e, ERR_CORRUPT, "the words of an adapter are damaged");
+    if (!ok)
+        return err_set(e, ERR_CORRUPT, "the stored tokens and names of an adapter are damaged");
     cJSON_ArrayForEach(v, list)
     {
         const cJSON *id = cJSON_GetArrayItem(v, 0);
@@ -362,7 +376,8 @@ err_code words_parse(const char *text, words *out, err *e)
                                                  .normalized = strchr(flags, 'n') != NULL};
     }
     ok = ok && parse_invocation(json_get(tree, "invocation"), out);
-    return ok ? ERR_NONE : err_set(e, ERR_CORRUPT, "the words of an adapter are damaged");
+    return ok ? ERR_NONE
+              : err_set(e, ERR_CORRUPT, "the stored tokens and names of an adapter are damaged");
 }
 
 void words_clear(words *w)

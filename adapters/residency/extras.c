@@ -1,4 +1,17 @@
-/* extras.c -- vectors out of the file, through the host, into the backend's memory. */
+/* extras.c -- the parts of an adapter that are not LoRA pairs: biases, gains (DoRA, IA3), trained
+ * norms, embedding and output tables, rows of added tokens, classification heads.
+ *
+ * Each is read from the file, converted to f32 on the host if needed, and uploaded into one slab of
+ * backend memory.  extent.c computes the slab's size in advance, and take() returns its padded
+ * pieces in order, so both files must visit the layout in the same order.
+ *
+ * Whole tables are uploaded in pieces of TABLE_PIECE with pauses between them, so that a large
+ * table does not delay the running batch (pace.h).
+ *
+ * DoRA's gain needs the base weights: magnitude / norm of (W + scale B A), by column of the output.
+ *
+ * Threads: a loader thread. Ownership: the slab belongs to adapter_extras until extras_clear().
+ */
 #include "adapters/residency/extras.h"
 
 #include <assert.h>
@@ -8,6 +21,7 @@
 
 #include "adapters/format/extent.h"
 #include "engine/base/halves.h"
+#include "engine/weight_source.h"
 
 enum { TABLE_PIECE = 1 << 20 };
 
@@ -47,12 +61,8 @@ static void *take(maker *mk, uint64_t bytes)
 
 static void read_vector(const maker *mk, const adapter_tensor *t, float *out, int n)
 {
-    static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
-    st_tensor view = {.dtype = types[t->type],
-                      .count = (uint64_t)n,
-                      .bytes = t->bytes,
-                      .data = mk->file + t->offset};
-    st_read_f32(&view, 0, (uint64_t)n, out);
+    for (int i = 0; i < n; i++)
+        out[i] = float_at(mk->file + t->offset, t->type, adapter_tensor_place(t, (uint64_t)i));
 }
 
 /* A matrix of the file at an address that its type allows; *spare is the caller's to free. */
@@ -60,9 +70,9 @@ static const void *matrix(const maker *mk, const adapter_tensor *t, void **spare
 {
     const uint8_t *p = mk->file + t->offset;
     *spare = NULL;
-    if ((uintptr_t)p % dtype_bytes(t->type) == 0) return p;
+    if (t->n_col == 0 && (uintptr_t)p % dtype_bytes(t->type) == 0) return p;
     *spare = malloc((size_t)t->bytes);
-    if (*spare) memcpy(*spare, p, (size_t)t->bytes);
+    if (*spare) adapter_tensor_gather(t, mk->file, *spare);
     return *spare;
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "adapters/format/words.h"
+#include "engine/base/durable.h"
 
 typedef struct walk {
     const upload_env *env;
@@ -224,6 +225,6 @@ err_code inplace_register(const upload_env *env, const char *roots, const char *
     free(w);
     char root[FOLDER_PATH_MAX];
     snprintf(root, sizeof root, "%s/adapters", store_dir(registry_store(env->reg)));
-    if (!rc && !folder_sync(root)) rc = folder_disk_error(e, "sync");
+    if (!rc && !durable_sync(root)) rc = folder_disk_error(e, "sync");
     return rc;
 }

@@ -1,7 +1,24 @@
-/* load.c -- see load.h.
+/* load.c -- reads one adapter version and packs it into chunks of the arena.
  *
- * Files are read whole with pread() and hashed against the digest before a single weight is used: a
- * disk that rots fails the request, not the answer.
+ *   adapter_load_begin()  pin the version, validate the header, count the chunks and the extra
+ *                         bytes
+ *   adapter_load_read()   read the files whole, hash them, compare with the digest of publication
+ *   adapter_load_pack()   convert A and B to the backend's layout, piece by piece, into the chunks
+ *
+ * No weight is used before the digest matches: a damaged disk fails the request, never changes an
+ * answer.
+ *
+ * A matrix may span chunks. It is cut between groups of A_ROWS rows of A, or blocks of columns of
+ * B, and lora_split lists the addresses of the later parts; count_chunks() makes the same walk
+ * without data (fit(), advance()). Biases, whole tables and gains are elsewhere (extras.c) and are
+ * also paid for in chunks.
+ *
+ * After packing, the copy in host memory is replaced by the packed form if that is not much larger
+ * (compact()): the next load is then a copy.
+ *
+ * A stack is loaded like one adapter whose file is joined from its parts (stacked.h). Threads: a
+ * loader thread, without residency's lock. Copies to the device keep within the pace of the steps
+ * (pace_begin()).
  */
 #include "adapters/residency/load.h"
 
@@ -39,7 +56,7 @@ const uint8_t *adapter_load_digest(const adapter_load *ld)
     return ld->stack ? ld->stack->digest : ld->v->digest;
 }
 
-/* What was right when it was published is wrong now: the server's fault, not the request's. */
+/* A published version is invalid now: an error of the server, not of the request. */
 static err_code of_own_files(const adapter_load *ld, err_code rc, err *e)
 {
     bool content = rc == ERR_INPUT || rc == ERR_CORRUPT || rc == ERR_UNSUPPORTED ||
@@ -100,8 +117,8 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
     err_code rc = stacks_is(id) ? open_stack(ld, id, e) : open_version(ld, id, e);
     if (rc) return rc;
     ld->n_chunks = count_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
-    /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the
-     * arena's budget bounds it. */
+    /* Whole tables and biases are stored outside of chunks.  They are counted in chunks, too, so
+     * that the arena's budget limits them. */
     uint64_t extra = extent_bytes(layout_of(ld), env->base, env->be);
     if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
         ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
@@ -171,8 +188,8 @@ static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t
     return rc;
 }
 
-/* A pointer to the tensor's values, one behind the other, that their type's alignment allows to
- * read: into the file's copy in memory, or *spare (the caller frees). */
+/* The tensor's values, contiguous and aligned for their type: in the file's copy, or in *spare,
+ * which the caller frees. */
 static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **spare)
 {
     const uint8_t *p = file + t->offset;
@@ -184,7 +201,7 @@ static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **
 
 /* ---- pieces ------------------------------------------------------------------------------- */
 
-/* Where the next piece goes: offset `at` of the chunk-th chunk. */
+/* Position of the next piece: offset `at` in chunk number `chunk`. */
 typedef struct walk {
     size_t chunk_bytes, at;
     int chunk;
@@ -220,12 +237,15 @@ static int block_cols(const backend *be)
 
 size_t adapter_chunk_least(const model_config *base, const backend *be)
 {
-    size_t least = be_lora_b_bytes(be, base->type, LORA_RANK_MAX, block_cols(be));
+    size_t least = 0;
     for (int p = 0; p < PROJ_COUNT; p++) {
         int d_out, d_in;
         model_proj_shape(base, (proj)p, &d_out, &d_in);
         if (d_in == 0) continue; /* none in this base */
-        size_t rows = be_lora_a_bytes(be, base->type, A_ROWS, d_in);
+        dtype type = model_proj_type(base, (proj)p);
+        size_t rows = be_lora_a_bytes(be, type, A_ROWS, d_in);
+        size_t block = be_lora_b_bytes(be, type, LORA_RANK_MAX, block_cols(be));
+        if (block > rows) rows = block;
         if (rows > least) least = rows;
         if (base->experts.route.n == 0) continue;
         int ffn = base->experts.ffn_dim > base->experts.shared_dim ? base->experts.ffn_dim
@@ -247,8 +267,9 @@ static int count_chunks(const adapter_layout *al, const model_config *base, cons
         int d_out, d_in;
         if (!pl->wrapped || !peft_in_layer(base->n_layer, slot)) continue;
         peft_slot_shape(base, slot, &d_out, &d_in);
-        size_t row = be_lora_a_bytes(be, base->type, 1, d_in);
-        size_t block = be_lora_b_bytes(be, base->type, pl->rank, cols);
+        dtype type = extent_pack_type(al, base, slot);
+        size_t row = be_lora_a_bytes(be, type, 1, d_in);
+        size_t block = be_lora_b_bytes(be, type, pl->rank, cols);
         if (A_ROWS * row > chunk_bytes || block > chunk_bytes) return 0;
         for (int left = pl->rank, n; left > 0; left -= n) {
             n = fit(&w, row, left, A_ROWS);
@@ -270,6 +291,7 @@ typedef struct packing {
     const uint8_t *file;
     void *const *chunk;
     walk w;
+    dtype type; /* that the module at hand is packed beside */
     lora_mat *mat;
     lora_split *split;
     const void **more;
@@ -289,7 +311,7 @@ static lora_split *split_of(packing *p, lora_mat *m)
 static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int d_in, err *e)
 {
     const load_env *env = p->ld->env;
-    size_t row = be_lora_a_bytes(env->be, env->base->type, 1, d_in);
+    size_t row = be_lora_a_bytes(env->be, p->type, 1, d_in);
     err_code rc = ERR_NONE;
     for (int done = 0, n; done < m->rank && !rc; done += n) {
         n = fit(&p->w, row, m->rank - done, A_ROWS);
@@ -308,7 +330,7 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
         if (src) {
             const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
             int64_t begun_us = pace_begin(env->pace, (size_t)n * row, p->ld->hint);
-            rc = be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+            rc = be_lora_pack(env->be, p->type, to, NULL, from, NULL, type, n, d_in, 1, e);
             pace_end(env->pace, (size_t)n * row, begun_us);
         }
         advance(&p->w, (size_t)n * row);
@@ -320,7 +342,7 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
 {
     const load_env *env = p->ld->env;
     int cols = block_cols(env->be), blocks = (d_out + cols - 1) / cols;
-    size_t block = be_lora_b_bytes(env->be, env->base->type, m->rank, cols);
+    size_t block = be_lora_b_bytes(env->be, p->type, m->rank, cols);
     err_code rc = ERR_NONE;
     for (int done = 0, n; done < blocks && !rc; done += n) {
         n = fit(&p->w, block, blocks - done, 1);
@@ -341,8 +363,8 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
             const char *from =
                 (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
             int64_t begun_us = pace_begin(env->pace, (size_t)n * block, p->ld->hint);
-            rc = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
-                              end - col, e);
+            rc = be_lora_pack(env->be, p->type, NULL, to, NULL, from, type, m->rank, 1, end - col,
+                              e);
             pace_end(env->pace, (size_t)n * block, begun_us);
         }
         advance(&p->w, (size_t)n * block);
@@ -357,6 +379,7 @@ static err_code pack_pair(packing *p, size_t slot, err *e)
     int d_out, d_in;
     peft_slot_shape(p->ld->env->base, slot, &d_out, &d_in);
     lora_mat *m = &p->mat[peft_mat(al->peft.n_layer, slot)];
+    p->type = extent_pack_type(al, p->ld->env->base, slot);
     m->rank = al->peft.layer[slot].rank;
     m->scale = al->peft.layer[slot].scale;
     void *spare_a = NULL, *spare_b = NULL;

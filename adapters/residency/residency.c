@@ -1,21 +1,25 @@
-/* residency.c -- one table, two queues, a few loader threads.
+/* residency.c -- where each adapter is (disk, host memory, device), and the loader threads that
+ * move them.
  *
- * An entry stands for a version that was ever asked for; what was not is on disk and has no
- * entry.  Demand (the engine asked and got ERR_BUSY) goes before hints (prefetch, warm), and
- * among equals the nearest deadline first: deadlines are absolute, so waiting raises.  A loader
- * reads the small header first and so learns how many chunks it needs; then the entry waits for
- * them.  Chunks are given to the first demand alone, so no later and smaller one overtakes it for
- * ever; hints take what is idle.
+ *   DISK --want--> LOADING (queued, reserved, read, packed) --> RESIDENT --evicted by the arena-->
+ *   DISK
+ *                      \--error--> FAILED (retried after RETRY_US)
  *
- * The arena decides what it evicts for that, from any thread; evicted adapters are learned of in
- * collect(), which the engine calls at each step and who changes the table before it does.  Those
- * who only look change nothing: they see an adapter until it has been collected.  Two rules keep a
- * small device from locking up or turning in circles:
- *   - when the first demand has waited INSIST_AFTER_US for adapters that are always in
- *     use, the least recently taken of those is closed: it finishes what it serves and is
- *     handed out no more until it has been evicted and asked for again; and new sequences
- *     leave it room (devmem_reserve);
- *   - what could never fit is refused, not queued.
+ * An entry exists for each version that was ever requested. Demands (the engine got ERR_BUSY) go
+ * before hints (prefetch, warm-up); among equals the earliest deadline is first. A loader reads the
+ * header, learns the number of chunks, and waits for them (reserve()). Chunks go to the first
+ * demand only, so a smaller later one cannot overtake it for ever; hints take what is idle.
+ *
+ * The arena evicts from any thread.  collect() updates the table after evictions; the engine calls
+ * it at each step, and so does each function that changes the table.
+ *
+ * Two rules prevent deadlock and thrashing on a small device:
+ *   - if the first demand has waited INSIST_AFTER_US, the least recently used busy adapters are
+ *   closed: they finish, take no new requests, and new sequences leave room (insist())
+ *   - what could never fit is refused, not queued
+ *
+ * Threads: `mu` guards the table; loaders read and pack without it. Reads and packing are in
+ * load.c.
  */
 #include "adapters/residency/residency.h"
 
@@ -35,11 +39,10 @@
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 
-/* Loads share the cores with the running batch.  One that a request waits for comes before work
- * that can wait, but after the batch; a hint takes what is left over. */
+/* Niceness of loader threads: below the running batch; a hint below a demand. */
 enum { DEMAND_NICE = 10, HINT_NICE = 15 };
 
-/* On Linux niceness is a thread's own: the process's, and what this loader has added to it. */
+/* On Linux niceness belongs to the thread: the process's value, and what this loader has added. */
 static _Thread_local int own_nice, nicer;
 static _Thread_local bool is_loader;
 
@@ -60,7 +63,7 @@ const char *residency_state_name(residency_state s)
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-/* The chunks of a resident entry are gone, or go now; it is queued again if somebody wants it. */
+/* Releases the chunks of a resident entry, which is queued again if it is still wanted. */
 static void left_device(residency *rs, entry *en)
 {
     lock_assert_held(&rs->mu);
@@ -82,15 +85,15 @@ static void left_device(residency *rs, entry *en)
         tier_enqueue(rs, en, again, en->due_us);
 }
 
-/* Learns of what the arena has evicted. */
+/* Processes the arena's evictions. */
 static void collect(residency *rs)
 {
     lock_assert_held(&rs->mu);
     for (entry *en; (en = devmem_lost(rs->arena)) != NULL;) left_device(rs, en);
 }
 
-/* The first demand waits for adapters that are never idle: let the least recently taken ones run
- * out, and new sequences leave room. */
+/* The first demand waits for adapters that are never idle: closes the least recently used ones, and
+ * makes new sequences leave room. */
 static void insist(residency *rs, const entry *for_whom, int n_chunks)
 {
     lock_assert_held(&rs->mu);
@@ -148,9 +151,8 @@ static void wait_a_tick(residency *rs)
     cond_wait_until(&rs->work, &rs->mu, clock_now_us() + TICK_MS * 1000);
 }
 
-/* Waits for n chunks for `en` and takes them.  ERR_CANCELLED: it is not wanted any more,
- * or only a hint.  ERR_CONFLICT: an earlier demand has no loader yet, and this thread
- * must see to that one first. */
+/* Waits for n chunks and takes them. ERR_CANCELLED: no longer wanted, or a hint without room.
+ * ERR_CONFLICT: an earlier demand has no loader yet, and this thread must serve that first. */
 static err_code reserve(residency *rs, entry *en, int n, err *e)
 {
     lock_assert_held(&rs->mu);
@@ -162,7 +164,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
         uint64_t pinned = tier_pinned_bytes(rs, en);
         if (en->bytes > rs->budget || pinned > rs->budget - en->bytes)
             return err_set(
-                e, ERR_LIMIT, "the adapter takes %llu bytes; this server has %llu for adapters",
+                e, ERR_LIMIT, "the adapter needs %llu bytes; this server has %llu for adapters",
                 (unsigned long long)en->bytes, (unsigned long long)(rs->budget - pinned));
         int64_t now_us = clock_now_us();
         bool demand = en->wanted == WANT_DEMAND;
@@ -171,7 +173,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
             uint64_t failures = memory_failures();
             en->lease =
                 devmem_lease_take(rs->arena, n, demand ? DEVMEM_DEMAND : DEVMEM_HINT, now_us, en);
-            /* Not room in the arena is missing, for which others would have to go. */
+            /* The host is out of memory; evicting others would not help. */
             if (!en->lease && memory_failures() != failures)
                 return err_set(e, ERR_NOMEM, "out of memory");
             collect(rs);
@@ -185,7 +187,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
         wait_a_tick(rs);
     }
     relent(rs, en);
-    /* Its turn is over: the next demand may look for room while this one is read. */
+    /* Leave the queue: the next demand may reserve while this one is read. */
     chain_drop(&rs->queue[en->wanted], en);
     chain_push(&rs->queue[WANT_NONE], en);
     en->reserved = true;
@@ -237,7 +239,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     if (en->gone) left_device(rs, en);
 }
 
-/* A hint without room, or the end: back to where it was without a word. */
+/* Gives up a hint without room, or at shutdown. */
 static void give_up(residency *rs, entry *en)
 {
     lock_assert_held(&rs->mu);
@@ -279,7 +281,7 @@ static err_code pack_one(const entry *en, adapter_load *ld, timing *t, err *e)
     return rc;
 }
 
-/* After the lock was not held: what was read is worth keeping, whatever became of the rest. */
+/* With the lock again: keeps what was read, whatever became of the load. */
 static void count_read(residency *rs, entry *en, adapter_load *ld, const timing *t)
 {
     lock_assert_held(&rs->mu);
@@ -366,7 +368,7 @@ static void load_one(residency *rs, entry *en, int given_fd, uint64_t n_given)
         en->reserved = false;
     }
     if (rc) relent(rs, en);
-    /* Not the adapter's fault: it stays in its queue until the engine has another device. */
+    /* The device was lost: the entry stays queued until the engine has another one. */
     bool lost = rc && rc != ERR_CANCELLED && be_lost(rs->env.be);
     if (lost) rc = ERR_CONFLICT;
     if (rc == ERR_CANCELLED)
@@ -409,8 +411,8 @@ static void *loader_main(void *arg)
 
 /* ---- the engine's door ----------------------------------------------------------------------- */
 
-/* A version that failed is not read again for every request; where memory was short, only those
- * who waited for it hear so. */
+/* How long a failed version is not read again. After a memory shortage only the waiting requests
+ * fail. */
 static int64_t retry_us(const entry *en)
 {
     return !en->why || en->why->code == ERR_NOMEM ? STARVED_RETRY_US : RETRY_US;
@@ -441,11 +443,11 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
         if (e) *e = *en->why;
         return en->why->code;
     }
-    if (en->state == RESIDENCY_RESIDENT) { /* closing: queued again once it has been evicted */
+    if (en->state == RESIDENCY_RESIDENT) { /* closing: it is queued again after the eviction */
         en->wanted = WANT_DEMAND;
     } else {
         if (en->state != RESIDENCY_LOADING) rs->stats.n_misses++;
-        /* a hint may have told when it is due, also one that found no room */
+        /* an earlier hint may have set the deadline */
         bool known = en->due_us > 0 && en->due_us < INT64_MAX;
         tier_enqueue(rs, en, WANT_DEMAND, known ? en->due_us : now_us);
     }
@@ -551,8 +553,8 @@ static void step_cb(void *self, double step_us, double slack_us)
     pace_step(&rs->pace, step_us, slack_us);
 }
 
-/* The size of a version that was never asked for, as the registry has it.  Without the lock: its
- * pins are not to be let go of under it. */
+/* Size of a version without an entry, from the registry. Without the lock: releasing a pin under it
+ * is not allowed. */
 static uint64_t size_on_device(residency *rs, uint64_t id)
 {
     const adapter_version *v;
@@ -668,6 +670,14 @@ void residency_fill(void *self, uint64_t version_id, int fd, uint64_t bytes)
     lock_release(&rs->mu);
 }
 
+void residency_renew(residency *rs, uint64_t version_id)
+{
+    lock_take(&rs->mu);
+    entry *en = tier_find(rs, version_id);
+    if (en && en->state == RESIDENCY_FAILED) en->failed_us = clock_now_us() - RETRY_US;
+    lock_release(&rs->mu);
+}
+
 void residency_turn(residency *rs, pace_turn *t, int64_t busy_us)
 {
     if (!be_can_sample(rs->env.be)) pace_turn_wait(&rs->pace, t, busy_us);
@@ -684,7 +694,8 @@ err_code residency_pin(residency *rs, uint64_t version_id, err *e)
     if (!en) {
         rc = err_set(e, ERR_NOMEM, "out of memory");
     } else if (!en->pinned && tier_pinned_bytes(rs, en) + v->packed_bytes > rs->budget / 2) {
-        rc = err_set(e, ERR_LIMIT, "pinned adapters would take more than half of the room");
+        rc = err_set(e, ERR_LIMIT,
+                     "pinned adapters would use more than half of the memory for adapters");
         if (en->state == RESIDENCY_DISK) tier_forget_if_empty(rs, en);
     } else {
         if (en->bytes == 0) en->bytes = v->packed_bytes;
@@ -735,7 +746,7 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
     return rc;
 }
 
-/* The registry has let go of a version for good. */
+/* The registry has deleted a version. */
 static void gone_cb(void *self, uint64_t version_id)
 {
     residency *rs = self;

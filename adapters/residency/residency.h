@@ -89,6 +89,9 @@ void residency_warm(residency *rs, uint64_t version_id);
  * the system's memory.  Loads it on the caller's thread, at the caller's priority, into what room
  * is idle; where another is filled, or the device is away, as residency_warm(). */
 void residency_fill(void *residency_, uint64_t version_id, int fd, uint64_t bytes);
+/* The files of a version that was there already have come again, whole: one whose load failed is
+ * loaded at its next use, and not only after the usual pause. */
+void residency_renew(residency *rs, uint64_t version_id);
 /* A thread that goes before the steps leaves them their part of the processor (pace.h), where it is
  * the processor that they run on. */
 void residency_turn(residency *rs, pace_turn *t, int64_t busy_us);

@@ -1,7 +1,18 @@
-/* residency_tables.c -- see the header; mu is held throughout.
+/* residency_tables.c -- the data structures of residency.c: entry table, queues, load-time
+ * estimates, copies in host memory.
  *
- * Copies in host memory are evicted by the same measure as the arena's adapters: uses *
- * microseconds of reading / bytes, over a clock (GreedyDual-Size with frequency), from a heap.
+ *   table    hash by version id, chained
+ *   queues   doubly linked, ordered by deadline (queue_add()); a hint that becomes a demand moves
+ *   times    read and pack time per byte, forgetting averages (tier_learn()); tier_eta_us() adds
+ *            the loads in front of an entry, divided by the loaders
+ *   copies   files kept in host memory, evicted by GreedyDual-Size with frequency: worth = clock +
+ *            uses x read time / bytes, in a heap
+ *
+ * Popularity decays with a half-life of HALF_LIFE_US. A copy that a loader is using is not evicted.
+ * Freeing a large copy takes time, so host_drop() only moves it to a list that the caller frees
+ * without the lock (host_take_trash()).
+ *
+ * Threads: `mu` is held in every function except host_free_trash().
  */
 #include "adapters/residency/residency_tables.h"
 
@@ -220,7 +231,7 @@ static void note_place(void *self, const void *item, size_t at)
 
 static const heap_of copies = {sizeof(entry *), worth_less, note_place};
 
-/* What stands at `at` came, or its worth has changed. */
+/* Restores the heap at `at` after an insertion or a change of worth. */
 static void host_settle(residency *rs, int at)
 {
     heap_settle(&copies, NULL, (void *)rs->host, (size_t)rs->n_host, (size_t)at);
@@ -338,7 +349,7 @@ void tier_forget(residency *rs, entry *en)
     free(en);
 }
 
-/* Nothing is known of it that would be worth keeping. */
+/* Removes an entry without any history. */
 void tier_forget_if_empty(residency *rs, entry *en)
 {
     lock_assert_held(&rs->mu);

@@ -92,7 +92,7 @@ entry *tier_find(residency *rs, uint64_t id);
 entry *tier_find_or_add(residency *rs, uint64_t id);
 /* Frees it; it stands in no chain. */
 void tier_forget(residency *rs, entry *en);
-/* Unless something is known of it that is worth keeping. */
+/* The same, unless the entry has loads, a host copy, a pin or a due time to remember. */
 void tier_forget_if_empty(residency *rs, entry *en);
 
 /* Puts it into the queue, or moves it from the hints up to the demands, or forward. */
@@ -119,7 +119,8 @@ void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us);
 /* Brings the worth of an entry up to date after a use. */
 void host_value(residency *rs, entry *en);
 void host_drop(residency *rs, entry *en);
-/* Evicts, the least worth first, until the budget holds; those that loaders work on stay. */
+/* Evicts host copies until the budget holds, the least valuable first, except those that a loader
+ * is working on. */
 void host_trim(residency *rs);
 /* What was dropped, to be freed without mu. */
 adapter_copy *host_take_trash(residency *rs);

@@ -70,7 +70,7 @@ err_code stacked_layout(const adapter_layout *const *part, int n, const model_co
 
 static bool inside(const adapter_tensor *t, uint64_t bytes, uint64_t values)
 {
-    return t->present && t->offset <= bytes && t->bytes <= bytes - t->offset &&
+    return t->present && t->offset <= bytes && adapter_tensor_span(t) <= bytes - t->offset &&
            values * dtype_bytes(t->type) <= t->bytes;
 }
 
@@ -89,10 +89,11 @@ static bool add_slot(const adapter_layout *whole, uint8_t *to, const adapter_lay
     float *a = (float *)(void *)(to + out->a.offset) + (size_t)row0 * (size_t)d_in;
     float *b = (float *)(void *)(to + out->b.offset) + row0;
     for (size_t i = 0; i < rank * (size_t)d_in; i++)
-        a[i] = scale * float_at(file + in->a.offset, in->a.type, i);
+        a[i] = scale * float_at(file + in->a.offset, in->a.type, adapter_tensor_place(&in->a, i));
     for (size_t r = 0; r < (size_t)d_out; r++)
         for (size_t k = 0; k < rank; k++)
-            b[r * all + k] = float_at(file + in->b.offset, in->b.type, r * rank + k);
+            b[r * all + k] = float_at(file + in->b.offset, in->b.type,
+                                      adapter_tensor_place(&in->b, r * rank + k));
     return true;
 }
 

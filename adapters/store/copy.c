@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "adapters/format/validate.h"
+#include "engine/program/mapping.h"
 
 static bool packed_small(int part)
 {
@@ -148,6 +149,7 @@ adapter_copy *copy_map(adapter_layout *layout, int fd, uint64_t len)
         return NULL;
     }
     *c = (adapter_copy){.layout = *layout, .data = file, .bytes = len, .mapped = true};
+    mapping_add(file, (size_t)len);
     memset(layout, 0, sizeof(*layout));
     return c;
 }
@@ -156,10 +158,12 @@ void copy_free(adapter_copy *c)
 {
     if (!c) return;
     adapter_layout_clear(&c->layout);
-    if (c->mapped)
+    if (c->mapped) {
+        mapping_remove(c->data);
         (void)munmap(c->data, (size_t)c->bytes);
-    else
+    } else {
         free(c->data);
+    }
     free(c);
 }
 

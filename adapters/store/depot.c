@@ -1,7 +1,21 @@
-/* depot.c -- flights (downloads that somebody waits for), looks at contents, and the cache's bound.
+/* depot.c -- adapter files in an object store (S3), shared by the nodes of a fleet: downloads,
+ * checks of what is stored, and the bound of the local cache.
  *
- * A few threads do what is due: flights first, then looks.  A flight that failed stays for a while,
- * so that requests are told at once when it will be tried again, and its pause grows.
+ *   request for a version whose files are not here --> flight (one per content) --> THREADS
+ *   download
+ *      DUE --> RUNS --> DONE            FAILED: pause doubles from 1 s to 60 s, requests are told
+ *      when to retry
+ *
+ * A few threads serve what is due, flights before looks. A look verifies after each change, and in
+ * a sweep every 6 hours, that each published version's files are in the store, and uploads or
+ * deletes accordingly.
+ *
+ * Downloaded files are hashed and must match the version's digest before they are renamed into
+ * place. The cache is trimmed by last use; files in use, and last copies that the store does not
+ * have, stay.
+ *
+ * Keys are sha256/DIGEST/FILE, so equal contents are stored once. Threads: `mu` guards flights,
+ * looks and statistics; it is not held over the network or disk.
  */
 #include "adapters/store/depot.h"
 
@@ -19,15 +33,16 @@
 
 enum { THREADS = 4, IDS_MAX = 64 };
 enum {
-    WAIT_US = 250000,         /* how often who waits looks whether it is cut off */
+    WAIT_US = 250000,         /* interval at which a waiting request checks whether its client
+                               * has gone */
     LOOK_US = 2000000,        /* from a change to the look at its content */
     LOOK_AGAIN_US = 30000000, /* after a look that failed */
     PAUSE_US = 1000000,       /* after a flight that failed; doubles up to ... */
     PAUSE_MAX_US = 60000000,
-    RETRY_MS = 2000, /* where nothing is known yet */
+    RETRY_MS = 2000, /* before any rate is known */
     RETRY_MAX_MS = 60000,
 };
-/* Between looks at all that lies here; after one that failed. */
+/* Interval of sweeps over all local files; after a failed one. */
 static const int64_t SWEEP_US = 6ll * 3600 * 1000000, SWEEP_AGAIN_US = 600ll * 1000000;
 
 typedef enum { FLIGHT_DUE, FLIGHT_RUNS, FLIGHT_FAILED, FLIGHT_DONE } flight_state;
@@ -79,11 +94,11 @@ static int open_part(int dir_fd, int part)
     return openat(dir_fd, folder_part_names[part], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 }
 
-/* What the server's log says of a store that fails; who asked is told less. */
+/* Logs the details of a failing store; the client gets less. */
 static err_code tell(const char *what, const err *why, err *e)
 {
     log_error("store", "%s: %s", what, why->msg);
-    return err_set(e, ERR_IO, "the object store does not take the adapter's files: try again");
+    return err_set(e, ERR_IO, "the object store does not accept the adapter's files: try again");
 }
 
 err_code depot_store(depot *d, int dir_fd, const uint64_t bytes[PART_COUNT],
@@ -267,7 +282,7 @@ static void trim(depot *d, uint64_t coming)
     free(list);
 }
 
-/* One at a time, so that two do not count on the same room. */
+/* One at a time, so that two downloads do not count on the same space. */
 static void make_room(depot *d)
 {
     if (d->cfg.cache_bytes == 0) return;
@@ -384,7 +399,7 @@ static void sweep(depot *d)
     free(list);
     make_room(d);
     if (!rc) return;
-    log_warn("store", "not all files that lie here are known to be in the store: %s", why.msg);
+    log_warn("store", "some files on this disk may not be in the store: %s", why.msg);
     lock_take(&d->mu);
     d->sweep_us = clock_now_us() + SWEEP_AGAIN_US;
     lock_release(&d->mu);

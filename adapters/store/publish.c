@@ -13,6 +13,7 @@
 #include "adapters/format/extent.h"
 #include "adapters/format/validate.h"
 #include "adapters/format/words.h"
+#include "engine/base/durable.h"
 #include "engine/base/log.h"
 
 err_code publish_check_names(const char *name, const char *description, err *e)
@@ -104,7 +105,7 @@ err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[P
     if (code != ERR_NONE) return code;
     if (env->max_packed_bytes > 0 && nv->packed_bytes > env->max_packed_bytes)
         return err_set(e, ERR_LIMIT,
-                       "the adapter takes %llu bytes in memory; this server has %llu for adapters",
+                       "the adapter needs %llu bytes in memory; this server has %llu for adapters",
                        (unsigned long long)nv->packed_bytes,
                        (unsigned long long)env->max_packed_bytes);
     return ERR_NONE;
@@ -145,7 +146,7 @@ err_code publish_place(registry *reg, const char *path, int dir_fd,
     /* Also in the place of a link to an operator's folder with this content. */
     if (rc != 0 && errno == ENOTDIR) rc = renameat2(AT_FDCWD, path, AT_FDCWD, to, RENAME_EXCHANGE);
     if (rc != 0) return folder_disk_error(e, "store");
-    return folder_sync(root) ? ERR_NONE : folder_disk_error(e, "sync");
+    return durable_sync(root) ? ERR_NONE : folder_disk_error(e, "sync");
 }
 
 err_code publish_folder(const upload_env *env, const publish_options *o, const char *path,

@@ -1,6 +1,17 @@
-/* stacks.c -- a short list, the last used in front, under one mutex.
+/* stacks.c -- combinations of adapters ("stacks"): a list, most recently used first, under one
+ * mutex.
  *
- * Pins are taken and given back without it: the registry may write to the disk.
+ * A stack is identified by its versions, sorted by id, and its scales.  stacks_acquire() returns
+ * the known one or adds it.  Its own id has the highest bit set, which no version's has, so the
+ * engine treats it like an adapter.
+ *
+ * While somebody holds it, its versions are pinned in the registry, once: the first holder brings
+ * the pins, the last one takes them away.  Unheld stacks stay for reuse, at most STACKS_KEPT; the
+ * least recently used one is dropped.  A dropped id is reported to residency, which frees its
+ * memory.
+ *
+ * Pins are taken and released outside the mutex, because the registry may write to the disk.  So
+ * stacks_acquire_id() looks the stack up again after pinning.
  */
 #include "adapters/store/stacks.h"
 
@@ -58,7 +69,7 @@ void stacks_on_gone(stacks *s, void (*fn)(void *self, uint64_t id), void *self)
     s->gone_self = self;
 }
 
-/* It is in no list; NULL: nothing. */
+/* Frees a node that is in no list any more and reports its id; NULL: nothing. */
 static void forget(const stacks *s, node *n)
 {
     if (n && s->gone) s->gone(s->gone_self, n->pub.id);
@@ -96,7 +107,7 @@ static err_code pin(const stacks *s, const uint64_t *version, int n, pins *p, er
     return ERR_NONE;
 }
 
-/* The first who holds it gives it pins; others' are left to them. */
+/* The first holder's pins become the stack's; those of others stay with them. */
 static void hold_locked(const stacks *s, node *n, pins *p)
 {
     lock_assert_held(&s->mu);
@@ -143,7 +154,7 @@ static node *by_parts_locked(stacks *s, const node *like)
     return NULL;
 }
 
-/* The last one that nobody holds, where there are too many; the caller frees it. */
+/* Removes the least recently used unheld one, if there are too many; the caller frees it. */
 static node *spare_locked(stacks *s)
 {
     lock_assert_held(&s->mu);
@@ -162,7 +173,7 @@ static node *spare_locked(stacks *s)
 
 /* ---- making one ----------------------------------------------------------------------------- */
 
-/* Its content: that of the parts, and the bits of their scales. */
+/* The digest of the parts' digests and the bits of their scales. */
 static void digest_of(stack *st)
 {
     static const char mark[] = "lorad stack 1";
@@ -180,7 +191,7 @@ static void digest_of(stack *st)
     digest_end(&d, st->digest);
 }
 
-/* Sorted in among those that are there. */
+/* Inserts a part, sorted by version. */
 static err_code add_part(node *n, const stack_part *p, err *e)
 {
     int at = n->pub.n;
@@ -292,7 +303,7 @@ void stacks_release(stacks *s, const stack *st)
     unpin(s, &p);
 }
 
-/* One that nobody holds and that had the version, out of the list; the caller frees it. */
+/* Removes an unheld one that contains the version; the caller frees it. */
 static node *take_with_locked(stacks *s, uint64_t version_id)
 {
     lock_assert_held(&s->mu);

@@ -1,12 +1,22 @@
-/* staging.c -- open uploads: a list in memory, a manifest and a folder each on the disk.
+/* staging.c -- resumable uploads: sessions in memory, each with a manifest and a folder on the
+ * disk.
  *
- * The manifest is written whole (temporary name, sync, rename) before the first byte is taken, and
- * a file's confirmed offset is its size: there is no second record that a crash could leave behind
- * the first.  Complete files may be links to a published version's; so a file is never written
- * below its confirmed offset, only dropped and made anew.
+ *   create(manifest) --> files are created or linked --> write at an offset, hash --> commit -->
+ *   version
  *
- * `mu` guards the list, the offsets and the marks.  A writer marks its file busy, a commit the
- * whole upload: then they own the files without the lock.
+ * The manifest is complete on the disk (temporary name, sync, rename) before the first byte is
+ * accepted, and a file's confirmed offset is its size: there is no second record that a crash could
+ * contradict. After a restart sessions are loaded from their folders (session_load()).
+ *
+ * A file that one of the tenant's versions already has is linked instead of sent. A linked file may
+ * be another version's, so a file is never written below its confirmed offset, only dropped and
+ * created again.
+ *
+ * Space: each file reserves its announced size. An idle session lends what it has not filled to
+ * others that are short (lend()); its bytes stay, and it reserves again when it continues.
+ *
+ * Threads: `mu` guards list, offsets and marks. A writer marks its file busy, a commit the whole
+ * upload: they then own the files without the lock.
  */
 #include "adapters/store/staging.h"
 
@@ -22,6 +32,7 @@
 
 #include "adapters/format/words.h"
 #include "engine/base/clock.h"
+#include "engine/base/durable.h"
 #include "engine/base/hex.h"
 #include "engine/base/json.h"
 #include "engine/base/lock.h"
@@ -231,7 +242,7 @@ static err_code manifest_write(const staging *sg, const session *s, err *e)
     err_code rc = ok ? ERR_NONE : folder_disk_error(e, "record");
     if (fd >= 0) close(fd);
     free(text);
-    if (!rc && (rename(fresh, path) != 0 || !folder_sync(sg->root)))
+    if (!rc && (rename(fresh, path) != 0 || !durable_sync(sg->root)))
         rc = folder_disk_error(e, "record");
     return rc;
 }
@@ -590,7 +601,7 @@ static err_code session_files(staging *sg, session *s, err *e)
         else
             rc = make_part(sg, s, p, e);
     }
-    if (!rc && !folder_sync(path)) rc = folder_disk_error(e, "sync");
+    if (!rc && !durable_sync(path)) rc = folder_disk_error(e, "sync");
     return rc == ERR_NONE ? manifest_write(sg, s, e) : rc;
 }
 

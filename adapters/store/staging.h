@@ -112,7 +112,7 @@ err_code staging_write_end(staged_writer *w, uint64_t *at, err *e);
 err_code staging_commit(staging *sg, const char *id, const publish_options *o, const bool *activate,
                         adapter_version *out, bool *existed, folder_part *bad_part, err *e);
 
-/* Removes uploads that made no progress for the configured time; how many. */
+/* Removes uploads without progress for the configured time.  Returns how many it removed. */
 int staging_expire(staging *sg, int64_t now_us);
 
 #endif

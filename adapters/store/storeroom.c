@@ -173,6 +173,20 @@ static uint64_t missing_for(const storeroom *r, uint64_t bytes)
     return now.free_bytes >= want ? 0 : want - now.free_bytes;
 }
 
+static err_code no_room(const storeroom *r, uint64_t bytes, err *e)
+{
+    enum { MIB = 1048576 };
+    disk_room now;
+    if (!disk_look(r->dir, &now) || now.inodes_short)
+        return err_set(
+            e, ERR_NO_ROOM,
+            "The server's disk is too full for this upload: the file system has no free inodes");
+    return err_set(e, ERR_NO_ROOM,
+                   "The server's disk is too full for this upload of %.1f MiB: %.1f MiB are free, "
+                   "and data.min_free keeps %.1f MiB free",
+                   (double)bytes / MIB, (double)now.free_bytes / MIB, (double)r->floor_bytes / MIB);
+}
+
 /* Makes the room if need be; `taking` is held, so nobody is quicker. */
 static err_code find_room(storeroom *r, uint64_t bytes, err *e)
 {
@@ -180,7 +194,7 @@ static err_code find_room(storeroom *r, uint64_t bytes, err *e)
     uint64_t missing = missing_for(r, bytes);
     if (missing > 0 && r->lend && r->lend(r->lender, missing)) missing = missing_for(r, bytes);
     if (missing == 0) return ERR_NONE;
-    return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
+    return no_room(r, bytes, e);
 }
 
 static err_code allocate(int fd, uint64_t bytes, bool *taken, err *e)

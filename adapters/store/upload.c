@@ -1,7 +1,17 @@
 /* upload.c -- from the bytes of a tar, or of file after file, to a published version.
  *
- * Each upload has a directory of its own under adapters/tmp, opened once; files are made in it by
- * fixed names with O_EXCL.  All are hashed as they come in.  What follows is publish.c.
+ *   bytes -> tar.c -> data_cb: quota, disk space, SHA-256, 256 KiB buffer -> adapters/tmp/X/file
+ *   upload_finish: GGUF or another kind of adapter? -> rewritten to PEFT's two files
+ *                  -> publish.c checks it, renames the folder, adds the version
+ *
+ * Each upload has a directory of its own under adapters/tmp, opened once.  Files are made in it by
+ * fixed names with openat() and O_EXCL, so a name from the archive is never used as a path.
+ *
+ * Space is taken before bytes are written: from the tenant's quota and from the disk, by the file's
+ * size, or in steps of 4 MiB if that is unknown.  Files stay open until they are synced; the disk
+ * starts writing while the rest arrives (sync_file_range()), so the final sync is short.
+ *
+ * On any failure upload_abort() removes the directory and returns the quota.
  */
 #include "adapters/store/upload.h"
 
@@ -15,6 +25,7 @@
 
 #include "adapters/format/gguf.h"
 #include "adapters/format/kinds.h"
+#include "adapters/format/retype.h"
 #include "adapters/format/tar.h"
 #include "adapters/format/words.h"
 #include "storage/digest.h"
@@ -64,7 +75,7 @@ static err_code take_room(upload *u, int fd, uint64_t bytes, bool *taken, err *e
     return storeroom_take(u->env.room, fd, bytes, taken, e);
 }
 
-/* May the part that comes now have so many bytes? */
+/* Whether a part may have so many bytes. */
 static err_code check_size(folder_part p, uint64_t bytes, err *e)
 {
     int most = p == PART_CONFIG ? FOLDER_CONFIG_MAX : p >= PART_COUNT ? WORDS_FILE_MAX : 0;
@@ -101,7 +112,7 @@ static err_code file_begin(upload *u, const char *name, int64_t bytes, err *e)
     return take_room(u, u->fd, u->room, &u->taken, e);
 }
 
-/* Where nobody has said how much will come. */
+/* More space, if the size is not known before. */
 static err_code more_room(upload *u, size_t len, err *e)
 {
     uint64_t more = len > ROOM_STEP ? len : ROOM_STEP;
@@ -116,7 +127,7 @@ static err_code more_room(upload *u, size_t len, err *e)
 
 /* ---- bytes ------------------------------------------------------------------------------- */
 
-/* The disk writes while the rest comes, so that little is left for the sync. */
+/* The disk writes while the rest arrives, so that little is left for the sync. */
 static void begin_writing(upload *u)
 {
     uint64_t written = u->received - u->n_gathered, n = written - u->writing;
@@ -132,7 +143,7 @@ static err_code write_gathered(upload *u, err *e)
     return n ? folder_put(u->fd, u->gathered, n, e) : ERR_NONE;
 }
 
-/* To the file, or beside what is still to be written to it. */
+/* Writes to the file, or collects small pieces. */
 static err_code put(upload *u, const void *data, size_t len, err *e)
 {
     err_code code = u->n_gathered + len > GATHER ? write_gathered(u, e) : ERR_NONE;
@@ -197,7 +208,7 @@ err_code upload_file_end(upload *u, err *e)
     return end_cb(u, e);
 }
 
-/* `name` is one of ours; what is not there is left out. */
+/* `name` is one of the fixed names; a missing file is left out. */
 static err_code copy_file(upload *u, int from_fd, const char *name, uint64_t *sum, err *e)
 {
     struct stat sb;
@@ -206,7 +217,7 @@ static err_code copy_file(upload *u, int from_fd, const char *name, uint64_t *su
     char *piece = malloc(COPY_PIECE);
     err_code code = ERR_NONE;
     if (fd < 0 || fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode))
-        code = err_set(e, ERR_INPUT, "%s is no regular file that can be read", name);
+        code = err_set(e, ERR_INPUT, "%s is not a readable regular file", name);
     else if (!piece)
         code = err_set(e, ERR_NOMEM, "out of memory");
     else if ((*sum += (uint64_t)sb.st_size) > u->env.max_bytes)
@@ -318,7 +329,7 @@ static err_code finish_part(upload *u, folder_part p, int fd, err *e)
     return folder_hash(fd, u->digest[p], e);
 }
 
-/* Reads the part again that has arrived, which makes room for another file of its name. */
+/* Opens a received part for reading and frees its name for another file. */
 static int reopen(const upload *u, const char *name)
 {
     int fd = openat(u->dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -326,18 +337,29 @@ static int reopen(const upload *u, const char *name)
     return fd;
 }
 
-/* What came as one GGUF, or as another kind of PEFT, becomes the two files that everything else
- * knows. */
-static err_code rewrite(upload *u, const kinds *k, int in, uint64_t bytes, err *e)
+/* An upload that is converted to PEFT's two files, which all other code expects: another kind of
+ * PEFT adapter, weights of other types with their configuration, or one GGUF. */
+typedef struct source {
+    const kinds *k;
+    const retype *r;
+    int in;         /* the configuration, or the GGUF */
+    uint64_t bytes; /* of the weights to come */
+} source;
+
+static err_code rewrite(upload *u, const source *from, err *e)
 {
     int fd[PART_COUNT] = {part_fd(u, PART_CONFIG), part_fd(u, PART_WEIGHTS)};
     err_code code = ERR_NONE;
     bool taken;
     if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0) code = folder_disk_error(e, "store");
-    if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], bytes, &taken, e);
-    if (code == ERR_NONE)
-        code = k ? kinds_write(k, fd[PART_CONFIG], fd[PART_WEIGHTS], e)
-                 : gguf_convert(in, bytes, u->env.base, fd[PART_CONFIG], fd[PART_WEIGHTS], e);
+    if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], from->bytes, &taken, e);
+    if (code == ERR_NONE && from->k)
+        code = kinds_write(from->k, fd[PART_CONFIG], fd[PART_WEIGHTS], e);
+    else if (code == ERR_NONE && from->r)
+        code = retype_write(from->r, from->in, fd[PART_CONFIG], fd[PART_WEIGHTS], e);
+    else if (code == ERR_NONE)
+        code =
+            gguf_convert(from->in, from->bytes, u->env.base, fd[PART_CONFIG], fd[PART_WEIGHTS], e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         code = finish_part(u, (folder_part)p, fd[p], e);
     for (int p = 0; p < PART_COUNT; p++) {
@@ -353,25 +375,29 @@ static err_code rewrite_gguf(upload *u, err *e)
         return err_set(e, ERR_INPUT, "a GGUF says all by itself: leave adapter_config.json out");
     int in = reopen(u, folder_gguf_name);
     /* The same matrices again, under another header. */
-    err_code code =
-        in >= 0 ? rewrite(u, NULL, in, u->bytes[PART_WEIGHTS], e) : folder_disk_error(e, "read");
+    err_code code = in >= 0 ? rewrite(u, &(source){NULL, NULL, in, u->bytes[PART_WEIGHTS]}, e)
+                            : folder_disk_error(e, "read");
     if (in >= 0) close(in);
     return code;
 }
 
-static err_code rewrite_kind(upload *u, err *e)
+static err_code rewrite_folder(upload *u, err *e)
 {
     int in[PART_COUNT];
     kinds *k = NULL;
+    retype *r = NULL;
     for (int p = 0; p < PART_COUNT; p++)
         in[p] = openat(u->dir_fd, folder_part_names[p], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     err_code code = in[0] >= 0 && in[1] >= 0
                         ? kinds_open(&k, in[PART_CONFIG], in[PART_WEIGHTS], u->env.base,
                                      u->env.rank_max, u->env.max_bytes, e)
                         : folder_disk_error(e, "read");
-    for (int p = 0; p < PART_COUNT && k; p++) unlinkat(u->dir_fd, folder_part_names[p], 0);
-    if (k) code = rewrite(u, k, -1, kinds_bytes(k), e);
+    if (code == ERR_NONE && !k) code = retype_open(&r, in[PART_WEIGHTS], u->env.max_bytes, e);
+    for (int p = 0; p < PART_COUNT && (k || r); p++) unlinkat(u->dir_fd, folder_part_names[p], 0);
+    source from = {k, r, in[PART_CONFIG], k ? kinds_bytes(k) : r ? retype_bytes(r) : 0};
+    if (k || r) code = rewrite(u, &from, e);
     kinds_close(k);
+    retype_close(r);
     for (int p = 0; p < PART_COUNT; p++)
         if (in[p] >= 0) close(in[p]);
     return code;
@@ -386,7 +412,7 @@ err_code upload_finish(upload *u, adapter_version *out, bool *existed, err *e)
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         if (!u->have[p])
             code = err_set(e, ERR_INPUT, "the upload holds no %s", folder_part_names[p]);
-    if (code == ERR_NONE && !u->gguf) code = rewrite_kind(u, e);
+    if (code == ERR_NONE && !u->gguf) code = rewrite_folder(u, e);
     if (code == ERR_NONE)
         code = publish_folder(&u->env, &u->o, u->path, u->dir_fd, u->kept, u->bytes,
                               (const uint8_t(*)[DIGEST_BYTES])u->digest, &v, &again, e);

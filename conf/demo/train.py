@@ -180,15 +180,15 @@ QV = ["q_proj", "v_proj"]
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 ALL = ATTENTION + ["gate_proj", "up_proj", "down_proj"]
 ADAPTERS = {
-    "pirate": (pirate, dict(r=16, lora_alpha=32, target_modules=ALL), torch.float32),
+    "pirate": (pirate, dict(r=16, lora_alpha=32, target_modules=ALL), torch.bfloat16),
     "shout": (shout, dict(r=4, lora_alpha=16, target_modules=QV), torch.float32),
-    "json": (as_json, dict(r=8, lora_alpha=16, target_modules=ALL), torch.float32),
+    "json": (as_json, dict(r=8, lora_alpha=16, target_modules=ALL), torch.bfloat16),
     "bullets": (bullets, dict(r=8, lora_alpha=16, target_modules=ALL,
                               rank_pattern={"q_proj": 4, "down_proj": 12},
-                              alpha_pattern={"q_proj": 8, "down_proj": 36}), torch.float32),
+                              alpha_pattern={"q_proj": 8, "down_proj": 36}), torch.bfloat16),
     "spanish": (spanish, dict(r=32, lora_alpha=16, target_modules=ATTENTION + ["down_proj"],
                               use_rslora=True), torch.bfloat16),
-    "formal": (formal, dict(r=6, lora_alpha=12, target_modules=ATTENTION), torch.float32),
+    "formal": (formal, dict(r=6, lora_alpha=12, target_modules=ATTENTION), torch.bfloat16),
     "acme-support": (acme, dict(r=64, lora_alpha=64, target_modules=ALL), torch.bfloat16),
 }
 # The base learns that such manners exist when a system message asks for them; so a small adapter

@@ -15,8 +15,8 @@
 #include "engine/base/hex.h"
 #include "engine/base/utf8.h"
 
-const json_limits json_limits_request = {4U << 20, 64, 65536};
-const json_limits json_limits_trusted = {64U << 20, 64, 8 << 20};
+const json_limits json_limits_request = {4U << 20, 64, 65536, false};
+const json_limits json_limits_trusted = {64U << 20, 64, 8 << 20, false};
 
 enum {
     NUMBER_MAX = 128,
@@ -249,41 +249,46 @@ err_code json_check(const char *text, size_t len, const json_limits *lim, err *e
 
 /* --------------------------------------------------------------- duplicates -- */
 
+typedef struct {
+    cJSON *v;
+    size_t at;
+} named;
+
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    const named *x = a, *y = b;
+    int cmp = strcmp(x->v->string, y->v->string);
+    return cmp ? cmp : x->at < y->at ? -1 : 1;
 }
 
-/* Looks at this object, not at those in it. */
-static err_code unique_names(const cJSON *obj, err *e)
+/* Looks at this object, not at those in it; `keep_last`: drops all but the last of one name. */
+static err_code unique_names(cJSON *obj, bool keep_last, err *e)
 {
     size_t n = (size_t)cJSON_GetArraySize(obj), i = 0;
     if (n < 2) return ERR_NONE;
-    const char **names = malloc(n * sizeof(*names));
-    if (!names) return err_set(e, ERR_NOMEM, "out of memory");
-    const cJSON *v;
-    cJSON_ArrayForEach(v, obj)
-    {
-        names[i++] = v->string;
-    }
-    qsort(names, n, sizeof(*names), by_name);
+    named *all = malloc(n * sizeof(*all));
+    if (!all) return err_set(e, ERR_NOMEM, "out of memory");
+    for (cJSON *v = obj->child; v; v = v->next, i++) all[i] = (named){v, i};
+    qsort(all, n, sizeof(*all), by_name);
     err_code rc = ERR_NONE;
     for (i = 1; i < n && !rc; i++) {
-        if (strcmp(names[i - 1], names[i]) == 0) {
+        if (strcmp(all[i - 1].v->string, all[i].v->string) != 0) continue;
+        if (keep_last)
+            cJSON_Delete(cJSON_DetachItemViaPointer(obj, all[i - 1].v));
+        else
             rc = err_set(e, ERR_INPUT, "invalid JSON: the name '%.64s' appears twice in one object",
-                         names[i]);
-        }
+                         all[i].v->string);
     }
-    free((void *)names);
+    free(all);
     return rc;
 }
 
 /* Depth is bounded: the scan has passed. */
-static err_code all_unique(const cJSON *v, err *e)
+static err_code all_unique(cJSON *v, bool keep_last, err *e)
 {
-    err_code rc = cJSON_IsObject(v) ? unique_names(v, e) : ERR_NONE;
+    err_code rc = cJSON_IsObject(v) ? unique_names(v, keep_last, e) : ERR_NONE;
     if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) return rc;
-    for (const cJSON *c = v->child; c && !rc; c = c->next) rc = all_unique(c, e);
+    for (cJSON *c = v->child; c && !rc; c = c->next) rc = all_unique(c, keep_last, e);
     return rc;
 }
 
@@ -315,7 +320,7 @@ err_code json_parse(const char *text, size_t len, const json_limits *lim, cJSON 
     *out = rc ? NULL : cJSON_ParseWithLengthOpts(text, len, NULL, 0);
     if (!rc && (!*out || !give_texts(&s, *out, &number, &given)))
         rc = err_set(s.e, ERR_NOMEM, "out of memory");
-    if (!rc) rc = all_unique(*out, s.e);
+    if (!rc) rc = all_unique(*out, lim->last_wins, s.e);
     free(s.kept);
     if (rc) {
         cJSON_Delete(*out);

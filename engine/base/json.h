@@ -22,6 +22,7 @@ typedef struct json_limits {
     size_t max_bytes;
     int max_depth;  /* nesting of arrays and objects */
     int max_values; /* scalars + containers, the guard against amplification */
+    bool last_wins; /* of members with one name the last one is kept; false: ERR_INPUT */
 } json_limits;
 
 extern const json_limits json_limits_request; /* 4 MiB, depth 64, 65,536 values */
@@ -29,7 +30,7 @@ extern const json_limits
     json_limits_trusted; /* files of the operator: 64 MiB, depth 64, 8 M values */
 
 /* Strict RFC 8259: UTF-8 valid, no \u0000, no lone surrogates, no duplicate keys
- * in any object, numbers finite, nothing after the value.  On success *out is
+ * in any object (but see last_wins), numbers finite, nothing after the value.  On success *out is
  * the caller's (cJSON_Delete).  ERR_INPUT names what is wrong and at which byte;
  * ERR_LIMIT names the limit.
  *

@@ -27,9 +27,10 @@ bool cond_wait_until_at(cond *c, lock *l, int64_t end_us, const char *at)
 
 #define ALONE     UINT64_C(0)
 #define ANYTHING  UINT64_MAX
-#define UNDER(id) (UINT64_C(1) << LOCK_##id)
+#define BIT(rank) (UINT64_C(1) << ((rank)-1)) /* LOCK_NONE_ has none */
+#define UNDER(id) BIT(LOCK_##id)
 
-_Static_assert(LOCK_END_ <= 64, "a set of locks is one word");
+_Static_assert(LOCK_END_ <= 65, "a set of locks is one word");
 
 /* Only what stands further up may be held: so the list is an order. */
 #define CHECK_(id, name, waits, under, guards)                 \
@@ -104,8 +105,8 @@ void lock_check_take(const lock_mark *m, const char *at)
     if (m->rank <= LOCK_NONE_ || m->rank >= LOCK_END_) stop(m, at, "is taken");
     for (int i = 0; i < n_held; i++) {
         char what[256];
-        if (list[m->rank].under & UINT64_C(1) << held[i].rank) continue;
-        bool turned = list[held[i].rank].under & UINT64_C(1) << m->rank;
+        if (list[m->rank].under & BIT(held[i].rank)) continue;
+        bool turned = list[held[i].rank].under & BIT(m->rank);
         snprintf(what, sizeof(what), "is taken under %s, which lock_list.h does not name for it%s",
                  list[held[i].rank].name, turned ? ": it has the other order" : "");
         stop(m, at, what);

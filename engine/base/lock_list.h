@@ -75,7 +75,7 @@
     X(METER_FILE, "meter_file.mu", NO_WAIT, UNDER(STATS), \
       "which slots of the meter file are free, and the counts of the others") \
     X(SCHED, "sched.mu", NO_WAIT, UNDER(STATS) | UNDER(CHANGE), \
-      "the engine's inbox, its statistics, the outlook that promises are made from") \
+      "the engine's inbox, its statistics, the forecast that admission uses") \
     X(BOARD, "board.mu", NO_WAIT, UNDER(STATS), \
       "the picture of the queue; the engine only tries it") \
     X(TELEMETRY, "telemetry.mu", NO_WAIT, ALONE, \
@@ -90,7 +90,7 @@
       "memory is taken and given back on all devices that share a model, in one order") \
     X(CUDA_BLOCKS, "cuda_memory.mu", NO_WAIT, \
       UNDER(STATS) | UNDER(RESIDENCY) | UNDER(CUDA_DEVICES), \
-      "the blocks that a device's memory is cut into") \
+      "which blocks of a device's memory are in use") \
     X(CUDA_STAGES, "cuda_memory.stage_mu", NO_WAIT, \
       UNDER(STATS) | UNDER(RESIDENCY) | UNDER(CUDA_DEVICES), \
       "the pinned pieces that uploads go through, and their stream") \
@@ -102,6 +102,8 @@
       "what ended in the spans of history that are under way; breaches") \
     X(ENDED, "ended.mu", NO_WAIT, ALONE, \
       "the last requests that ended, and the slowest") \
+    X(REFUSALS, "refusals.mu", NO_WAIT, ALONE, \
+      "the hour's refusals by limits") \
     X(STATS_EVENTS, "stats.events_mu", NO_WAIT, UNDER(STATS), \
       "events that the next picture is to show") \
     X(BATCHES, "batch_runner.mu", NO_WAIT, ALONE, \
@@ -110,6 +112,8 @@
       "the responses in the background that have not ended") \
     X(MOVER, "mover.mu", NO_WAIT, ALONE, \
       "requests that are to go on at another node") \
+    X(ROSTER, "roster.mu", NO_WAIT, ALONE, \
+      "the table of the fleet's other nodes") \
     X(CARRY, "carry.mu", NO_WAIT, ALONE, \
       "how many requests have their keys and values brought here, and what that took") \
     X(EFFECT, "effect_probe.mu", NO_WAIT, ALONE, \
@@ -122,6 +126,12 @@
       "the list of requests that run") \
     X(STACKS, "stacks.mu", NO_WAIT, UNDER(STATS), \
       "the table of stacks of adapters, and who holds them") \
+    X(RESIDENT, "resident.mu", NO_WAIT, ALONE, \
+      "which blocks of the weights are in memory, and the queue of reads and drops") \
+    X(SELF_CHECK, "self_check.mu", NO_WAIT, ALONE, \
+      "the sleep between two checks of the database") \
+    X(NICE_POOL, "nice_pool.mu", NO_WAIT, ALONE, \
+      "work that waits for a thread of low priority") \
     X(VOCABULARIES, "vocabularies.mu", NO_WAIT, ALONE, \
       "the list of tokenizers with an adapter's added tokens") \
     X(LIVE, "live.mu", NO_WAIT, UNDER(STATS) | UNDER(CHANGE), \
@@ -130,10 +140,12 @@
       "the TLS context for new connections") \
     X(SPANS, "spans.mu", NO_WAIT, ALONE, \
       "the ring of requests whose traces are to be sent") \
+    X(WEBHOOKS, "webhooks.mu", NO_WAIT, UNDER(STATS), \
+      "the queue of events that are to be posted") \
     X(PEERS, "peers.mu", NO_WAIT, UNDER(CHANGE), \
       "connections by client") \
-    X(SPARE_DESCRIPTORS, "spare_descriptors.mu", NO_WAIT, ALONE, \
-      "descriptors that a listener gives up when none is left") \
+    X(LOBBY, "lobby.mu", NO_WAIT, ALONE, \
+      "connections whose request waits for a worker, and those that workers have handed back") \
     X(DEADLINES, "reaper.mu", NO_WAIT, ALONE, \
       "deadlines of sockets, and whom to wake when a client goes") \
     X(REQUEST_SIGNAL, "request_signal.mu", NO_WAIT, UNDER(DEADLINES), \

@@ -46,6 +46,8 @@ static inline void relax(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* `yield` waits for nothing on most of these processors */
 #endif
 }
 

@@ -1,7 +1,19 @@
-/* jinja_eval.c -- one rendering: the tree is walked, the text grows.
+/* jinja_eval.c -- renders a template: eval() computes expressions, jinja_exec() statements, by
+ * recursion over the tree; text is appended to the run's output.
  *
- * Bounds: STEPS_MAX (every node, every item looked at, every 64 characters), DEPTH_MAX (macros may
- * call themselves), the arena's limit for all memory.
+ * Names are interned by the lexer, so variables are found by comparing pointers.  A scope is a list
+ * of variables with a pointer to the outer scope.  A loop's body gets a new scope for each item, as
+ * in Jinja: an assignment there ends with the item.  A macro keeps the scope of its definition.
+ * Scopes are in the run's arena and are never freed one by one, so nothing has to track who still
+ * refers to them.
+ *
+ * Undefined is a value, as with Jinja's default: false, empty as a list, printed as nothing; to
+ * call it or to take its attributes is an error.  `break` and `continue` set r->flow, which bodies
+ * check after each statement.
+ *
+ * The first error is kept in r->rc; after that every function returns undefined at once, and loops
+ * check r->rc.  Bounds against hostile input: STEPS_MAX (each node, item and 64 characters),
+ * DEPTH_MAX (recursive macros), RANGE_MAX, and the arena's limit.
  */
 #include <assert.h>
 #include <math.h>
@@ -410,7 +422,7 @@ jv jinja_arith(jinja_run *r, jop op, jv a, jv b)
     return bad_operands(r, op, a, b);
 }
 
-/* From left to right; texts that are joined one after the other are copied once. */
+/* From left to right; a chain of joined texts is copied once. */
 static jv arith_chain(jinja_run *r, const jnode *n)
 {
     jbuf b = {0};
@@ -499,7 +511,7 @@ static bool eval_args(jinja_run *r, const jnode *n, jargs *a)
     return !r->rc;
 }
 
-/* What a body prints, as a text. */
+/* The output of a body as a text. */
 static jv capture(jinja_run *r, const jnode *body, jscope *scope)
 {
     jbuf b = {0}, *out = r->out;
@@ -521,14 +533,14 @@ static jv call_macro(jinja_run *r, const jmacro *m, const jargs *args, const jv 
     jscope *s = jinja_push_scope(r, m->scope), *old = r->scope;
     if (r->rc) return jv_undefined;
     if (args->n_pos > n->n) {
-        return jinja_fail(r, ERR_INPUT, "macro '%.40s' takes not more than %d argument(s)", m->name,
+        return jinja_fail(r, ERR_INPUT, "macro '%.40s' accepts at most %d argument(s)", m->name,
                           n->n);
     }
     for (int i = 0; i < args->n_named; i++) {
         int k = 0;
         while (k < n->n && n->names[k] != args->names[i]) k++;
         if (k == n->n || k < args->n_pos) {
-            return jinja_fail(r, ERR_INPUT, "macro '%.40s' takes no keyword argument '%.40s'",
+            return jinja_fail(r, ERR_INPUT, "macro '%.40s' has no keyword argument '%.40s'",
                               m->name, args->names[i]);
         }
     }
@@ -576,7 +588,7 @@ static jv call_dict(jinja_run *r, const jargs *a, jv_kind kind)
     return r->rc ? jv_undefined : map;
 }
 
-/* UTF-8, cut at the end of its room. */
+/* UTF-8, truncated to `cap`. */
 static void to_utf8(jv v, char *out, size_t cap)
 {
     size_t n = 0;
@@ -758,7 +770,7 @@ static jv eval_one(jinja_run *r, const jnode *n)
 static bool enter(jinja_run *r)
 {
     if (r->depth >= DEPTH_MAX)
-        (void)jinja_fail(r, ERR_LIMIT, "the chat template calls itself too deep");
+        (void)jinja_fail(r, ERR_LIMIT, "the chat template nests too many calls");
     r->depth++;
     return jinja_step(r, 0);
 }

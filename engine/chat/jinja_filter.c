@@ -1,4 +1,13 @@
-/* jinja_filter.c -- Jinja's filters and tests: a table of each, and one function for each row. */
+/* jinja_filter.c -- Jinja's filters (value | name) and tests (value is name): a table of each, and
+ * one function for each row.
+ *
+ * The parser resolves a name to an index of the table (jinja_filter_find(), jinja_test_find()), so
+ * a rendering does no lookup by name.  A function gets a `call`: the run, the value and the
+ * arguments, which jinja_arg() takes by position or name.
+ *
+ * Results are those of Jinja 3 in Python, including what differs from intuition: filters over
+ * sequences give generators (JV_ITER), which are always true.  A wrong argument fails the run.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,85 +16,73 @@
 #include "engine/chat/jinja_inside.h"
 
 typedef struct {
-    jinja_run *r;
-    jv v;
-    const jargs *args;
     const char *name;
-} call;
-
-typedef struct {
-    const char *name;
-    jv (*run)(const call *c);
+    jv (*run)(const jinja_call *c);
 } filter;
 
 typedef struct {
     const char *name;
-    bool (*holds)(const call *c);
+    bool (*holds)(const jinja_call *c);
 } test;
 
-static jv wrong(const call *c)
+static jv wrong(const jinja_call *c)
 {
     return jinja_fail(c->r, ERR_INPUT, "filter '%s': wrong arguments", c->name);
 }
 
-static jv arg(const call *c, int place, const char *name, jv otherwise)
-{
-    jv v;
-    return jargs_take(c->args, place, name, &v) ? v : otherwise;
-}
-
-static jv text_of(const call *c)
+static jv text_of(const jinja_call *c)
 {
     return jv_str(c->r, c->v);
 }
 
 /* -------------------------------------------------------------------------- texts -- */
 
-static jv f_trim(const call *c)
+static jv f_trim(const jinja_call *c)
 {
-    jv chars = arg(c, 0, "chars", jv_none);
+    jv chars = jinja_arg(c, 0, "chars", jv_none);
     if (chars.kind != JV_NONE && chars.kind != JV_STR) return wrong(c);
     return jv_strip(text_of(c), chars, true, true);
 }
 
-static jv f_upper(const call *c)
+static jv f_upper(const jinja_call *c)
 {
     return jv_upper(c->r, text_of(c));
 }
 
-static jv f_lower(const call *c)
+static jv f_lower(const jinja_call *c)
 {
     return jv_lower(c->r, text_of(c));
 }
 
-static jv f_title(const call *c)
+static jv f_title(const jinja_call *c)
 {
     return jv_title(c->r, text_of(c), true);
 }
 
-static jv f_capitalize(const call *c)
+static jv f_capitalize(const jinja_call *c)
 {
     return jv_capitalize(c->r, text_of(c));
 }
 
-static jv f_string(const call *c)
+static jv f_string(const jinja_call *c)
 {
     return text_of(c);
 }
 
-static jv f_replace(const call *c)
+static jv f_replace(const jinja_call *c)
 {
-    jv old = arg(c, 0, "old", jv_undefined), with = arg(c, 1, "new", jv_undefined);
-    jv count = arg(c, 2, "count", jv_int(-1));
+    jv old = jinja_arg(c, 0, "old", jv_undefined), with = jinja_arg(c, 1, "new", jv_undefined);
+    jv count = jinja_arg(c, 2, "count", jv_int(-1));
     if (count.kind == JV_NONE) count = jv_int(-1);
     if (count.kind != JV_INT) return wrong(c);
     return jv_replace(c->r, text_of(c), jv_str(c->r, old), jv_str(c->r, with), count.i);
 }
 
-static jv f_indent(const call *c)
+static jv f_indent(const jinja_call *c)
 {
-    jv width = arg(c, 0, "width", jv_int(4)), newline = jv_ascii(c->r, "\n");
-    bool first = jv_true(arg(c, 1, "first", jv_none)), blank = jv_true(arg(c, 2, "blank", jv_none));
+    jv width = jinja_arg(c, 0, "width", jv_int(4)), newline = jv_ascii(c->r, "\n");
+    bool first = jv_true(jinja_arg(c, 1, "first", jv_none)),
+         blank = jv_true(jinja_arg(c, 2, "blank", jv_none));
     jv by = width;
     jbuf spaces = {0}, b = {0};
     if (width.kind == JV_INT && width.i <= 1000) {
@@ -103,19 +100,20 @@ static jv f_indent(const call *c)
     return jv_marked(jbuf_value(&b), c->v.markup);
 }
 
-static jv f_escape(const call *c)
+static jv f_escape(const jinja_call *c)
 {
     return jv_escaped(c->r, text_of(c));
 }
 
-static jv f_safe(const call *c)
+static jv f_safe(const jinja_call *c)
 {
     return jv_marked(text_of(c), true);
 }
 
-static jv f_tojson(const call *c)
+static jv f_tojson(const jinja_call *c)
 {
-    jv indent = arg(c, 1, "indent", jv_none), separators = arg(c, 2, "separators", jv_none);
+    jv indent = jinja_arg(c, 1, "indent", jv_none),
+       separators = jinja_arg(c, 2, "separators", jv_none);
     jv item = jv_ascii(c->r, indent.kind == JV_NONE ? ", " : ","), colon = jv_ascii(c->r, ": ");
     if (separators.kind != JV_NONE) {
         const jv *part;
@@ -127,8 +125,8 @@ static jv f_tojson(const call *c)
     bool ok = indent.kind == JV_NONE || indent.kind == JV_STR ||
               (indent.kind == JV_INT && indent.i <= 1000);
     if (!ok || item.kind != JV_STR || colon.kind != JV_STR) return wrong(c);
-    jinja_dump how = {.ascii = jv_true(arg(c, 0, "ensure_ascii", jv_none)),
-                      .sort = jv_true(arg(c, 3, "sort_keys", jv_none)),
+    jinja_dump how = {.ascii = jv_true(jinja_arg(c, 0, "ensure_ascii", jv_none)),
+                      .sort = jv_true(jinja_arg(c, 3, "sort_keys", jv_none)),
                       .indent = indent,
                       .item = item.s,
                       .n_item = item.n,
@@ -159,9 +157,9 @@ static bool read_number(jv s, bool whole, double *d, int64_t *i)
     return !*end;
 }
 
-static jv f_int(const call *c)
+static jv f_int(const jinja_call *c)
 {
-    jv otherwise = arg(c, 0, "default", jv_int(0));
+    jv otherwise = jinja_arg(c, 0, "default", jv_int(0));
     double d = 0;
     int64_t i;
     if (c->v.kind == JV_UNDEFINED) return wrong(c);
@@ -177,16 +175,16 @@ static jv f_int(const call *c)
     return isfinite(d) ? jv_int((int64_t)d) : otherwise;
 }
 
-static jv f_float(const call *c)
+static jv f_float(const jinja_call *c)
 {
     double d;
     if (c->v.kind == JV_UNDEFINED) return wrong(c);
     if (jv_is_number(c->v)) return jv_float(jv_number(c->v));
     if (c->v.kind == JV_STR && read_number(c->v, false, &d, NULL)) return jv_float(d);
-    return arg(c, 0, "default", jv_float(0));
+    return jinja_arg(c, 0, "default", jv_float(0));
 }
 
-static jv f_abs(const call *c)
+static jv f_abs(const jinja_call *c)
 {
     if (c->v.kind == JV_FLOAT) return jv_float(fabs(c->v.f));
     if (!jv_is_number(c->v)) return wrong(c);
@@ -194,9 +192,9 @@ static jv f_abs(const call *c)
     return jinja_arith(c->r, jv_number(c->v) < 0 ? JOP_SUB : JOP_ADD, zero, c->v);
 }
 
-static jv f_round(const call *c)
+static jv f_round(const jinja_call *c)
 {
-    jv digits = arg(c, 0, "precision", jv_int(0)), how = arg(c, 1, "method", jv_none);
+    jv digits = jinja_arg(c, 0, "precision", jv_int(0)), how = jinja_arg(c, 1, "method", jv_none);
     if (!jv_is_number(c->v) || digits.kind != JV_INT || llabs(digits.i) > 15) return wrong(c);
     double by = pow(10, (double)digits.i), d = jv_number(c->v);
     if (jv_is(how, "ceil")) return jv_float(ceil(d * by) / by);
@@ -210,7 +208,7 @@ static jv f_round(const call *c)
 
 /* ---------------------------------------------------------------------- sequences -- */
 
-static jv f_length(const call *c)
+static jv f_length(const jinja_call *c)
 {
     switch (c->v.kind) {
     case JV_UNDEFINED: return jv_int(0);
@@ -223,7 +221,7 @@ static jv f_length(const call *c)
 }
 
 /* "a.b.0" of an item, as make_attrgetter() reads it. */
-static jv by_path(const call *c, jv item, jv path)
+static jv by_path(const jinja_call *c, jv item, jv path)
 {
     if (path.kind == JV_INT) return jinja_item_of(c->r, item, path);
     if (path.kind != JV_STR) return wrong(c);
@@ -243,9 +241,10 @@ static jv by_path(const call *c, jv item, jv path)
     return item;
 }
 
-static jv f_join(const call *c)
+static jv f_join(const jinja_call *c)
 {
-    jv by = jv_str(c->r, arg(c, 0, "d", jv_undefined)), path = arg(c, 1, "attribute", jv_none);
+    jv by = jv_str(c->r, jinja_arg(c, 0, "d", jv_undefined)),
+       path = jinja_arg(c, 1, "attribute", jv_none);
     const jv *item;
     uint32_t n;
     jbuf b = {0};
@@ -257,14 +256,14 @@ static jv f_join(const call *c)
     return jbuf_value(&b);
 }
 
-static jv f_default(const call *c)
+static jv f_default(const jinja_call *c)
 {
-    bool falsy = jv_true(arg(c, 1, "boolean", jv_none)) && !jv_true(c->v);
+    bool falsy = jv_true(jinja_arg(c, 1, "boolean", jv_none)) && !jv_true(c->v);
     if (c->v.kind != JV_UNDEFINED && !falsy) return c->v;
-    return arg(c, 0, "default_value", jv_chars(NULL, 0));
+    return jinja_arg(c, 0, "default_value", jv_chars(NULL, 0));
 }
 
-static jv listed(const call *c, jv_kind kind)
+static jv listed(const jinja_call *c, jv_kind kind)
 {
     const jv *item;
     uint32_t n;
@@ -274,12 +273,12 @@ static jv listed(const call *c, jv_kind kind)
     return out;
 }
 
-static jv f_list(const call *c)
+static jv f_list(const jinja_call *c)
 {
     return listed(c, JV_LIST);
 }
 
-static jv f_first(const call *c)
+static jv f_first(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
@@ -287,7 +286,7 @@ static jv f_first(const call *c)
     return n ? item[0] : (jv){.kind = JV_UNDEFINED, .what = "first"};
 }
 
-static jv f_last(const call *c)
+static jv f_last(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
@@ -297,7 +296,7 @@ static jv f_last(const call *c)
     return n ? item[n - 1] : (jv){.kind = JV_UNDEFINED, .what = "last"};
 }
 
-static jv f_reverse(const call *c)
+static jv f_reverse(const jinja_call *c)
 {
     if (c->v.kind == JV_STR) {
         jbuf b = {0};
@@ -313,7 +312,7 @@ static jv f_reverse(const call *c)
     return out;
 }
 
-static jv f_items(const call *c)
+static jv f_items(const jinja_call *c)
 {
     jv out = jv_list(c->r, JV_ITER, 0);
     if (c->v.kind == JV_UNDEFINED || c->r->rc) return out;
@@ -326,14 +325,14 @@ static jv f_items(const call *c)
 }
 
 /* What sorting and comparing goes by. */
-static jv key_of(const call *c, jv item, jv path, bool case_sensitive)
+static jv key_of(const jinja_call *c, jv item, jv path, bool case_sensitive)
 {
     jv key = path.kind == JV_NONE ? item : by_path(c, item, path);
     return key.kind == JV_STR && !case_sensitive ? jv_lower(c->r, key) : key;
 }
 
 /* Stable, by insertion with bisection: lists in templates are short, and steps are counted. */
-static jv sorted(const call *c, jv list, jv path, bool case_sensitive, bool reverse)
+static jv sorted(const jinja_call *c, jv list, jv path, bool case_sensitive, bool reverse)
 {
     uint32_t n = list.list->n;
     jv keys = jv_list(c->r, JV_LIST, n), out = jv_list(c->r, JV_LIST, n);
@@ -358,31 +357,31 @@ static jv sorted(const call *c, jv list, jv path, bool case_sensitive, bool reve
     return out;
 }
 
-static jv f_sort(const call *c)
+static jv f_sort(const jinja_call *c)
 {
     jv list = listed(c, JV_LIST);
     if (c->r->rc) return jv_undefined;
-    return sorted(c, list, arg(c, 2, "attribute", jv_none),
-                  jv_true(arg(c, 1, "case_sensitive", jv_none)),
-                  jv_true(arg(c, 0, "reverse", jv_none)));
+    return sorted(c, list, jinja_arg(c, 2, "attribute", jv_none),
+                  jv_true(jinja_arg(c, 1, "case_sensitive", jv_none)),
+                  jv_true(jinja_arg(c, 0, "reverse", jv_none)));
 }
 
-static jv f_dictsort(const call *c)
+static jv f_dictsort(const jinja_call *c)
 {
     if (c->v.kind != JV_MAP) return wrong(c);
-    jv pairs = f_items(c), by = arg(c, 1, "by", jv_none);
+    jv pairs = f_items(c), by = jinja_arg(c, 1, "by", jv_none);
     if (c->r->rc) return jv_undefined;
     return sorted(c, pairs, jv_int(jv_is(by, "value")),
-                  jv_true(arg(c, 0, "case_sensitive", jv_none)),
-                  jv_true(arg(c, 2, "reverse", jv_none)));
+                  jv_true(jinja_arg(c, 0, "case_sensitive", jv_none)),
+                  jv_true(jinja_arg(c, 2, "reverse", jv_none)));
 }
 
-static jv f_unique(const call *c)
+static jv f_unique(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
-    bool exact = jv_true(arg(c, 0, "case_sensitive", jv_none));
-    jv path = arg(c, 1, "attribute", jv_none), out = jv_list(c->r, JV_ITER, 0);
+    bool exact = jv_true(jinja_arg(c, 0, "case_sensitive", jv_none));
+    jv path = jinja_arg(c, 1, "attribute", jv_none), out = jv_list(c->r, JV_ITER, 0);
     jv seen = jv_list(c->r, JV_LIST, 0);
     if (!jv_items(c->r, c->v, &item, &n)) return jv_undefined;
     for (uint32_t i = 0; i < n && !c->r->rc; i++) {
@@ -397,12 +396,12 @@ static jv f_unique(const call *c)
 }
 
 /* min, max */
-static jv extreme(const call *c, int sign)
+static jv extreme(const jinja_call *c, int sign)
 {
     const jv *item;
     uint32_t n;
-    bool exact = jv_true(arg(c, 0, "case_sensitive", jv_none));
-    jv path = arg(c, 1, "attribute", jv_none), best = {.kind = JV_UNDEFINED}, best_key = best;
+    bool exact = jv_true(jinja_arg(c, 0, "case_sensitive", jv_none));
+    jv path = jinja_arg(c, 1, "attribute", jv_none), best = {.kind = JV_UNDEFINED}, best_key = best;
     if (!jv_items(c->r, c->v, &item, &n)) return jv_undefined;
     for (uint32_t i = 0; i < n && !c->r->rc; i++) {
         jv key = key_of(c, item[i], path, exact);
@@ -413,21 +412,21 @@ static jv extreme(const call *c, int sign)
     return best;
 }
 
-static jv f_min(const call *c)
+static jv f_min(const jinja_call *c)
 {
     return extreme(c, -1);
 }
 
-static jv f_max(const call *c)
+static jv f_max(const jinja_call *c)
 {
     return extreme(c, 1);
 }
 
-static jv f_sum(const call *c)
+static jv f_sum(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
-    jv path = arg(c, 0, "attribute", jv_none), total = arg(c, 1, "start", jv_int(0));
+    jv path = jinja_arg(c, 0, "attribute", jv_none), total = jinja_arg(c, 1, "start", jv_int(0));
     if (!jv_items(c->r, c->v, &item, &n)) return jv_undefined;
     for (uint32_t i = 0; i < n && !c->r->rc; i++) {
         jv v = path.kind == JV_NONE ? item[i] : by_path(c, item[i], path);
@@ -457,11 +456,11 @@ static jargs rest(const jargs *a, int n)
     return out;
 }
 
-static jv f_map(const call *c)
+static jv f_map(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
-    jv path, otherwise = arg(c, 99, "default", jv_none), out = jv_list(c->r, JV_ITER, 0);
+    jv path, otherwise = jinja_arg(c, 99, "default", jv_none), out = jv_list(c->r, JV_ITER, 0);
     char name[32];
     int fn = -1;
     bool by_attribute = c->args->n_pos == 0 && jargs_take(c->args, 99, "attribute", &path);
@@ -482,7 +481,7 @@ static jv f_map(const call *c)
 }
 
 /* select, reject; with `attr` of an attribute */
-static jv chosen(const call *c, bool attr, bool wanted)
+static jv chosen(const jinja_call *c, bool attr, bool wanted)
 {
     const jv *item;
     uint32_t n;
@@ -506,31 +505,31 @@ static jv chosen(const call *c, bool attr, bool wanted)
     return out;
 }
 
-static jv f_select(const call *c)
+static jv f_select(const jinja_call *c)
 {
     return chosen(c, false, true);
 }
 
-static jv f_reject(const call *c)
+static jv f_reject(const jinja_call *c)
 {
     return chosen(c, false, false);
 }
 
-static jv f_selectattr(const call *c)
+static jv f_selectattr(const jinja_call *c)
 {
     return chosen(c, true, true);
 }
 
-static jv f_rejectattr(const call *c)
+static jv f_rejectattr(const jinja_call *c)
 {
     return chosen(c, true, false);
 }
 
-static jv f_batch(const call *c)
+static jv f_batch(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
-    jv size = arg(c, 0, "linecount", jv_none), fill = arg(c, 1, "fill_with", jv_none);
+    jv size = jinja_arg(c, 0, "linecount", jv_none), fill = jinja_arg(c, 1, "fill_with", jv_none);
     jv out = jv_list(c->r, JV_ITER, 0), row = jv_undefined;
     if (size.kind != JV_INT || size.i < 1) return wrong(c);
     if (!jv_items(c->r, c->v, &item, &n)) return jv_undefined;
@@ -546,11 +545,11 @@ static jv f_batch(const call *c)
     return out;
 }
 
-static jv f_groupby(const call *c)
+static jv f_groupby(const jinja_call *c)
 {
-    jv list = listed(c, JV_LIST), path = arg(c, 0, "attribute", jv_none), out, group = jv_undefined,
-       last;
-    bool exact = jv_true(arg(c, 2, "case_sensitive", jv_none));
+    jv list = listed(c, JV_LIST), path = jinja_arg(c, 0, "attribute", jv_none), out,
+       group = jv_undefined, last;
+    bool exact = jv_true(jinja_arg(c, 2, "case_sensitive", jv_none));
     if (c->r->rc) return jv_undefined;
     jv all = sorted(c, list, path, exact, false);
     out = jv_list(c->r, JV_LIST, 0);
@@ -567,9 +566,9 @@ static jv f_groupby(const call *c)
     return out;
 }
 
-static jv f_attr(const call *c)
+static jv f_attr(const jinja_call *c)
 {
-    jv name = arg(c, 0, "name", jv_none);
+    jv name = jinja_arg(c, 0, "name", jv_none);
     if (name.kind != JV_STR) return wrong(c);
     return c->v.kind == JV_MAP ? jv_undefined : jinja_attr(c->r, c->v, name);
 }
@@ -628,152 +627,152 @@ int jinja_filter_find(const char *name)
 jv jinja_filter(jinja_run *r, int fn, jv v, const jargs *args)
 {
     if (r->rc) return jv_undefined;
-    call c = {r, v, args, filters[fn].name};
+    jinja_call c = {r, v, args, filters[fn].name};
     jv out = filters[fn].run(&c);
     return r->rc ? jv_undefined : out;
 }
 
 /* -------------------------------------------------------------------------- tests -- */
 
-static bool t_defined(const call *c)
+static bool t_defined(const jinja_call *c)
 {
     return c->v.kind != JV_UNDEFINED;
 }
 
-static bool t_undefined(const call *c)
+static bool t_undefined(const jinja_call *c)
 {
     return c->v.kind == JV_UNDEFINED;
 }
 
-static bool t_none(const call *c)
+static bool t_none(const jinja_call *c)
 {
     return c->v.kind == JV_NONE;
 }
 
-static bool t_string(const call *c)
+static bool t_string(const jinja_call *c)
 {
     return c->v.kind == JV_STR;
 }
 
-static bool t_escaped(const call *c)
+static bool t_escaped(const jinja_call *c)
 {
     return c->v.markup;
 }
 
-static bool t_mapping(const call *c)
+static bool t_mapping(const jinja_call *c)
 {
     return c->v.kind == JV_MAP;
 }
 
-static bool t_iterable(const call *c)
+static bool t_iterable(const jinja_call *c)
 {
     return c->v.kind >= JV_STR ? c->v.kind <= JV_MAP : c->v.kind == JV_UNDEFINED;
 }
 
-static bool t_sequence(const call *c)
+static bool t_sequence(const jinja_call *c)
 {
     jv_kind k = c->v.kind; /* what has a length and items; an undefined value has both */
     return k == JV_STR || k == JV_LIST || k == JV_TUPLE || k == JV_MAP || k == JV_UNDEFINED;
 }
 
-static bool t_number(const call *c)
+static bool t_number(const jinja_call *c)
 {
     return jv_is_number(c->v) || c->v.kind == JV_LONG;
 }
 
-static bool t_integer(const call *c)
+static bool t_integer(const jinja_call *c)
 {
     return c->v.kind == JV_INT || c->v.kind == JV_LONG;
 }
 
-static bool t_float(const call *c)
+static bool t_float(const jinja_call *c)
 {
     return c->v.kind == JV_FLOAT;
 }
 
-static bool t_boolean(const call *c)
+static bool t_boolean(const jinja_call *c)
 {
     return c->v.kind == JV_BOOL;
 }
 
-static bool t_true(const call *c)
+static bool t_true(const jinja_call *c)
 {
     return c->v.kind == JV_BOOL && c->v.b;
 }
 
-static bool t_false(const call *c)
+static bool t_false(const jinja_call *c)
 {
     return c->v.kind == JV_BOOL && !c->v.b;
 }
 
-static bool t_callable(const call *c)
+static bool t_callable(const jinja_call *c)
 {
     return c->v.kind >= JV_MACRO;
 }
 
-static bool divisible(const call *c, jv by, int64_t rest_is)
+static bool divisible(const jinja_call *c, jv by, int64_t rest_is)
 {
     jv m = jinja_arith(c->r, JOP_MOD, c->v, by);
     return jv_is_number(m) && jv_number(m) == (double)rest_is;
 }
 
-static bool t_odd(const call *c)
+static bool t_odd(const jinja_call *c)
 {
     return divisible(c, jv_int(2), 1);
 }
 
-static bool t_even(const call *c)
+static bool t_even(const jinja_call *c)
 {
     return divisible(c, jv_int(2), 0);
 }
 
-static bool t_divisible(const call *c)
+static bool t_divisible(const jinja_call *c)
 {
-    return divisible(c, arg(c, 0, "num", jv_none), 0);
+    return divisible(c, jinja_arg(c, 0, "num", jv_none), 0);
 }
 
-static bool t_eq(const call *c)
+static bool t_eq(const jinja_call *c)
 {
-    return jv_equal(c->r, c->v, arg(c, 0, "other", jv_undefined));
+    return jv_equal(c->r, c->v, jinja_arg(c, 0, "other", jv_undefined));
 }
 
-static bool t_ne(const call *c)
+static bool t_ne(const jinja_call *c)
 {
     return !t_eq(c);
 }
 
-static bool t_lt(const call *c)
+static bool t_lt(const jinja_call *c)
 {
-    return jv_order(c->r, c->v, arg(c, 0, "other", jv_undefined)) < 0;
+    return jv_order(c->r, c->v, jinja_arg(c, 0, "other", jv_undefined)) < 0;
 }
 
-static bool t_gt(const call *c)
+static bool t_gt(const jinja_call *c)
 {
-    return jv_order(c->r, c->v, arg(c, 0, "other", jv_undefined)) > 0;
+    return jv_order(c->r, c->v, jinja_arg(c, 0, "other", jv_undefined)) > 0;
 }
 
-static bool t_le(const call *c)
+static bool t_le(const jinja_call *c)
 {
     return !t_gt(c);
 }
 
-static bool t_ge(const call *c)
+static bool t_ge(const jinja_call *c)
 {
     return !t_lt(c);
 }
 
-static bool t_in(const call *c)
+static bool t_in(const jinja_call *c)
 {
-    return jv_contains(c->r, arg(c, 0, "seq", jv_undefined), c->v);
+    return jv_contains(c->r, jinja_arg(c, 0, "seq", jv_undefined), c->v);
 }
 
-static bool t_sameas(const call *c)
+static bool t_sameas(const jinja_call *c)
 {
-    jv other = arg(c, 0, "other", jv_undefined);
+    jv other = jinja_arg(c, 0, "other", jv_undefined);
     return c->v.kind == other.kind && jv_equal(c->r, c->v, other);
 }
 
-static bool all_in_case(const call *c, jchar (*other)(jchar))
+static bool all_in_case(const jinja_call *c, jchar (*other)(jchar))
 {
     jv s = text_of(c);
     bool any = false;
@@ -784,23 +783,23 @@ static bool all_in_case(const call *c, jchar (*other)(jchar))
     return any;
 }
 
-static bool t_upper(const call *c)
+static bool t_upper(const jinja_call *c)
 {
     return all_in_case(c, jchar_upper);
 }
 
-static bool t_lower(const call *c)
+static bool t_lower(const jinja_call *c)
 {
     return all_in_case(c, jchar_lower);
 }
 
-static bool t_filter(const call *c)
+static bool t_filter(const jinja_call *c)
 {
     char name[32];
     return name_of(c->v, name) && jinja_filter_find(name) >= 0;
 }
 
-static bool t_test(const call *c)
+static bool t_test(const jinja_call *c)
 {
     char name[32];
     return name_of(c->v, name) && jinja_test_find(name) >= 0;
@@ -859,6 +858,6 @@ int jinja_test_find(const char *name)
 bool jinja_test(jinja_run *r, int fn, jv v, const jargs *args)
 {
     if (r->rc) return false;
-    call c = {r, v, args, tests[fn].name};
+    jinja_call c = {r, v, args, tests[fn].name};
     return tests[fn].holds(&c) && !r->rc;
 }

@@ -312,6 +312,21 @@ jv jinja_arith(jinja_run *r, jop op, jv a, jv b);
 /* An argument by place or name; false: not given. */
 bool jargs_take(const jargs *a, int place, const char *name, jv *out);
 
+/* A call of a filter, a test or a method on `v`. */
+typedef struct jinja_call {
+    jinja_run *r;
+    jv v;
+    const jargs *args;
+    const char *name; /* of what is called */
+} jinja_call;
+
+/* An argument by place or name; `otherwise` where it is not given. */
+static inline jv jinja_arg(const jinja_call *c, int place, const char *name, jv otherwise)
+{
+    jv v;
+    return jargs_take(c->args, place, name, &v) ? v : otherwise;
+}
+
 /* jinja_parse.c */
 err_code jinja_parse(jinja *t, const jtoken *tokens, err *e);
 

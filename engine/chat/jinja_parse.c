@@ -1,7 +1,19 @@
-/* jinja_parse.c -- tokens to a tree, by recursive descent in the order of Jinja's own precedences.
+/* jinja_parse.c -- tokens to a tree, by recursive descent; one function per level of precedence, as
+ * in Jinja's own parser:
  *
- * Chains (a + b + c, a and b and c, elif) are one node with a list, so the tree is as deep as the
- * template is nested, and NEST_MAX bounds that.
+ *   expression  a if b else c          sum      + -
+ *   condition   or, and, not           concat   ~
+ *   compare     == != < in not in      product  * / // %
+ *                                      power    **
+ *                                      unary    - + , then postfix: .a [b] (c) |filter `is` test
+ *
+ * Chains (a + b + c, a and b and c, elif) are one node with a list, so the tree is only as deep as
+ * the template is nested, which NEST_MAX bounds.  A node's lists (items, names, operators) grow
+ * together.
+ *
+ * body() reads statements until one of the given closing tags.  Unknown filters and tests are
+ * errors when the template is read; inside of an `if` only when they are reached, as in Jinja,
+ * because templates test for features there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +27,9 @@ typedef struct {
     const jtoken *tok;
     int nest;
     int n_loops; /* for: break and continue need one */
-    bool soft; /* what is not known is an error only when it is met: inside of an if, as in Jinja */
-    const jtoken *unknown; /* the first filter or test that is not known elsewhere */
+    bool soft;   /* an unknown name is an error only when it is reached: inside of an if, as in
+                * Jinja */
+    const jtoken *unknown; /* the first unknown filter or test elsewhere */
     const char *unknown_kind;
     err *e;
     err_code rc;
@@ -88,7 +101,7 @@ static jnode *node(parser *p, jn_kind kind)
     return n;
 }
 
-/* Room for one more in each of the lists that stand side by side. */
+/* Space for one more element in each of the node's lists. */
 static bool room(parser *p, jnode *n)
 {
     if (p->rc) return false;
@@ -125,7 +138,7 @@ static jnode *constant(parser *p, jv v)
     return n;
 }
 
-/* A name as a string of the template's. */
+/* A name as a constant string. */
 static jv name_value(parser *p, const char *name)
 {
     jv v = jv_utf8(&p->t->mem, name, strlen(name), false);
@@ -485,7 +498,7 @@ static jnode *sum(parser *p)
     return chain(p, ops, concat);
 }
 
-/* The comparison that stands here; false: none. */
+/* The comparison at this token; false: none. */
 static bool comparison(parser *p, jop *op)
 {
     static const arith ops[] = {{"==", JOP_EQ}, {"!=", JOP_NE}, {"<=", JOP_LE}, {"<", JOP_LT},

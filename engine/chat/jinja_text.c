@@ -1,4 +1,12 @@
-/* jinja_text.c -- Jinja's methods of strings, as Python has them, on code points. */
+/* jinja_text.c -- Jinja's methods of strings, as Python has them, on code points.
+ *
+ * Case mapping uses the C library's tables in a C.UTF-8 locale of its own, independent of the
+ * process's: one code point to one, so letters that Python maps to several (the German sharp s) are
+ * unchanged.  White space is Python's set, which includes U+001C to U+001F.
+ *
+ * Functions that return part of a text return a pointer into it, without a copy; texts are
+ * immutable.  The mark of foreign characters (JCHAR_FOREIGN) passes through all of them.
+ */
 #include <locale.h>
 #include <pthread.h>
 #include <string.h>
@@ -7,7 +15,8 @@
 #include "engine/chat/jinja_inside.h"
 #include "engine/text/unicode/unicode.h"
 
-/* Case and printability of code points, whatever the process's locale: made once, never freed. */
+/* For case and printability of code points, independent of the process's locale: made once, never
+ * freed. */
 static locale_t unicode_locale;
 static pthread_once_t unicode_once = PTHREAD_ONCE_INIT;
 
@@ -254,60 +263,47 @@ jv jv_lines(jinja_run *r, jv s, bool keep)
 
 /* ----------------------------------------------------------------------- methods -- */
 
-typedef struct {
-    jinja_run *r;
-    jv self;
-    const char *name;
-    const jargs *args;
-} call;
-
-static jv wrong(const call *c)
+static jv wrong(const jinja_call *c)
 {
     return jinja_fail(c->r, ERR_INPUT, "%s(): wrong arguments", c->name);
 }
 
-static jv arg(const call *c, int place, const char *name, jv otherwise)
+static jv strip_method(const jinja_call *c)
 {
-    jv v;
-    return jargs_take(c->args, place, name, &v) ? v : otherwise;
-}
-
-static jv strip_method(const call *c)
-{
-    jv chars = arg(c, 0, "", jv_none);
+    jv chars = jinja_arg(c, 0, "", jv_none);
     if (chars.kind != JV_NONE && chars.kind != JV_STR) return wrong(c);
-    return jv_strip(c->self, chars, c->name[0] != 'r', c->name[0] != 'l');
+    return jv_strip(c->v, chars, c->name[0] != 'r', c->name[0] != 'l');
 }
 
-static bool matches_any(const call *c, jv what, bool (*fits)(jv s, jv what))
+static bool matches_any(const jinja_call *c, jv what, bool (*fits)(jv s, jv what))
 {
-    if (what.kind == JV_STR) return fits(c->self, what);
+    if (what.kind == JV_STR) return fits(c->v, what);
     if (what.kind != JV_TUPLE) {
         (void)wrong(c);
         return false;
     }
     for (uint32_t i = 0; i < what.list->n; i++) {
-        if (what.list->item[i].kind == JV_STR && fits(c->self, what.list->item[i])) return true;
+        if (what.list->item[i].kind == JV_STR && fits(c->v, what.list->item[i])) return true;
     }
     return false;
 }
 
-static jv starts_method(const call *c)
+static jv starts_method(const jinja_call *c)
 {
-    return jv_bool(matches_any(c, arg(c, 0, "", jv_none), c->name[0] == 's' ? starts : ends));
+    return jv_bool(matches_any(c, jinja_arg(c, 0, "", jv_none), c->name[0] == 's' ? starts : ends));
 }
 
-static jv remove_method(const call *c)
+static jv remove_method(const jinja_call *c)
 {
-    jv what = arg(c, 0, "", jv_none), s = c->self;
+    jv what = jinja_arg(c, 0, "", jv_none), s = c->v;
     if (what.kind != JV_STR) return wrong(c);
     if (c->name[6] == 'p') return starts(s, what) ? jv_substring(s, what.n, s.n) : s;
     return ends(s, what) ? jv_substring(s, 0, s.n - what.n) : s;
 }
 
-static jv split_spaces(const call *c, int64_t most)
+static jv split_spaces(const jinja_call *c, int64_t most)
 {
-    jv s = c->self, out = jv_list(c->r, JV_LIST, 0);
+    jv s = c->v, out = jv_list(c->r, JV_LIST, 0);
     uint32_t at = 0;
     for (int64_t k = 0; !c->r->rc; k++) {
         while (at < s.n && jchar_is_space(s.s[at])) at++;
@@ -324,9 +320,10 @@ static jv split_spaces(const call *c, int64_t most)
     return out;
 }
 
-static jv split_method(const call *c)
+static jv split_method(const jinja_call *c)
 {
-    jv s = c->self, by = arg(c, 0, "sep", jv_none), count = arg(c, 1, "maxsplit", jv_int(-1));
+    jv s = c->v, by = jinja_arg(c, 0, "sep", jv_none),
+       count = jinja_arg(c, 1, "maxsplit", jv_int(-1));
     bool back = c->name[0] == 'r';
     if (count.kind != JV_INT || (by.kind != JV_NONE && (by.kind != JV_STR || by.n == 0)))
         return wrong(c);
@@ -356,9 +353,9 @@ static jv split_method(const call *c)
     return out;
 }
 
-static jv partition_method(const call *c)
+static jv partition_method(const jinja_call *c)
 {
-    jv s = c->self, by = arg(c, 0, "", jv_none), out = jv_list(c->r, JV_TUPLE, 3);
+    jv s = c->v, by = jinja_arg(c, 0, "", jv_none), out = jv_list(c->r, JV_TUPLE, 3);
     if (by.kind != JV_STR || by.n == 0) return wrong(c);
     bool back = c->name[0] == 'r';
     int64_t at = back ? search_back(s, by, s.n) : jv_search(s, by, 0);
@@ -377,16 +374,16 @@ static jv partition_method(const call *c)
     return out;
 }
 
-static jv replace_method(const call *c)
+static jv replace_method(const jinja_call *c)
 {
-    jv old = arg(c, 0, "", jv_none), with = arg(c, 1, "", jv_none);
-    jv count = arg(c, 2, "count", jv_int(-1));
+    jv old = jinja_arg(c, 0, "", jv_none), with = jinja_arg(c, 1, "", jv_none);
+    jv count = jinja_arg(c, 2, "count", jv_int(-1));
     if (old.kind != JV_STR || with.kind != JV_STR || count.kind != JV_INT) return wrong(c);
-    jv out = jv_replace(c->r, c->self, old, beside(c->r, c->self, with), count.i);
-    return jv_marked(out, c->self.markup);
+    jv out = jv_replace(c->r, c->v, old, beside(c->r, c->v, with), count.i);
+    return jv_marked(out, c->v.markup);
 }
 
-static jv case_method(const call *c)
+static jv case_method(const jinja_call *c)
 {
     static const struct {
         const char *name;
@@ -395,16 +392,16 @@ static jv case_method(const call *c)
                 {"title", TITLE}, {"capitalize", CAPITALIZE}, {"swapcase", SWAP}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         if (strcmp(ways[i].name, c->name) == 0)
-            return jv_marked(with_case(c->r, c->self, ways[i].way), c->self.markup);
+            return jv_marked(with_case(c->r, c->v, ways[i].way), c->v.markup);
     }
     return wrong(c);
 }
 
-static jv find_method(const call *c)
+static jv find_method(const jinja_call *c)
 {
-    jv what = arg(c, 0, "", jv_none), from = arg(c, 1, "", jv_int(0));
+    jv what = jinja_arg(c, 0, "", jv_none), from = jinja_arg(c, 1, "", jv_int(0));
     if (what.kind != JV_STR || from.kind != JV_INT) return wrong(c);
-    jv s = c->self;
+    jv s = c->v;
     int64_t start = from.i < 0 ? from.i + s.n : from.i;
     if (start < 0) start = 0;
     bool back = c->name[0] == 'r';
@@ -417,9 +414,9 @@ static jv find_method(const call *c)
     return jv_int(at);
 }
 
-static jv count_method(const call *c)
+static jv count_method(const jinja_call *c)
 {
-    jv what = arg(c, 0, "", jv_none), s = c->self;
+    jv what = jinja_arg(c, 0, "", jv_none), s = c->v;
     if (what.kind != JV_STR) return wrong(c);
     if (what.n == 0) return jv_int((int64_t)s.n + 1);
     int64_t n = 0, at = 0;
@@ -430,19 +427,19 @@ static jv count_method(const call *c)
     return jv_int(n);
 }
 
-static jv join_method(const call *c)
+static jv join_method(const jinja_call *c)
 {
     const jv *item;
     uint32_t n;
     jbuf b = {0};
-    if (!jv_items(c->r, arg(c, 0, "", jv_none), &item, &n)) return jv_undefined;
+    if (!jv_items(c->r, jinja_arg(c, 0, "", jv_none), &item, &n)) return jv_undefined;
     for (uint32_t i = 0; i < n; i++) {
         if (item[i].kind != JV_STR) return wrong(c);
-        jv text = beside(c->r, c->self, item[i]);
-        if (i) jbuf_add(c->r, &b, c->self.s, c->self.n);
+        jv text = beside(c->r, c->v, item[i]);
+        if (i) jbuf_add(c->r, &b, c->v.s, c->v.n);
         jbuf_add(c->r, &b, text.s, text.n);
     }
-    return jv_marked(jbuf_value(&b), c->self.markup);
+    return jv_marked(jbuf_value(&b), c->v.markup);
 }
 
 static bool is_upper(jchar c)
@@ -460,7 +457,7 @@ static bool is_alnum(jchar c)
     return is_alpha(c) || is_digit(c);
 }
 
-static jv is_method(const call *c)
+static jv is_method(const jinja_call *c)
 {
     static const struct {
         const char *name;
@@ -471,21 +468,21 @@ static jv is_method(const call *c)
                  {"isupper", is_upper, is_lower}, {"islower", is_lower, is_upper}};
     for (size_t k = 0; k < sizeof(tests) / sizeof(tests[0]); k++) {
         if (strcmp(tests[k].name, c->name) != 0) continue;
-        bool any = false, all = c->self.n > 0, never = true;
-        for (uint32_t i = 0; i < c->self.n; i++) {
-            bool fits = tests[k].fits(c->self.s[i]);
+        bool any = false, all = c->v.n > 0, never = true;
+        for (uint32_t i = 0; i < c->v.n; i++) {
+            bool fits = tests[k].fits(c->v.s[i]);
             any |= fits;
             all &= fits;
-            if (tests[k].never) never &= !tests[k].never(c->self.s[i]);
+            if (tests[k].never) never &= !tests[k].never(c->v.s[i]);
         }
         return jv_bool(tests[k].never ? any && never : all);
     }
     return wrong(c);
 }
 
-static jv pad_method(const call *c)
+static jv pad_method(const jinja_call *c)
 {
-    jv width = arg(c, 0, "", jv_none), fill = arg(c, 1, "", jv_none), s = c->self;
+    jv width = jinja_arg(c, 0, "", jv_none), fill = jinja_arg(c, 1, "", jv_none), s = c->v;
     jchar with = c->name[0] == 'z' ? '0' : fill.kind == JV_STR && fill.n == 1 ? fill.s[0] : ' ';
     if (width.kind != JV_INT || width.i > (1 << 20)) return wrong(c);
     int64_t missing = width.i > s.n ? width.i - s.n : 0, left = 0;
@@ -501,27 +498,27 @@ static jv pad_method(const call *c)
     return jv_marked(jbuf_value(&b), s.markup);
 }
 
-static jv format_method(const call *c)
+static jv format_method(const jinja_call *c)
 {
-    return jinja_format(c->r, c->self, c->args);
+    return jinja_format(c->r, c->v, c->args);
 }
 
-static jv lines_method(const call *c)
+static jv lines_method(const jinja_call *c)
 {
-    return jv_lines(c->r, c->self, jv_true(arg(c, 0, "keepends", jv_none)));
+    return jv_lines(c->r, c->v, jv_true(jinja_arg(c, 0, "keepends", jv_none)));
 }
 
-static jv get_method(const call *c)
+static jv get_method(const jinja_call *c)
 {
     jv key;
     if (!jargs_take(c->args, 0, "", &key)) return wrong(c);
-    const jv *v = jv_find(c->r, c->self, key);
-    return v ? *v : arg(c, 1, "", jv_none);
+    const jv *v = jv_find(c->r, c->v, key);
+    return v ? *v : jinja_arg(c, 1, "", jv_none);
 }
 
-static jv items_method(const call *c)
+static jv items_method(const jinja_call *c)
 {
-    const jmap *m = c->self.map;
+    const jmap *m = c->v.map;
     jv out = jv_list(c->r, JV_LIST, m->n);
     for (uint32_t i = 0; i < m->n && !c->r->rc; i++) {
         jv v = c->name[0] == 'k'   ? m->key[i]
@@ -532,18 +529,18 @@ static jv items_method(const call *c)
     return out;
 }
 
-static jv copy_method(const call *c)
+static jv copy_method(const jinja_call *c)
 {
-    return c->self; /* nothing is changed in place */
+    return c->v; /* nothing is changed in place */
 }
 
-static jv place_method(const call *c)
+static jv place_method(const jinja_call *c)
 {
     jv what;
     int64_t n = 0;
     if (!jargs_take(c->args, 0, "", &what)) return wrong(c);
-    for (uint32_t i = 0; i < c->self.list->n && jinja_step(c->r, 1); i++) {
-        bool is = jv_equal(c->r, c->self.list->item[i], what);
+    for (uint32_t i = 0; i < c->v.list->n && jinja_step(c->r, 1); i++) {
+        bool is = jv_equal(c->r, c->v.list->item[i], what);
         if (is && c->name[0] == 'i') return jv_int(i);
         n += is;
     }
@@ -553,7 +550,7 @@ static jv place_method(const call *c)
 
 typedef struct {
     const char *name;
-    jv (*run)(const call *c);
+    jv (*run)(const jinja_call *c);
 } method;
 
 static const method text_methods[] = {{"strip", strip_method},
@@ -621,6 +618,6 @@ bool jv_has_method(jv self, const char *name)
 jv jv_call_method(jinja_run *r, const jmethod *m, const jargs *args)
 {
     const method *found = find_method_of(m->self, m->name);
-    call c = {r, m->self, m->name, args};
+    jinja_call c = {r, m->self, args, m->name};
     return r->rc ? jv_undefined : found->run(&c);
 }

@@ -1,4 +1,18 @@
-/* jinja_value.c -- values of Jinja: made, compared, looked into, written as Python does. */
+/* jinja_value.c -- values of Jinja: constructors, comparison, iteration, text (str, repr) and JSON,
+ * with the results of Python.
+ *
+ * Values are small structs, copied freely; lists, maps and texts are in the run's arena and are
+ * never freed one by one.  A text is an array of code points, one uint32_t each, so indices and
+ * slices are those of Python; bit 31 marks characters that came from a message and not from the
+ * template (JCHAR_FOREIGN).  Every function that copies or escapes characters keeps the mark;
+ * comparisons ignore it.
+ *
+ * Maps keep insertion order and are searched linearly, because those of templates are small; a
+ * search counts as steps by their size.
+ *
+ * Nesting is bounded by NEST_MAX (enter()), so a deeply nested message can't exhaust the C stack.
+ * Integers beyond 64 bits from JSON are kept as digits (JV_LONG).
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,25 @@
-/* thinking.c -- a scanner over the bytes that are not yet understood: never more than one mark and
- * the white space before it are held back. */
+/* thinking.c -- separates reasoning from the answer while bytes arrive (thinking.h has the marks).
+ *
+ * A state machine over `raw`, the bytes that are not decided yet:
+ *
+ *   BEFORE --open mark--> INSIDE --close mark--> GAP --first visible byte--> TEXT
+ *      +------- other bytes: an answer without reasoning ----------------------^
+ *
+ *   HEAD --<|message|>--> INSIDE or TEXT --<|end|>--> HEAD      channels (GPT-OSS)
+ *   HEAD --to=functions--> CALLING --<|call|>--> HEAD
+ *
+ * advance() makes one transition or moves bytes to `thoughts` or `text`; the reader repeats it
+ * until it needs more bytes.  It holds back at most a possible beginning of a mark with the white
+ * space before it, and for channels a message's head of up to CHANNEL_HEAD_MAX bytes.  So an answer
+ * streams with that delay only.
+ *
+ * Marks may be split between pushes at any byte.  TEXT is final except for channels, where several
+ * messages follow one another: a mark in the answer is text.  A head that can't be one makes the
+ * rest text.
+ *
+ * thinking_start_of() looks at the end of the prompt: many templates write the opening mark (or an
+ * empty pair) themselves.
+ */
 #include "engine/chat/thinking.h"
 
 #include <stdlib.h>
@@ -7,8 +27,8 @@
 
 enum { TAIL_TOKENS = 64, CHANNEL_HEAD_MAX = 256 };
 
-/* BEFORE: nothing but white space has come; GAP: white space behind the thoughts; HEAD: of
- * channels, between two messages; CALLING: of channels, a message to a function. */
+/* BEFORE: only white space so far; GAP: white space after the reasoning; HEAD: of channels, between
+ * two messages; CALLING: of channels, a message to a function. */
 enum { BEFORE, INSIDE, GAP, TEXT, HEAD, CALLING };
 
 typedef struct {
@@ -22,16 +42,19 @@ static const marks styles[THINKING_STYLES] = {
     [THINKING_SEED] = {"<seed:think>", "</seed:think>", ""},
     [THINKING_COMMAND] = {"<|START_THINKING|>", "<|END_THINKING|>", ""},
     [THINKING_GRANITE] = {"Here is my thought process:", "Here is my response:", "\n"},
+    [THINKING_THOUGHT] = {"<|channel>thought", "<channel|>", ""},
     [THINKING_CHANNEL] = {"<|channel|>analysis<|message|>", "<|end|>",
                           "<|start|>assistant<|channel|>final<|message|>"},
 };
 
-/* What a template says of its style; the first that is there. */
+/* Marks in a template by which its style is recognised; the first one that occurs decides. */
 static const struct {
     const char *text;
     thinking_style style;
 } signs[] = {
     {"<|channel|>", THINKING_CHANNEL},
+    {"<|channel>", THINKING_THOUGHT},
+    {"<channel|>", THINKING_THOUGHT},
     {"<seed:think>", THINKING_SEED},
     {"[THINK]", THINKING_BRACKET},
     {"<|START_THINKING|>", THINKING_COMMAND},
@@ -64,6 +87,11 @@ const char *thinking_gap(thinking_style style, bool calls)
     return styles[style].gap;
 }
 
+const char *thinking_gap_apart(thinking_style style)
+{
+    return style == THINKING_CHANNEL ? "<|start|>assistant" : styles[style].gap;
+}
+
 static const char *const channel_marks[THINKING_MARKS_MAX] = {
     "<|start|>",     "<|channel|>", "<|message|>", "<|end|>",
     "<|constrain|>", "<|call|>",    "<|return|>"};
@@ -72,6 +100,7 @@ const char *thinking_mark(thinking_style style, int i)
 {
     if (i < 0 || i >= THINKING_MARKS_MAX || style == THINKING_NONE) return NULL;
     if (style == THINKING_CHANNEL) return channel_marks[i];
+    if (style == THINKING_THOUGHT) return i == 0 ? "<|channel>" : i == 1 ? "<channel|>" : NULL;
     return i == 0 ? styles[style].open : i == 1 ? styles[style].close : NULL;
 }
 
@@ -144,7 +173,8 @@ static size_t leading_spaces(const thinking_reader *r)
     return n;
 }
 
-/* Where `mark` begins in what is held, or could still: *whole says which. */
+/* The position in the held bytes where `mark` begins (*whole is true), or where a beginning of it
+ * stands at their end (*whole is false). */
 static size_t find_mark(const thinking_reader *r, const char *mark, bool *whole)
 {
     size_t len = strlen(mark), n = r->raw.len < len - 1 ? r->raw.len : len - 1;
@@ -167,7 +197,7 @@ static bool pass_until(thinking_reader *r, held_bytes *to, const char *mark)
     return whole;
 }
 
-/* What comes first: the mark that opens, or an answer.  True: look again. */
+/* The beginning: the opening mark, or an answer.  True: look again. */
 static bool begin(thinking_reader *r)
 {
     const char *open = thinking_open(r->style);
@@ -183,8 +213,8 @@ static bool begin(thinking_reader *r)
     return true;
 }
 
-/* Of channels: up to "<|message|>", what is written next is named.  A head that names a function
- * is text from that name on: who reads calls finds them there.  True: look again. */
+/* Of channels: the head up to "<|message|>" names the kind of message.  A head that names a
+ * function is text from that name on, where the reader of calls finds it.  True: look again. */
 static bool read_head(thinking_reader *r)
 {
     static const char mark[] = "<|message|>", to[] = "to=functions.";
@@ -193,7 +223,7 @@ static bool read_head(thinking_reader *r)
     if (left == 0) return false;
     bool head = r->raw.s[n] == '<' || !first || memcmp(r->raw.s + n, to, left < 3 ? left : 3) == 0;
     if (head && !whole && r->raw.len < CHANNEL_HEAD_MAX + sizeof(mark) - 1) return false;
-    if (!head || !whole || at > CHANNEL_HEAD_MAX) { /* it has no channels to say */
+    if (!head || !whole || at > CHANNEL_HEAD_MAX) { /* not the head of a message */
         r->phase = TEXT;
         return true;
     }

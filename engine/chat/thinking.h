@@ -6,6 +6,7 @@
  *   THINKING_SEED     <seed:think> .. </seed:think>    (Seed-OSS)
  *   THINKING_COMMAND  <|START_THINKING|> .. <|END_THINKING|>    (Command A)
  *   THINKING_GRANITE  "Here is my thought process:" .. "Here is my response:"   (Granite 3.2)
+ *   THINKING_THOUGHT  <|channel>thought .. <channel|>    (Gemma 4)
  *   THINKING_CHANNEL  <|channel|>analysis<|message|> .. <|end|>, then "final" (GPT-OSS); a message
  *                     to a function is text from "to=functions." on
  * Thoughts are what stands first; marks behind the answer's first byte are its text.  White space
@@ -30,6 +31,7 @@ typedef enum {
     THINKING_SEED,
     THINKING_COMMAND,
     THINKING_GRANITE,
+    THINKING_THOUGHT,
     THINKING_CHANNEL,
     THINKING_STYLES
 } thinking_style;
@@ -41,15 +43,17 @@ thinking_style thinking_style_of(const chat_template *ct);
 const char *thinking_open(thinking_style style);
 const char *thinking_close(thinking_style style);
 const char *thinking_gap(thinking_style style, bool calls);
+/* Its beginning that a call and an answer have in common. */
+const char *thinking_gap_apart(thinking_style style);
 /* The i-th mark that the reader must see, a special token or not; NULL: there are no more. */
 enum { THINKING_MARKS_MAX = 7 };
 const char *thinking_mark(thinking_style style, int i);
 
 /* Where an answer begins. */
 typedef enum {
-    THINKING_MAY,    /* the model opens its thoughts, or does not */
-    THINKING_OPENED, /* the prompt has opened them */
-    THINKING_OVER    /* the prompt has closed them, or goes on in an answer */
+    THINKING_MAY,    /* the model decides whether it reasons */
+    THINKING_OPENED, /* the prompt ends within the reasoning */
+    THINKING_OVER    /* the prompt has ended the reasoning, or continues an answer */
 } thinking_start;
 
 /* By the last ids of a prompt, behind which an answer is to begin.  `opening`: what stands there

@@ -1,9 +1,21 @@
-/* attend_kernels.h -- the kernels of attend.h; included once by each attend_<isa>.c with KERNELS
+/* attend_kernels.h -- vector kernels of attend.c; included once by each attend_<isa>.c with KERNELS
  * defined.
  *
- * Softmax is online over pages (Milakov and Gimelshein; FlashAttention), in ascending order, each
- * row for itself: its bits depend on its own query, position and keys alone.  Slots outside a row's
- * range are never multiplied, so whatever a recycled page holds there cannot leak.
+ * A "page" here is a block of 32 positions, whatever a page of the pool holds (attend.h).
+ *
+ * Per page and up to eight rows: scores = q K (tile.h), optional cap, online
+ * softmax, o += weights V. The softmax keeps a running maximum and rescales o and the sum only when
+ * it grows (Milakov and Gimelshein 2018; FlashAttention):
+ *
+ *   m' = max(m, max s)    o *= exp(m - m')    sum = sum exp(m - m') + sum of exp(s - m')
+ *
+ * Pages are visited in ascending order, each row by itself, so a row's bits depend only on its own
+ * query, position and keys. Scores outside a row's range become -inf before the softmax, and V is
+ * multiplied for the slots [lo, hi) only: stale content of a recycled page cannot leak.
+ *
+ * int8: q and the weights are rounded to 16-bit integers, products with the 8-bit codes are summed
+ * exactly in 32 bits, so there the order does not matter. The next operand is prefetched while the
+ * current one is multiplied (meanwhile()).
  */
 #include <math.h>
 #include <stdalign.h>
@@ -12,7 +24,7 @@
 #include "engine/cpu/fetch.h"
 #include "engine/cpu/tile.h"
 
-enum { PAGE = CPU_PAGE_TOKENS };
+enum { PAGE = CPU_KV_BLOCK };
 
 _Static_assert((int)PAGE == (int)TILE_COLS, "a page of keys is a panel for tile.h");
 
@@ -48,10 +60,14 @@ static __attribute__((noinline)) void soften(attend_part *part, int r, float *s,
 /* One page for rows [r0, r0 + n) of a part, which all see its slots [lo, hi). */
 typedef struct {
     attend_part *part;
-    const float *q; /* [ATTEND_ROWS][HEAD_DIM_MAX] */
-    int r0, n, lo, hi, d, d_pad;
+    const float *q;                     /* [ATTEND_ROWS][KEY_MAX] */
+    int r0, n, lo, hi, d, d_pad, v_row; /* v_row: from one value to the next */
     float cap;
     const char *k, *v, *next; /* the keys after these */
+    /* Of keys in which values stand, [PAGE][v_row] in place of k and v: as floats; or bf16 in k,
+     * and q likewise [ATTEND_ROWS][KEY_MAX]. */
+    const float *latents;
+    const uint16_t *q16;
     /* int8: q in whole numbers, as many at a time as they stand for, and the codes' scales. */
     const int16_t *whole; /* [ATTEND_ROWS][HEAD_DIM_MAX] */
     const float *by;
@@ -76,8 +92,8 @@ static inline __attribute__((always_inline)) void scores(float (*s)[PAGE], const
                        .out_row = PAGE,
                        .w = p->k,
                        .w_bytes = PAGE * (size_t)tile_bytes(type),
-                       .x = p->q + (size_t)(p->r0 + i) * HEAD_DIM_MAX,
-                       .x_row = HEAD_DIM_MAX,
+                       .x = p->q + (size_t)(p->r0 + i) * KEY_MAX,
+                       .x_row = KEY_MAX,
                        .n_k = p->d};
         tile_rows(&t, type, &f, n, PAGE);
     }
@@ -88,13 +104,13 @@ static inline __attribute__((always_inline)) void gather(float (*s)[PAGE], const
                                                          int c, tile_fetch f, const tile_type type,
                                                          const int cols)
 {
-    const size_t size = (size_t)tile_bytes(type), row = (size_t)p->d_pad;
+    const size_t size = (size_t)tile_bytes(type), row = (size_t)p->d_pad, v_row = (size_t)p->v_row;
     for (int i = 0; i < p->n; i += TILE_ROWS) {
         int n = p->n - i < TILE_ROWS ? p->n - i : TILE_ROWS;
         tile_work t = {.out = p->part->o + (size_t)(p->r0 + i) * row + c,
                        .out_row = row,
-                       .w = p->v + ((size_t)p->lo * row + (size_t)c) * size,
-                       .w_bytes = row * size,
+                       .w = p->v + ((size_t)p->lo * v_row + (size_t)c) * size,
+                       .w_bytes = v_row * size,
                        .x = s[i] + p->lo,
                        .x_row = PAGE,
                        .n_k = p->hi - p->lo,
@@ -103,8 +119,7 @@ static inline __attribute__((always_inline)) void gather(float (*s)[PAGE], const
     }
 }
 
-/* Functions of their own, since the compiler runs out of registers for them
- * in the midst of one_page(). */
+/* Separate functions: inlined into one_page() they exceed the registers. */
 static __attribute__((noinline)) void gather_end_f32(float (*s)[PAGE], const page_work *p, int c)
 {
     gather(s, p, c, (tile_fetch){0}, TILE_F32, D_UNIT);
@@ -324,10 +339,16 @@ static void page_i8(const page_work *p)
     page_values_i8(e, by, p);
 }
 
+#include "engine/cpu/attend_latent.h"
+
 /* ---------------------------------------------------------------------------- pages -- */
 
-static void page_of(const page_work *p, dtype type)
+static void page_of(page_work *p, dtype type)
 {
+    if (p->latents || p->q16) {
+        page_latents(p);
+        return;
+    }
     switch (type) {
     case DT_F32: page_f32(p); break;
     case DT_BF16: page_bf16(p); break;
@@ -367,49 +388,203 @@ static void rows_of_page(page_work p, const attn_shape *sh, int layer, const att
     }
 }
 
-static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, int n,
-                  const int32_t *page, int layer, int kv_head, int at)
+/* The part's rows of q, scaled, with zeros behind them. */
+static void begin_split(attend_part *part, float (*q)[KEY_MAX], const attn_shape *sh,
+                        const cpu_kv_layer *l, const attend_row *rows, int n, bool kept)
 {
-    const attn_shape *sh = &kv->head.shape;
-    const bool kept = at == SPLIT_KEPT;
-    int first = attn_from(sh, layer, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
-    if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
-    if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
-    if (kept) { /* the last row's window is the first to leave them behind */
-        first = 0;
-        last = attn_from(sh, layer, rows[n - 1].pos) > 0 ? (sh->kept - 1) / PAGE : -1;
-    }
-    /* Of the first page nothing was asked for in the midst of another. */
-    if (first <= last) cpu_fetch(kv_k(kv, page[first], layer, kv_head), kv->head_bytes);
-    alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
-    alignas(64) int16_t whole[ATTEND_ROWS][HEAD_DIM_MAX];
-    float by[ATTEND_ROWS];
     for (int r = 0; r < n; r++) {
         const float *from = kept ? rows[r].q_kept : rows[r].q;
         part->max[r] = -INFINITY;
         part->sum[r] = 0;
-        for (int i = 0; i < sh->head_dim; i++) q[r][i] = from[i] * sh->scale;
-        if (sh->kv_type != DT_I8) continue;
-        int end = sh->head_dim;
-        for (; end % D_UNIT; end++) q[r][end] = 0;
-        by[r] = whole_of(whole[r], q[r], end);
+        for (int i = 0; i < l->head_dim; i++) q[r][i] = from[i] * sh->scale;
+        for (int i = l->head_dim; i < l->k_pad; i++) q[r][i] = 0;
     }
-    memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
+    memset(part->o, 0, (size_t)n * l->d_pad * sizeof(float));
+}
+
+/* Pages [*first, *last] of a split that rows see. */
+static void pages_of(const attn_shape *sh, const attend_row *rows, int n, int layer, int at,
+                     int *first, int *last)
+{
+    *first = attn_from(sh, layer, rows[0].pos) / PAGE;
+    *last = rows[n - 1].pos / PAGE;
+    if (at == SPLIT_KEPT) { /* the last row's window is the first to leave them behind */
+        *first = 0;
+        *last = attn_from(sh, layer, rows[n - 1].pos) > 0 ? (sh->kept - 1) / PAGE : -1;
+        return;
+    }
+    if (*first < at * SPLIT_BLOCKS) *first = at * SPLIT_BLOCKS;
+    if (*last > (at + 1) * SPLIT_BLOCKS - 1) *last = (at + 1) * SPLIT_BLOCKS - 1;
+}
+
+/* A block that is gathered from cells smaller than it; of the widest head. */
+typedef struct {
+    alignas(64) char k[HEAD_DIM_MAX * PAGE * sizeof(float)];
+    alignas(64) char v[HEAD_DIM_MAX * PAGE * sizeof(float)];
+    uint16_t k_scale[PAGE], v_scale[PAGE];
+} gathered;
+
+/* n runs of `run` bytes that lie one behind the other, `apart` bytes from each other. */
+static inline __attribute__((always_inline)) void
+spread_runs(char *to, size_t apart, const char *from, size_t n, const size_t run)
+{
+    for (size_t i = 0; i < n; i++) memcpy(to + i * apart, from + i * run, run);
+}
+
+/* Of one position to half a block, of elements of one to four bytes: copies of known sizes. */
+static void spread(char *to, size_t apart, const char *from, size_t n, size_t run)
+{
+    switch (run) {
+    case 2: spread_runs(to, apart, from, n, 2); break;
+    case 4: spread_runs(to, apart, from, n, 4); break;
+    case 8: spread_runs(to, apart, from, n, 8); break;
+    case 16: spread_runs(to, apart, from, n, 16); break;
+    case 32: spread_runs(to, apart, from, n, 32); break;
+    case 64: spread_runs(to, apart, from, n, 64); break;
+    default: spread_runs(to, apart, from, n, run);
+    }
+}
+
+/* The codes of a cell's V to slot `at` of a block's, four rows side by side. */
+static void gather_codes(char *to, const char *from, int at, int cell, int d_pad)
+{
+    if (cell % QUAD == 0) {
+        memcpy(to + (size_t)at * (size_t)d_pad, from, (size_t)cell * (size_t)d_pad);
+        return;
+    }
+    for (int s = 0; s < cell; s++)
+        for (int i = 0; i < d_pad; i++)
+            to[kv_code((size_t)(at + s), (size_t)i, (size_t)d_pad)] =
+                from[kv_code((size_t)s, (size_t)i, (size_t)d_pad)];
+}
+
+/* The block from position `base` on; only cells with positions of [from, to_pos] are read, as pages
+ * of others may have been given back. */
+static __attribute__((noinline)) void gather_block(gathered *to, const cpu_kv *kv,
+                                                   const int32_t *page, int layer, int kv_head,
+                                                   int base, int from, int to_pos)
+{
+    const cpu_kv_layer *l = &kv->layer[layer];
+    const bool codes = kv->head.shape.kv_type == DT_I8;
+    const int cell = kv->cell, quad = codes ? QUAD : 1;
+    const size_t each = dtype_bytes(kv->head.shape.kv_type);
+    const size_t run = (size_t)cell * (size_t)quad * each, rows = l->k_bytes / run;
+    if (base < from || base + PAGE - 1 > to_pos) { /* once at each end: slots that nobody sees */
+        memset(to->k, 0, rows * PAGE * (size_t)quad * each);
+        memset(to->v, 0, PAGE * (size_t)l->d_pad * each);
+    }
+    for (int at = 0; at < PAGE && base + at <= to_pos; at += cell) {
+        if (base + at + cell <= from) continue;
+        const char *k = kv_cell(kv, page, layer, kv_head, base + at), *v = k + l->v_at;
+        char *k_to = to->k + (size_t)at * (size_t)quad * each;
+        spread(k_to, PAGE * (size_t)quad * each, k, rows, run);
+        if (!codes) {
+            memcpy(to->v + (size_t)at * (size_t)l->d_pad * each, v, l->v_bytes);
+            continue;
+        }
+        gather_codes(to->v, v, at, cell, l->d_pad);
+        memcpy(to->k_scale + at, kv_scales(k, l->k_bytes), (size_t)cell * sizeof(uint16_t));
+        memcpy(to->v_scale + at, kv_scales(v, l->v_bytes), (size_t)cell * sizeof(uint16_t));
+    }
+}
+
+/* Where the block from `base` on lies. */
+static void place_block(page_work *p, const cpu_kv *kv, const int32_t *page, int layer, int kv_head,
+                        int base)
+{
+    const cpu_kv_layer *l = &kv->layer[layer];
+    p->k = kv_cell(kv, page, layer, kv_head, base);
+    p->v = p->k + l->v_at;
+    p->k_scale = kv_scales(p->k, l->k_bytes);
+    p->v_scale = kv_scales(p->v, l->v_bytes);
+}
+
+/* Blocks [first, last] of pages with cells smaller than a block. */
+static __attribute__((noinline)) void small_pages(page_work p, const cpu_kv *kv,
+                                                  const attend_row *rows, int n,
+                                                  const int32_t *page, int layer, int kv_head,
+                                                  int first, int last, bool kept)
+{
+    gathered g;
+    const attn_shape *sh = &kv->head.shape;
+    const int from = kept ? 0 : attn_from(sh, layer, rows[0].pos);
+    const int to = kept ? sh->kept - 1 : rows[n - 1].pos;
+    p.k = p.next = g.k;
+    p.v = g.v;
+    p.k_scale = g.k_scale;
+    p.v_scale = g.v_scale;
+    for (int b = first; b <= last; b++) {
+        gather_block(&g, kv, page, layer, kv_head, b * PAGE, from, to);
+        rows_of_page(p, sh, layer, rows, n, b * PAGE, kept);
+    }
+}
+
+static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, int n,
+                  const int32_t *page, int layer, int kv_head, int at)
+{
+    const attn_shape *sh = &kv->head.shape;
+    const cpu_kv_layer *l = &kv->layer[layer];
+    const bool kept = at == SPLIT_KEPT;
+    const bool whole_blocks = kv->cell == PAGE;
+    int first, last;
+    pages_of(sh, rows, n, layer, at, &first, &last);
+    /* Of the first page nothing was asked for in the midst of another. */
+    if (first <= last && whole_blocks)
+        cpu_fetch(kv_cell(kv, page, layer, kv_head, first * PAGE), l->cell_bytes);
+    alignas(64) float q[ATTEND_ROWS][KEY_MAX];
+    alignas(64) int16_t whole[ATTEND_ROWS][HEAD_DIM_MAX];
+    float by[ATTEND_ROWS];
+    begin_split(part, q, sh, l, rows, n, kept);
+    for (int r = 0; r < n && sh->kv_type == DT_I8; r++) by[r] = whole_of(whole[r], q[r], l->k_pad);
+    page_work p = {.part = part,
+                   .q = q[0],
+                   .whole = whole[0],
+                   .by = by,
+                   .d = l->head_dim,
+                   .cap = sh->cap,
+                   .d_pad = l->d_pad,
+                   .v_row = l->d_pad};
+    if (!whole_blocks) {
+        small_pages(p, kv, rows, n, page, layer, kv_head, first, last, kept);
+        return;
+    }
     for (int b = first; b <= last; b++) {
         int soon = b < last ? b + 1 : b;
+        place_block(&p, kv, page, layer, kv_head, b * PAGE);
+        p.next = kv_cell(kv, page, layer, kv_head, soon * PAGE);
+        rows_of_page(p, sh, layer, rows, n, b * PAGE, kept);
+    }
+}
+
+/* The same where values stand in their keys. */
+static void split_latents(attend_part *part, const cpu_kv *kv, const attend_row *rows, int n,
+                          const int32_t *page, int layer, int kv_head, int at)
+{
+    const attn_shape *sh = &kv->head.shape;
+    const cpu_kv_layer *l = &kv->layer[layer];
+    alignas(64) float q[ATTEND_ROWS][KEY_MAX], plain[PAGE * KEY_MAX];
+    const uint16_t *q16 = NULL;
+    int first, last;
+    pages_of(sh, rows, n, layer, at, &first, &last);
+    begin_split(part, q, sh, l, rows, n, at == SPLIT_KEPT);
+#if MULTIPLIES_HALVES
+    alignas(64) uint16_t rounded[ATTEND_ROWS][KEY_MAX];
+    for (int r = 0; r < n; r++) latent_round(rounded[r], q[r], l->k_pad);
+    if (sh->kv_type == DT_BF16) q16 = rounded[0];
+#endif
+    for (int b = first; b <= last; b++) {
         page_work p = {.part = part,
                        .q = q[0],
-                       .whole = whole[0],
-                       .by = by,
-                       .d = sh->head_dim,
-                       .cap = sh->cap,
-                       .d_pad = kv->d_pad,
-                       .k = kv_k(kv, page[b], layer, kv_head),
-                       .v = kv_v(kv, page[b], layer, kv_head),
-                       .next = kv_k(kv, page[soon], layer, kv_head)};
-        p.k_scale = kv_scales(p.k, kv->k_bytes);
-        p.v_scale = kv_scales(p.v, kv->v_bytes);
-        rows_of_page(p, sh, layer, rows, n, b * PAGE, kept);
+                       .d_pad = l->d_pad,
+                       .v_row = l->k_pad,
+                       .q16 = q16,
+                       .k = kv_cell(kv, page, layer, kv_head, b * PAGE)};
+        if (b < last) cpu_fetch(kv_cell(kv, page, layer, kv_head, (b + 1) * PAGE), l->cell_bytes);
+        if (sh->kv_type == DT_F32)
+            p.latents = (const void *)p.k;
+        else if (!q16)
+            p.latents = plain_page(plain, l, p.k, sh->kv_type, attn_v_dim(sh));
+        rows_of_page(p, sh, layer, rows, n, b * PAGE, at == SPLIT_KEPT);
     }
 }
 
@@ -469,4 +644,4 @@ static void rope(float *x, const float *norm, float eps, const rope_table *t, in
         turn(x, cos, sin, half, 1, half);
 }
 
-const attend_kernels KERNELS = {split, merge, finish, rope};
+const attend_kernels KERNELS = {split, split_latents, merge, finish, rope};

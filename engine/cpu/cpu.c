@@ -1,109 +1,15 @@
-/* cpu.c -- opens the CPU backend: picks an instruction set, starts the pool, fills the table. */
+/* cpu.c -- opens the CPU backend: takes an instruction set (isa.c), starts the pool, fills the
+ * table. */
 #include "engine/cpu/cpu.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "engine/base/round.h"
-
-/* ------------------------------------------------------------ instruction sets -- */
-
-static const char *const isa_names[] = {"portable",   "avx2",       "avxvnni", "avx512",
-                                        "avx512vnni", "avx512bf16", "amx"};
-
-const char *cpu_isa_name(cpu_isa isa)
-{
-    return isa_names[isa];
-}
-
-#if defined(__x86_64__)
-
-#    include <cpuid.h>
-
-enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-
-/* Linux gives the 8 KB of tile state only to processes that ask. */
-static bool tiles_granted(void)
-{
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
-
-static bool has_amx(void)
-{
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    const unsigned all = 1U << 24 | 1U << 22 | 1U << 25; /* AMX-TILE, AMX-BF16, AMX-INT8 */
-    return (d & all) == all && tiles_granted();
-}
-
-static bool has_avxvnni(void)
-{
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & (1U << 4);
-}
-
-bool cpu_isa_runs(cpu_isa isa)
-{
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-               avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                        __builtin_cpu_supports("avx512vl"),
-               vnni = avx512 && __builtin_cpu_supports("avx512vnni"),
-               bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-    switch (isa) {
-    case ISA_PORTABLE: return true;
-    case ISA_AVX2: return avx2;
-    case ISA_AVXVNNI: return avx2 && has_avxvnni();
-    case ISA_AVX512: return avx512;
-    case ISA_AVX512VNNI: return vnni;
-    case ISA_AVX512BF16: return bf16;
-    case ISA_AMX: return bf16 && has_amx();
-    }
-    return false;
-}
-
-#else
-
-bool cpu_isa_runs(cpu_isa isa)
-{
-    return isa == ISA_PORTABLE;
-}
-
-#endif
-
-cpu_isa cpu_isa_detect(void)
-{
-    cpu_isa best = ISA_AMX;
-    while (!cpu_isa_runs(best)) best--;
-    return best;
-}
-
-err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e)
-{
-    cpu_isa best = cpu_isa_detect();
-    if (!name || strcmp(name, "auto") == 0) {
-        *out = best;
-        return ERR_NONE;
-    }
-    for (int i = ISA_PORTABLE; i <= ISA_AMX; i++) {
-        if (strcmp(name, isa_names[i]) != 0) continue;
-        if (!cpu_isa_runs((cpu_isa)i)) {
-            return err_set(e, ERR_UNSUPPORTED, "this machine has no %s; the best it has is %s",
-                           name, isa_names[best]);
-        }
-        *out = (cpu_isa)i;
-        return ERR_NONE;
-    }
-    return err_set(e, ERR_INPUT,
-                   "unknown instruction set '%s': auto, amx, avx512bf16, avx512vnni, avx512, "
-                   "avxvnni, avx2 or portable",
-                   name);
-}
 
 /* ---------------------------------------------------------------------- life -- */
 
@@ -119,6 +25,10 @@ static void cpu_close(backend *be)
 
 static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
 {
+    int page = cfg->page_tokens ? cfg->page_tokens : CPU_KV_BLOCK;
+    if (page < 1 || page > 2 * CPU_KV_BLOCK || page & (page - 1))
+        return err_set(e, ERR_INPUT, "engine.page_tokens must be 1, 2, 4, 8, 16, 32 or 64, not %d",
+                       page);
     cpu_state *cpu = calloc(1, sizeof(*cpu));
     if (!cpu) return err_set(e, ERR_NOMEM, "no memory for the CPU backend");
     be->impl = cpu;
@@ -128,9 +38,10 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
         cpu_close(be);
         return rc;
     }
-    be->caps.page_tokens = CPU_PAGE_TOKENS;
+    be->caps.page_tokens = page;
     be->caps.lora_cols = CPU_LORA_COLS;
-    be->caps.rules = (weight_rules){.takes = weight_source_usable, .host_rows = true};
+    be->caps.rules =
+        (weight_rules){.takes = weight_source_usable, .host_rows = true, .absorbs = true};
     be->caps.kv_types = 1U << DT_F32 | 1U << DT_F16 | 1U << DT_BF16 | 1U << DT_I8;
     be->caps.extras = (1U << EXTRAS) - 1;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads", cpu_isa_name(cpu->isa),
@@ -183,7 +94,7 @@ void cpu_unmap(backend *be, void *p, size_t bytes)
     (void)munmap(p, mapped_bytes(bytes));
 }
 
-enum { PAGE_BYTES = 4096 };
+enum { PAGE_BYTES = 4096, COPY_BYTES = 1 << 20 /* of one thread at a time */ };
 
 /* The content stays as it is, also of what another thread writes at the same time.  By touches:
  * madvise(MADV_POPULATE_WRITE) holds the lock of all mappings while the system clears 2 MiB, and
@@ -210,6 +121,26 @@ static err_code cpu_copy(backend *be, void *dst, const void *src, size_t bytes)
     return ERR_NONE;
 }
 
+typedef struct copying {
+    char *dst;
+    const char *src;
+    size_t bytes;
+} copying;
+
+static void copy_part(void *arg, int i)
+{
+    const copying *c = arg;
+    size_t at = (size_t)i * COPY_BYTES, left = c->bytes - at;
+    memcpy(c->dst + at, c->src + at, left < COPY_BYTES ? left : COPY_BYTES);
+}
+
+static void cpu_copy_within(backend *be, void *dst, const void *src, size_t bytes)
+{
+    assert((char *)dst + bytes <= (const char *)src || (const char *)src + bytes <= (char *)dst);
+    copying c = {dst, src, bytes};
+    pool_each(cpu_of(be)->pool, copy_part, &c, (int)((bytes + COPY_BYTES - 1) / COPY_BYTES));
+}
+
 static void cpu_sync(backend *be)
 {
     (void)be; /* every operation has ended when its call returns */
@@ -217,6 +148,7 @@ static void cpu_sync(backend *be)
 
 static void *grown(cpu_state *cpu, cpu_scratch_use use, size_t bytes)
 {
+    assert((unsigned)use < CPU_SCRATCHES);
     if (bytes <= cpu->scratch[use].bytes) return cpu->scratch[use].p;
     size_t padded = (bytes + 4095) / 4096 * 4096;
     void *p = aligned_alloc(4096, padded);
@@ -241,6 +173,7 @@ static bool cpu_reserve(backend *be, const step_bounds *most)
     cpu_linear_most(cpu, most, bytes);
     cpu_logits_most(most, bytes);
     cpu_experts_most(most, bytes);
+    cpu_latent_most(most, bytes);
     bytes[SCRATCH_ATTEND] = cpu_attend_scratch(cpu, most->context, most->head_dim);
     bool ok = true;
     for (int i = 0; i < CPU_SCRATCHES; i++)
@@ -266,6 +199,7 @@ const backend_ops backend_cpu = {
     .commit = cpu_commit,
     .upload = cpu_copy,
     .download = cpu_copy,
+    .copy = cpu_copy_within,
     .sync = cpu_sync,
     .weight_create = cpu_weight_create,
     .weight_destroy = cpu_weight_destroy,
@@ -284,6 +218,7 @@ const backend_ops backend_cpu = {
     .kv_destroy = cpu_kv_destroy,
     .kv_save = cpu_kv_save,
     .kv_load = cpu_kv_load,
+    .kv_copy = cpu_kv_copy,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .layer_norm = cpu_layer_norm,
@@ -291,9 +226,23 @@ const backend_ops backend_cpu = {
     .scale = cpu_scale,
     .linear = cpu_linear,
     .latent_norm = cpu_latent_norm,
-    .latent_spread = cpu_latent_spread,
+    .latent_query = cpu_latent_query,
+    .latent_answer = cpu_latent_answer,
     .rope_append = cpu_rope_append,
     .attend = cpu_attend,
+    .conv = cpu_conv,
+    .delta = cpu_delta,
+    .q_take = cpu_q_take,
+    .q_gate = cpu_q_gate,
+    .scan = cpu_scan,
+    .silu_conv = cpu_silu_conv,
+    .scan_channels = cpu_scan_channels,
+    .xielu = cpu_xielu,
+    .streams_predict = cpu_streams_predict,
+    .streams_correct = cpu_streams_correct,
+    .match_rms = cpu_match_rms,
+    .gate_sparse = cpu_gate_sparse,
+    .logits_bias = cpu_logits_bias,
     .gate = cpu_gate,
     .experts = cpu_experts,
     .logits = cpu_logits,

@@ -8,6 +8,7 @@
  *
  * Threads: a loader thread; the pool is the engine's and takes no part.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdalign.h>
 #include <stdlib.h>
@@ -24,8 +25,8 @@ typedef struct {
     const cpu_weight *w;
     const lora_pair *pair;
     const linear_kernels *kern;
+    const tile_kernels *tile; /* NULL: the set has none */
     int rank, d_in;
-    bool amx;
     float *x;      /* A as f32 [rank][d_in] */
     uint16_t *x16; /* the same as tiles, beside tiles only */
     float *packed; /* the same packed, elsewhere */
@@ -45,6 +46,7 @@ static float value_at(const gain_job *g, const void *src, size_t i)
 
 static void read_b(const gain_job *g, int panel)
 {
+    assert(panel >= 0 && panel < g->w->n_panel);
     int cols = g->w->head.rows - panel * PANEL;
     memset(g->b, 0, (size_t)g->rank * PANEL * sizeof(*g->b));
     for (int j = 0; j < PANEL && j < cols; j++) {
@@ -91,6 +93,7 @@ static const double *squares_of(cpu_weight *w, float *floats)
 
 static err_code gain_begin(gain_job *g, err *e)
 {
+    assert(g->rank > 0 && g->rank <= LORA_RANK_MAX);
     size_t n = (size_t)g->rank * g->d_in;
     int pad = round_up(g->rank, PANEL);
     bool tiles = g->w->pack == PACK_TILE;
@@ -107,9 +110,9 @@ static err_code gain_begin(gain_job *g, err *e)
     for (size_t i = 0; i < n; i++) g->x[i] = value_at(g, g->pair->a, i);
     for (int r = 0; tiles && r < pad; r++) {
         if (r < g->rank)
-            linear_round_row(g->x16, r, g->x + (size_t)r * g->d_in, g->d_in, g->w->k_pad);
+            g->tile->round_row(g->x16, r, g->x + (size_t)r * g->d_in, g->d_in, g->w->k_pad);
         else
-            linear_zero_row(g->x16, r, g->w->k_pad);
+            g->tile->zero_row(g->x16, r, g->w->k_pad);
     }
     for (int r = 0, some = g->kern->tile_rows; !tiles && r < g->rank; r += some) {
         int rows = g->rank - r < some ? g->rank - r : some;
@@ -138,9 +141,7 @@ static void project(const gain_job *g, int panel)
         g->kern->block_f32(g->p, pad, &one, 0, 1, g->packed, 0, g->rank);
     } else {
         bool tiles = g->w->pack == PACK_TILE;
-        block_fn *fn = g->amx  ? linear_block_tile
-                       : tiles ? linear_block_pairs
-                               : linear_block_of(g->kern, g->w->pack);
+        block_fn *fn = tiles ? g->tile->block : linear_block_of(g->kern, g->w->pack);
         const void *x = tiles ? (const void *)g->x16 : g->packed;
         fn(g->p, pad, g->w, panel, 1, x, 0, g->rank);
     }
@@ -188,12 +189,13 @@ static err_code gains(const gain_job *g, const float *magnitude, float *gain, er
 err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
                        float *gain, err *e)
 {
+    const cpu_kernels *set = cpu_kernels_of(cpu_of(be)->isa);
     gain_job g = {.w = (const cpu_weight *)w,
                   .pair = pair,
-                  .kern = linear_kernels_of(be),
+                  .kern = set->linear,
+                  .tile = set->tiles,
                   .rank = pair->rank,
                   .d_in = w->cols};
-    g.amx = g.w->pack == PACK_TILE && ((const cpu_state *)be->impl)->isa == ISA_AMX;
     bool quant = g.w->pack == PACK_QUANT || g.w->coded.bits;
     if (quant) g.panel = aligned_alloc(64, (size_t)g.d_in * PANEL * sizeof(*g.panel));
     if (!quant || g.panel) g.squares = squares_of((cpu_weight *)(uintptr_t)g.w, g.panel);
@@ -201,9 +203,9 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
                               : err_set(e, ERR_NOMEM, "no memory for the norms of a DoRA adapter");
     if (code == ERR_NONE) {
         int tiles = 0;
-        if (g.amx) linear_tiles(&tiles, LINEAR_TILE_PAIRS);
+        if (g.w->pack == PACK_TILE) linear_configure(g.tile, &tiles, LINEAR_TILE_PAIRS);
         code = gains(&g, magnitude, gain, e);
-        linear_tiles(&tiles, 0);
+        linear_configure(g.tile, &tiles, 0);
     }
     free(g.x);
     free(g.x16);

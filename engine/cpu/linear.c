@@ -1,18 +1,28 @@
-/* linear.c -- be_linear(): base product and LoRA in one parallel sweep.
+/* linear.c -- be_linear() on the CPU: base product and LoRA in one parallel sweep.
  *
- * Two phases with one barrier between them:
- *     1. rows of x are packed (beside tiles: rounded to bf16), and every (projection, row) with an
- *        adapter gets its v = A x (shrink);
- *     2. every (projection, panel of columns) is computed for all rows, and the panel's epilogue
- *        adds scale * B v (expand), DoRA's gain and the bias while the outputs are still in cache.
- * Rows without an adapter take no part in shrink or expand.  Work is handed out by an atomic
- * counter; which thread computes a panel never changes its bits.
+ *   phase 1   pack the rows of x (transposed, rounded or quantised);  v = A x for rows with an
+ *   adapter
+ *   barrier
+ *   phase 2   for each (projection, panel of columns): sums over k for all rows; then, while the
+ *   sums are in cache, += scale B v, x DoRA gain, + bias, store to y
  *
- * A grouped product (experts) is many such jobs with one barrier for all of them: the items of all
- * jobs stand in one row, of which each thread begins with a part.
+ * Panels are 32 columns stored together (linear.h). An item is a group of panels for a chunk of
+ * rows; threads take items from atomic counters. With several chunks each thread starts in its own
+ * chunk, whose packed rows stay in its L2 cache while all weights pass; with one chunk each thread
+ * reads one contiguous run of weights. Idle threads help the others.
+ *
+ * A panel's bits never depend on which thread computes it, nor on the other rows of the step: a sum
+ * has one accumulator, k ascending.
+ *
+ * A grouped product (experts) is many such jobs behind one barrier, with the items of all jobs in
+ * one sequence.
+ *
+ * Threads: called by the engine thread; the pool's threads run the items. Scratch belongs to the
+ * backend; cpu_linear_most() bounds it.
  */
 #include "engine/cpu/linear.h"
 
+#include <assert.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -28,32 +38,10 @@ enum {
     APART = 16,      /* counters of one part and the next: a cache line */
     MANY_ROWS = 64,  /* from here on */
     SUMS_OF_THREAD = GROUP * ROW_CHUNK * PANEL,
-    /* Below this many multiply-adds the fan-out costs more than it gives. */
+    /* Below this many multiply-adds one thread is faster than waking the pool. */
     SMALL_WORK = 1 << 15,
     PACK_LEAST = 4096, /* values of x in an item, where there are so many */
 };
-
-/* Of each instruction set: who multiplies plain weights that are no tiles, and quantised ones. */
-static const struct {
-    const linear_kernels *plain;
-    const quant_kernels *quant;
-} kernels[] = {[ISA_PORTABLE] = {&linear_portable, &quant_portable},
-               [ISA_AVX2] = {&linear_avx2, &quant_avx2},
-               [ISA_AVXVNNI] = {&linear_avxvnni, &quant_avxvnni},
-               [ISA_AVX512] = {&linear_avx512, &quant_avx512},
-               [ISA_AVX512VNNI] = {&linear_avx512vnni, &quant_avx512vnni},
-               [ISA_AVX512BF16] = {&linear_avx512, &quant_avx512bf16},
-               [ISA_AMX] = {&linear_avx512, &quant_amx}};
-
-const linear_kernels *linear_kernels_of(const backend *be)
-{
-    return kernels[((const cpu_state *)be->impl)->isa].plain;
-}
-
-static const quant_kernels *quant_kernels_of(const backend *be)
-{
-    return kernels[((const cpu_state *)be->impl)->isa].quant;
-}
 
 block_fn *linear_block_of(const linear_kernels *kern, packing pack)
 {
@@ -67,10 +55,12 @@ block_fn *linear_block_of(const linear_kernels *kern, packing pack)
 typedef struct {
     const linear_kernels *kern;
     const quant_kernels *quants;
+    const tile_kernels *tile; /* NULL: the set has none */
     const float *x;
     uint16_t *x16; /* [rows_pad][k_pad], beside tiles only */
     float *packed; /* [n_rows * d_in], elsewhere; NULL: one row, which is x itself */
     quant_rows quant[LINEAR_OUT_MAX]; /* of quantised outs: out o's are quant[quant_of[o]] */
+    quant_rows rest[LINEAR_OUT_MAX];  /* of quant[i], where it has one */
     int quant_of[LINEAR_OUT_MAX], n_quant;
     int n_pack; /* items of x to pack: pack_row rows, pack_cols columns each */
     int pack_row, pack_cols;
@@ -84,7 +74,7 @@ typedef struct {
     int chunk, n_chunk;                                      /* rows of an item */
     int group, n_group; /* panels of an item; items of a chunk */
     int n_part;
-    bool tiles, amx, ordered;
+    bool tiles, ordered;
     float *turned; /* [n_rows][d_in], where some quantised out has an order of its own */
     atomic_int next_row, *next; /* of part i: next[i * APART] */
 } linear_job;
@@ -124,11 +114,12 @@ static const step_seg *seg_of_row(const linear_job *job, int row)
     return &job->seg[lo];
 }
 
-/* Phase 1 for rows [row, end), which share an adapter or have none, and one output. */
+/* Shrink (v = A x) for rows [row, end), which share an adapter or have none, and one output. */
 static void shrink_rows(linear_job *job, const step_seg *sg, int o, int row, int end)
 {
     const lora_mat *m = mat_of(job, sg, &job->outs[o]);
     if (!m || m->rank == 0) return;
+    assert(m->rank <= job->rank_max && row < end && end <= job->n_rows);
     float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
     const lora_split *sp = m->split;
     const void *a = m->a;
@@ -143,7 +134,8 @@ static void shrink_rows(linear_job *job, const step_seg *sg, int o, int row, int
 
 void linear_pack_rows(float *dst, const float *src, int n, int d)
 {
-    enum { SOME = 128 }; /* of k, whose place in dst stays in the first-level cache */
+    assert(n > 0 && d > 0 && dst != src);
+    enum { SOME = 128 }; /* of k, whose part of dst stays in the L1 cache */
     for (int k0 = 0; k0 < d; k0 += SOME) {
         int k1 = k0 + SOME < d ? k0 + SOME : d;
         for (int r = 0; r < n; r++) {
@@ -155,7 +147,7 @@ void linear_pack_rows(float *dst, const float *src, int n, int d)
 /* Rows [row, row + n), columns [k0, k1), for the quantised outs: each by its columns' order. */
 static void round_rows(const linear_job *job, int row, int n, int k0, int k1)
 {
-    const int end = row + n, filled = job->quant[0].rows, d = job->d_in;
+    const int end = row + n, d = job->d_in;
     for (int o = 0, made = 0; o < job->n_out; o++) {
         const cpu_weight *w = cpu_weight_of(&job->outs[o]);
         if (w->pack != PACK_QUANT || job->quant_of[o] < made) continue;
@@ -166,9 +158,10 @@ static void round_rows(const linear_job *job, int row, int n, int k0, int k1)
             for (int k = k0; k < k1; k++)
                 turned[(size_t)r * d + k] = x[(size_t)r * d + w->quant.order[k]];
         }
-        job->quants->round(&job->quant[made - 1], row, n, w->quant.order ? turned : x, d, k0, k1);
-        for (int r = end; k0 == 0 && end == job->n_rows && r < filled; r++)
-            quant_row_zero(&job->quant[made - 1], r);
+        const quant_rows *to = &job->quant[made - 1];
+        job->quants->round(to, row, n, w->quant.order ? turned : x, d, k0, k1);
+        for (int r = end * to->planes; k0 == 0 && end == job->n_rows && r < to->rows; r++)
+            quant_row_zero(to, r);
     }
 }
 
@@ -177,6 +170,7 @@ static void pack_item(const linear_job *job, int item)
     int d = job->d_in, cuts = (d + job->pack_cols - 1) / job->pack_cols;
     int row = item / cuts * job->pack_row, k0 = item % cuts * job->pack_cols;
     int n = job->n_rows - row < job->pack_row ? job->n_rows - row : job->pack_row;
+    assert(n > 0 && k0 < d);
     int k1 = d - k0 < job->pack_cols ? d : k0 + job->pack_cols;
     const float *x = job->x + (size_t)row * d;
     if (job->n_quant) round_rows(job, row, n, k0, k1);
@@ -186,7 +180,8 @@ static void pack_item(const linear_job *job, int item)
         return;
     }
     int k_pad = cpu_weight_of(job->plain)->k_pad;
-    for (int r = 0; r < n; r++) linear_round_row(job->x16, row + r, x + (size_t)r * d, d, k_pad);
+    for (int r = 0; r < n; r++)
+        job->tile->round_row(job->x16, row + r, x + (size_t)r * d, d, k_pad);
 }
 
 /* Items are pieces of x to pack, then (shrink_row rows, output). */
@@ -220,18 +215,8 @@ static void prepare_thread(void *arg, int thread)
     for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < n_items;) prepare_item(job, i);
 }
 
-/* B's part for one panel of columns. */
-static const char *b_of(const lora_mat *m, int p, const weight *w)
-{
-    const lora_split *sp = m->split;
-    int col = p * PANEL;
-    if (!sp || col < sp->b_first) return (const char *)m->b + lora_bytes(w->type, m->rank, col);
-    col -= sp->b_first;
-    return (const char *)sp->b[col / sp->b_each] + lora_bytes(w->type, m->rank, col % sp->b_each);
-}
-
-/* What the epilogue of an item will read, on its way while the item's products are computed: to the
- * second-level cache, since the weights' own lines take the places of what comes to the first. */
+/* Prefetches what the epilogue of an item will read, while its products are computed: into L2,
+ * because the weights replace what is in L1. */
 static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
 {
     const step_seg *sg = seg_of_row(job, row0);
@@ -239,7 +224,7 @@ static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
         const lora_mat *m = mat_of(job, sg, &job->outs[o]);
         if (!m || m->rank == 0) continue;
         const weight *w = job->outs[o].w;
-        cpu_fetch(b_of(m, p0, w), lora_bytes(w->type, m->rank, PANEL));
+        cpu_fetch(lora_b_panel(m, p0, w->type), lora_bytes(w->type, m->rank, PANEL));
     }
 }
 
@@ -270,8 +255,8 @@ static void add_lora(const linear_job *job, int o, int p0, int n_panel, float *b
             const float *v = job->v + ((size_t)o * job->n_rows + row0 + i) * job->rank_max;
             float *sums = buf + (size_t)p * stride + (size_t)i * PANEL;
             if (m->rank > 0)
-                job->kern->expand(sums, end - i, b_of(m, p0 + p, out->w), out->w->type == DT_BF16,
-                                  v, job->rank_max, m->scale, m->rank);
+                job->kern->expand(sums, end - i, lora_b_panel(m, p0 + p, out->w->type),
+                                  out->w->type == DT_BF16, v, job->rank_max, m->scale, m->rank);
             if (m->gain)
                 multiply(sums, end - i, m->gain + (size_t)(p0 + p) * PANEL,
                          panel_cols(out->w, p0 + p));
@@ -298,10 +283,21 @@ static void put_row(const linear_out *out, const float *bias, int row, int p, co
     }
 }
 
-/* What a thread has while it takes items: room for an item's sums, and what its tiles are for. */
+/* The sums of x in 16 bits, two rows for each of n: those of both planes. */
+static void add_planes(float *buf, int n_panel, size_t stride, int n)
+{
+    for (int p = 0; p < n_panel; p++, buf += stride) {
+        for (int i = 0; i < n * PANEL; i++) {
+            const float *high = buf + i / PANEL * 2 * PANEL + i % PANEL;
+            buf[i] = high[0] + high[PANEL];
+        }
+    }
+}
+
+/* State of a thread while it runs items: a buffer for sums, and the current tile configuration. */
 typedef struct {
     float *buf;
-    int tiles; /* linear_tiles() */
+    int tiles; /* linear_configure() */
 } linear_seat;
 
 /* Panels [p0, p0 + n_panel) of output o for rows [row0, row0 + n). */
@@ -311,23 +307,25 @@ static void run_item(const linear_job *job, linear_seat *seat, int o, int p0, in
     float *buf = seat->buf;
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
     if (job->seg) fetch_b(job, o, p0, row0, n);
-    int pad = round_up(n, PANEL); /* kernels may write whole blocks of rows */
-    if (w->pack == PACK_TILE && job->amx) linear_tiles(&seat->tiles, LINEAR_TILE_PAIRS);
+    int planes = w->pack == PACK_QUANT ? w->quant.planes : 1;
+    int pad = round_up(n * planes, PANEL); /* kernels may write whole blocks of rows */
+    assert(n > 0 && pad <= ROW_CHUNK && n_panel <= job->group && n_panel <= GROUP); /* seat->buf */
+    if (w->pack == PACK_TILE) linear_configure(job->tile, &seat->tiles, LINEAR_TILE_PAIRS);
     if (w->pack == PACK_QUANT) {
         const quant_rows *x = &job->quant[job->quant_of[o]];
-        if (x->tiled) linear_tiles(&seat->tiles, w->quant.k);
-        job->quants->block(buf, pad, w, p0, n_panel, x, row0, n);
+        if (x->tiled) linear_configure(job->tile, &seat->tiles, w->quant.k);
+        job->quants->block(buf, pad, w, p0, n_panel, x, row0 * planes, n * planes);
+        if (w->quant.outliers) job->quants->rest(buf, pad, w, p0, n_panel, x->rest, row0, n);
     } else if (w->pack != PACK_TILE) {
         block_fn *fn = linear_block_of(job->kern, w->pack);
         fn(buf, pad, w, p0, n_panel, job->packed ? job->packed : job->x, row0, n);
     } else if (n_panel > 1 || w->coded.bits) {
-        block_fn *fn = job->amx ? linear_block_tile : linear_block_pairs;
-        fn(buf, pad, w, p0, n_panel, job->x16, row0, n);
+        job->tile->block(buf, pad, w, p0, n_panel, job->x16, row0, n);
     } else {
-        panel_fn *fn = job->amx ? linear_panel_tile : linear_panel_pairs;
-        fn(buf, w, p0, job->x16, row0, n);
+        job->tile->panel(buf, w, p0, job->x16, row0, n);
     }
     size_t stride = (size_t)pad * PANEL;
+    if (planes > 1) add_planes(buf, n_panel, stride, n);
     if (job->seg) add_lora(job, o, p0, n_panel, buf, stride, row0, n);
     const linear_out *out = &job->outs[o];
     const step_seg *sg = job->seg ? seg_of_row(job, row0) : NULL;
@@ -347,6 +345,7 @@ static void panels_item(const linear_job *job, linear_seat *seat, int c, int ite
     int row0 = c * job->chunk, o = 0;
     int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
     while (item >= groups_of(job, o)) item -= groups_of(job, o++);
+    assert(o < job->n_out && n > 0);
     int p0 = item * job->group, left = cpu_weight_of(&job->outs[o])->n_panel - p0;
     run_item(job, seat, o, p0, left < job->group ? left : job->group, row0, n);
 }
@@ -376,10 +375,10 @@ static void panels_thread(void *arg, int thread)
         for (int item; (item = atomic_fetch_add(&job->next[part * APART], 1)) < end;)
             panels_item(job, &seat, c, item);
     }
-    linear_tiles(&seat.tiles, 0);
+    linear_configure(job->tile, &seat.tiles, 0);
 }
 
-/* As many panels an item as leave each thread some items. */
+/* Panels per item, so that each thread still gets about four items. */
 static int group_size(const linear_job *job, int n_threads)
 {
     int panels = 0;
@@ -396,17 +395,7 @@ static bool any_lora(const step *s, int layer)
     return false;
 }
 
-static void run(backend *be, cpu_state *cpu, size_t work, void (*fn)(void *arg, int thread),
-                void *arg)
-{
-    (void)be;
-    if (work < SMALL_WORK)
-        fn(arg, 0);
-    else
-        pool_run(cpu->pool, fn, arg);
-}
-
-/* Who of the step's rows has an adapter on this layer. */
+/* Finds the segments with an adapter on this layer. */
 static void find_lora(linear_job *job, const step *s)
 {
     if (!s || !any_lora(s, job->layer)) return;
@@ -414,6 +403,7 @@ static void find_lora(linear_job *job, const step *s)
     job->n_seg = s->n_seg;
     for (int i = 0; i < s->n_seg; i++) {
         int rank = s->seg[i].lora ? s->seg[i].lora->rank_max : 0;
+        assert(rank >= 0 && rank <= LORA_RANK_MAX);
         if (rank > job->rank_max) job->rank_max = rank;
     }
 }
@@ -422,29 +412,31 @@ static void find_lora(linear_job *job, const step *s)
  * all is quantised. */
 static void cut_packing(linear_job *job, int n_threads)
 {
+    assert(job->n_rows > 0 && job->d_in > 0 && n_threads > 0);
     job->pack_row = job->tiles ? SHRINK_ROWS : job->plain ? job->kern->tile_rows : QUANT_SOME;
-    int groups = (job->n_rows + job->pack_row - 1) / job->pack_row, unit = 1;
+    int groups = (job->n_rows + job->pack_row - 1) / job->pack_row;
     int cuts = (n_threads + groups - 1) / groups;
     size_t most = (size_t)job->n_rows * (size_t)job->d_in / PACK_LEAST;
     if ((size_t)cuts > most) cuts = (int)most;
-    for (int i = 0; i < job->n_quant; i++)
-        if (job->quant[i].span > unit) unit = job->quant[i].span;
-    job->pack_cols = job->plain || cuts < 2 ? job->d_in : round_up(job->d_in / cuts, unit);
+    job->pack_cols = job->plain || cuts < 2 ? job->d_in : round_up(job->d_in / cuts, QUANT_K);
     if (job->tiles || job->n_quant || job->n_rows > 1)
         job->n_pack = groups * ((job->d_in + job->pack_cols - 1) / job->pack_cols);
 }
 
-/* How the work is cut: rows to pack, chunks of rows, groups of panels, parts. */
+/* Divides the work: rows to pack, chunks of rows, groups of panels, parts. */
 static void cut(linear_job *job, int n_threads)
 {
     cut_packing(job, n_threads);
     job->chunk = job->tiles || !job->plain ? ROW_CHUNK : VEC_CHUNK;
+    for (int i = 0; i < job->n_quant; i++)
+        if (job->quant[i].planes * job->chunk > ROW_CHUNK) job->chunk = ROW_CHUNK / 2;
     job->n_chunk = (job->n_rows + job->chunk - 1) / job->chunk;
     /* Rows that share no adapter gain nothing from one another, and are for as many threads. */
     job->shrink_row = 2 * job->n_seg > job->n_rows ? 1 : SHRINK_ROWS;
     job->group = job->n_rows >= MANY_ROWS ? group_size(job, n_threads) : 1;
     for (int o = 0; o < job->n_out; o++) job->n_group += groups_of(job, o);
     job->n_part = job->n_chunk > 1 ? job->n_chunk : n_threads;
+    assert(job->n_group > 0 && job->n_part > 0 && job->group <= GROUP);
 }
 
 /* The rows of x that out o reads: those of an out before it; job->n_quant: new ones. */
@@ -453,32 +445,39 @@ static int rows_of(const linear_job *job, int o)
     const quant_form *f = &cpu_weight_of(&job->outs[o])->quant;
     for (int i = 0; i < o && !f->order; i++) {
         const cpu_weight *w = cpu_weight_of(&job->outs[i]);
-        if (w->pack == PACK_QUANT && !w->quant.order && quant_span(&w->quant) == quant_span(f))
+        if (w->pack == PACK_QUANT && !w->quant.order && w->quant.k == f->k &&
+            w->quant.planes == f->planes)
             return job->quant_of[i];
     }
     return job->n_quant;
 }
 
-static bool tiled(const linear_job *job)
-{
-    return job->n_rows >= job->quants->tiles_from;
-}
-
-/* Who of the outs reads x in which form. */
+/* The kernels, and the forms of x that the outs read. */
 static void find_forms(linear_job *job, const cpu_state *cpu)
 {
+    const cpu_kernels *set = cpu_kernels_of(cpu->isa);
+    job->kern = set->linear;
+    job->quants = set->quant;
+    job->tile = set->tiles;
     for (int o = 0; o < job->n_out; o++) {
         const cpu_weight *w = cpu_weight_of(&job->outs[o]);
+        assert(w->head.cols == job->d_in);
         if (w->pack != PACK_QUANT) {
+            assert(!job->plain ||
+                   job->tiles == (w->pack == PACK_TILE)); /* x is packed in one way */
             job->plain = &job->outs[o];
             job->tiles = w->pack == PACK_TILE;
-            job->amx = job->tiles && cpu->isa == ISA_AMX;
             continue;
         }
         int rows = rows_of(job, o);
-        if (rows == job->n_quant)
+        if (rows == job->n_quant) {
+            const int planes = w->quant.planes;
             job->quant[job->n_quant++] =
-                (quant_rows){.span = quant_span(&w->quant), .tiled = tiled(job)};
+                (quant_rows){.span = w->quant.k,
+                             .planes = planes,
+                             .tiled = job->n_rows * planes >= job->quants->tiles_from};
+        }
+        if (w->quant.outliers) job->quant[rows].rest = &job->rest[rows];
         job->quant_of[o] = rows;
         job->ordered |= w->quant.order != NULL;
     }
@@ -489,15 +488,22 @@ typedef struct linear_room {
     size_t x, quant, shrunk;
 } linear_room;
 
-/* Of one of the forms of x that quantised outs read. */
-static size_t place_rows(const linear_job *job, quant_rows *q, void *mem)
+/* Of the i-th of the forms of x that quantised outs read; `mem` NULL: its bytes alone. */
+static size_t place_rows(linear_job *job, int i, quant_rows *q, void *mem)
 {
-    int rows = tiled(job) ? round_up(job->n_rows, QUANT_TILE)
-                          : quant_filled(job->n_rows, job->quants->fill_from);
-    return quant_rows_place(q, mem, rows, job->d_in);
+    int rows = job->n_rows * job->quant[i].planes;
+    rows = job->quant[i].tiled ? round_up(rows, QUANT_TILE)
+                               : quant_filled(rows, job->quants->fill_from);
+    size_t bytes = quant_rows_place(q, mem, rows, job->d_in);
+    if (!job->quant[i].rest) return bytes;
+    if (mem) {
+        job->rest[i] = (quant_rows){.span = job->quant[i].span, .planes = 1};
+        mem = (char *)mem + bytes;
+    }
+    return bytes + quant_rows_place(mem ? &job->rest[i] : NULL, mem, rows, job->d_in);
 }
 
-static linear_room room_of(const linear_job *job)
+static linear_room room_of(linear_job *job)
 {
     int k_pad = round_up(job->d_in, K_BLOCK);
     size_t rows = (size_t)job->n_rows, cols = (size_t)job->d_in;
@@ -506,9 +512,8 @@ static linear_room room_of(const linear_job *job)
         r.x = (size_t)round_up(job->n_rows, 16) * (size_t)k_pad * sizeof(*job->x16);
     else if (job->plain && job->n_rows > 1)
         r.x = round_up_size(rows * cols * sizeof(float), 64);
-    if (job->n_quant)
-        r.quant = (size_t)job->n_quant * place_rows(job, NULL, NULL) +
-                  round_up_size(job->ordered ? rows * cols * sizeof(float) : 0, 64);
+    if (job->ordered) r.quant = round_up_size(rows * cols * sizeof(float), 64);
+    for (int i = 0; i < job->n_quant; i++) r.quant += place_rows(job, i, NULL, NULL);
     if (job->seg)
         r.shrunk =
             (size_t)job->n_out * rows * (size_t)(job->rank_max ? job->rank_max : 1) * sizeof(float);
@@ -517,13 +522,11 @@ static linear_room room_of(const linear_job *job)
 
 static void take_quant(linear_job *job, char *p)
 {
-    size_t each = place_rows(job, NULL, NULL);
-    for (int i = 0; i < job->n_quant; i++)
-        (void)place_rows(job, &job->quant[i], p + each * (size_t)i);
-    job->turned = (float *)(void *)(p + each * (size_t)job->n_quant);
+    for (int i = 0; i < job->n_quant; i++) p += place_rows(job, i, &job->quant[i], p);
+    job->turned = (float *)(void *)p;
 }
 
-/* NULL where nothing is wanted. */
+/* NULL if bytes is 0. */
 static void *some(backend *be, cpu_scratch_use use, size_t bytes)
 {
     return bytes ? cpu_scratch(be, use, bytes) : NULL;
@@ -568,11 +571,11 @@ static atomic_int *take_counters(backend *be, int n)
     return cpu_scratch(be, SCRATCH_NEXT, (size_t)n * APART * sizeof(atomic_int));
 }
 
-/* What pads the last tile. */
+/* Zeros the rows that pad the last tile. */
 static void zero_pad(const linear_job *job)
 {
     for (int row = job->n_rows; job->tiles && row < round_up(job->n_rows, 16); row++)
-        linear_zero_row(job->x16, row, cpu_weight_of(job->plain)->k_pad);
+        job->tile->zero_row(job->x16, row, cpu_weight_of(job->plain)->k_pad);
 }
 
 void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
@@ -582,7 +585,7 @@ void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes
     size_t rows_pad = (rows + 15) / 16 * 16, cols = (size_t)round_up(most->cols, K_BLOCK);
     bytes[SCRATCH_X] = rows_pad * cols * sizeof(float);
     bytes[SCRATCH_QUANT] =
-        LINEAR_OUT_MAX * quant_rows_place(NULL, NULL, (int)rows_pad, most->cols) +
+        LINEAR_OUT_MAX * quant_rows_place(NULL, NULL, 2 * (int)rows_pad, most->cols) +
         rows * cols * sizeof(float);
     bytes[SCRATCH_SUMS] = threads * SUMS_OF_THREAD * sizeof(float);
     bytes[SCRATCH_SHRUNK] = LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float);
@@ -593,8 +596,8 @@ void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]
 {
     size_t rows = (size_t)most->rows, cols = (size_t)round_up(most->cols, K_BLOCK);
     bytes[SCRATCH_X] = rows * cols * sizeof(float);
-    /* A group of so few rows as are filled has at most as many more. */
-    bytes[SCRATCH_QUANT] = 2 * (quant_rows_place(NULL, NULL, 2 * most->rows, most->cols) +
+    /* A group of so few rows as are filled has at most as many more; each in two planes. */
+    bytes[SCRATCH_QUANT] = 2 * (quant_rows_place(NULL, NULL, 4 * most->rows, most->cols) +
                                 rows * cols * sizeof(float));
     bytes[SCRATCH_SHRUNK] = 2 * rows * LORA_RANK_MAX * sizeof(float);
 }
@@ -602,11 +605,10 @@ void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]
 void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
                      const step *s, int layer)
 {
+    assert(n_out > 0 && n_out <= LINEAR_OUT_MAX && n_rows > 0);
     cpu_state *cpu = cpu_of(be);
     const cpu_weight *first = cpu_weight_of(&outs[0]);
-    linear_job job = {.kern = linear_kernels_of(be),
-                      .quants = quant_kernels_of(be),
-                      .x = x,
+    linear_job job = {.x = x,
                       .outs = outs,
                       .n_out = n_out,
                       .n_rows = n_rows,
@@ -626,8 +628,8 @@ void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_
     for (int o = 0; o < n_out; o++) work += (size_t)outs[o].w->rows * first->head.cols * n_rows;
     size_t prepare =
         (size_t)n_rows * job.d_in * ((job.n_pack ? 1 : 0) + (size_t)n_out * job.rank_max);
-    if (job.n_pack || job.seg) run(be, cpu, prepare, prepare_thread, &job);
-    run(be, cpu, work, panels_thread, &job);
+    if (job.n_pack || job.seg) cpu_run(be, prepare, SMALL_WORK, prepare_thread, &job);
+    cpu_run(be, work, SMALL_WORK, panels_thread, &job);
 }
 
 /* ------------------------------------------------------------------ grouped -- */
@@ -678,20 +680,19 @@ static void batch_panels_thread(void *arg, int thread)
         for (int i; (i = atomic_fetch_add(&b->next[part * APART], 1)) < end;) {
             int j = job_of(b->panels, b->n_job, i);
             const linear_job *job = &b->job[j];
+            assert(i >= b->panels[j] && i < b->panels[j + 1]);
             seat.buf = job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own;
             int item = i - b->panels[j];
             panels_item(job, &seat, item / job->n_group, item % job->n_group);
         }
     }
-    linear_tiles(&seat.tiles, 0);
+    linear_configure(b->job->tile, &seat.tiles, 0);
 }
 
 static void group_job(backend *be, const linear_group *g, int layer, linear_job *job)
 {
     cpu_state *cpu = cpu_of(be);
-    *job = (linear_job){.kern = linear_kernels_of(be),
-                        .quants = quant_kernels_of(be),
-                        .x = g->x,
+    *job = (linear_job){.x = g->x,
                         .outs = g->outs,
                         .n_out = g->n_out,
                         .n_rows = g->n_rows,
@@ -726,6 +727,7 @@ size_t cpu_linear_groups_bytes(int n)
 
 void cpu_linear_groups(backend *be, const linear_group *groups, int n, int layer)
 {
+    assert(n > 0);
     cpu_state *cpu = cpu_of(be);
     linear_batch b = {.n_job = n, .n_part = pool_threads(cpu->pool)};
     b.job = cpu_scratch(be, SCRATCH_JOBS, cpu_linear_groups_bytes(n));
@@ -739,8 +741,8 @@ void cpu_linear_groups(backend *be, const linear_group *groups, int n, int layer
     size_t prepare, work;
     batch_count(&b, &prepare, &work);
     for (int i = 0; i < b.n_part; i++) atomic_init(&b.next[i * APART], batch_start(&b, i));
-    if (b.prepare[n] > 0) run(be, cpu, prepare, batch_prepare_thread, &b);
-    run(be, cpu, work, batch_panels_thread, &b);
+    if (b.prepare[n] > 0) cpu_run(be, prepare, SMALL_WORK, batch_prepare_thread, &b);
+    cpu_run(be, work, SMALL_WORK, batch_panels_thread, &b);
 }
 
 void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,

@@ -47,6 +47,25 @@ static inline size_t lora_bytes(dtype base, int rank, int d)
     return (size_t)rank * (size_t)d * (base == DT_BF16 ? 2 : 4);
 }
 
+/* Row r of an adapter's A. */
+static inline const char *lora_a_row(const lora_mat *m, int r, int d_in, dtype base)
+{
+    const lora_split *sp = m->split;
+    if (!sp || r < sp->a_first) return (const char *)m->a + lora_bytes(base, r, d_in);
+    r -= sp->a_first;
+    return (const char *)sp->a[r / sp->a_each] + lora_bytes(base, r % sp->a_each, d_in);
+}
+
+/* B's part for one panel of columns. */
+static inline const char *lora_b_panel(const lora_mat *m, int p, dtype base)
+{
+    const lora_split *sp = m->split;
+    int col = p * PANEL;
+    if (!sp || col < sp->b_first) return (const char *)m->b + lora_bytes(base, m->rank, col);
+    col -= sp->b_first;
+    return (const char *)sp->b[col / sp->b_each] + lora_bytes(base, m->rank, col % sp->b_each);
+}
+
 enum { SHRINK_ROWS = 4 };
 
 /* v[i][r] = A[r] . x[i] for n_rows <= SHRINK_ROWS rows (row-major A of `rank` rows, bf16 or f32); v
@@ -80,15 +99,15 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avxvnni, linear
 
 typedef struct quant_kernels {
     block_fn *block; /* x: quant_rows */
+    block_fn *rest;  /* adds x->rest to what block() has written */
     quant_round_fn *round;
     int fill_from;  /* rows of the last group from which on it has to be filled: quant_filled() */
     int tiles_from; /* rows from which on x lies as tiles */
 } quant_kernels;
 
 extern const quant_kernels quant_portable, quant_avx2, quant_avxvnni, quant_avx512,
-    quant_avx512vnni, quant_avx512bf16, quant_amx;
+    quant_avx512vnni, quant_avx512bf16, quant_amx, quant_neon, quant_i8mm;
 
-const linear_kernels *linear_kernels_of(const backend *be);
 /* Of plain weights that are no tiles. */
 block_fn *linear_block_of(const linear_kernels *kern, packing pack);
 
@@ -117,19 +136,35 @@ void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]
 /* Rows of one group, src [n][d], as the vector kernels take them: [d][n]. */
 void linear_pack_rows(float *dst, const float *src, int n, int d);
 
-/* linear_amx.c */
-enum { LINEAR_TILE_PAIRS = 2 * K_BLOCK }; /* of linear_tiles(): bf16 */
-panel_fn linear_panel_tile;
-block_fn linear_block_tile;
-/* The calling thread's tiles take rows of x of so many bytes (0: none; *now: before the call). */
-void linear_tiles(int *now, int row_bytes);
+/* Rounds a row of x to bf16 into its place among the tiles, zero-padded to k_pad. */
+typedef void round_row_fn(uint16_t *x16, int row, const float *src, int d_in, int k_pad);
+/* Fills that place with zeros. */
+typedef void zero_row_fn(uint16_t *x16, int row, int k_pad);
+/* Configures the calling thread's AMX tiles for rows of x of `row_bytes` (0: releases them); *now
+ * is the present configuration, and becomes row_bytes. */
+typedef void configure_fn(int *now, int row_bytes);
 
-/* linear_avx512bf16.c */
-panel_fn linear_panel_pairs;
-block_fn linear_block_pairs;
+enum { LINEAR_TILE_PAIRS = 2 * K_BLOCK }; /* row_bytes of bf16 */
+
+/* Products of weights packed as tiles (PACK_TILE). */
+typedef struct tile_kernels {
+    panel_fn *panel;
+    block_fn *block;
+    round_row_fn *round_row;
+    zero_row_fn *zero_row;
+    configure_fn *configure; /* NULL: nothing to configure */
+} tile_kernels;
+
+extern const tile_kernels tiles_avx512bf16, tiles_amx, tiles_i8mm;
+
+static inline void linear_configure(const tile_kernels *tiles, int *now, int row_bytes)
+{
+    if (tiles && tiles->configure) tiles->configure(now, row_bytes);
+}
+
+/* linear_avx512bf16.c; also AMX's: x lies the same way for both. */
+round_row_fn linear_round_row;
+zero_row_fn linear_zero_row;
 coded_fn linear_coded_tiles;
-/* Row of x rounded to bf16 into its place among the tiles, zero-padded to k_pad; or all zero. */
-void linear_round_row(uint16_t *x16, int row, const float *src, int d_in, int k_pad);
-void linear_zero_row(uint16_t *x16, int row, int k_pad);
 
 #endif

@@ -22,7 +22,7 @@ typedef struct {
     uint8_t rows[16];
 } __attribute__((packed)) tile_config;
 
-void linear_tiles(int *now, int row_bytes)
+static void configure(int *now, int row_bytes)
 {
     if (*now == row_bytes) return;
     *now = row_bytes;
@@ -124,7 +124,7 @@ static const uint16_t *panel_data(const cpu_weight *w, int p)
 }
 
 /* out has room for, and x has, a multiple of 16 rows; row0 is a multiple of 16. */
-void linear_panel_tile(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
+static void panel_tile(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
 {
     const uint16_t *data = panel_data(w, p), *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
     ahead none = {NULL, NULL};
@@ -136,7 +136,7 @@ void linear_panel_tile(float *out, const cpu_weight *w, int p, const void *x, in
     if (i < n_rows) one_block(out + i * PANEL, data, rows + (size_t)i * w->k_pad, 0, w->k_pad);
 }
 
-void linear_block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+static void block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                        const void *x, int row0, int n_rows)
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
@@ -228,51 +228,23 @@ tile_add(float *out, const quant_stretch *s, const quant_terms *t, const tile_su
         tile_dots(dot, sums[i][h], row, t->start[i]);
 #pragma GCC unroll 8
         for (int r = 0; r < QUANT_ROWS; r++)
-            v[r] = quant_add(v[r], dot[r], &f, s->scale[i] + c, s->off[i] + c, t->scale[i][r],
-                             t->lean[i][r]);
+            v[r] = quant_add(v[r], dot[r], &f, quant_load(s->scale[i] + c),
+                             quant_load(s->off[i] + c), t->scale[i][r], t->lean[i][r]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < QUANT_ROWS; r++) memcpy(out + r * PANEL + c, &v[r], sizeof(v[r]));
 }
 
-/* The same of a run whose scales nest. */
-static inline __attribute__((always_inline)) void tile_add_run(float *out, const quant_stretch *s,
-                                                               const quant_terms *t,
-                                                               const tile_sums *sums, int row,
-                                                               const int h)
-{
-    const int c = h * TILE;
-    const bool mins = s->form->has_min;
-    qi whole[QUANT_ROWS] = {{0}}, lean[QUANT_ROWS];
-    for (int i = 0; i < s->n; i++) {
-        qi dot[QUANT_ROWS];
-        const qi part = quant_load_whole(s->part[i] + c);
-        tile_dots(dot, sums[i][h], row, t->start[i]);
-#pragma GCC unroll 8
-        for (int r = 0; r < QUANT_ROWS; r++) whole[r] += dot[r] * part;
-    }
-    quant_leans(lean, s, t->leans, QUANT_ROWS, c, mins);
-#pragma GCC unroll 8
-    for (int r = 0; r < QUANT_ROWS; r++) {
-        float *at = out + r * PANEL + c;
-        qf v = quant_add_run(quant_load(at), whole[r], lean[r], s->scale[0] + c, s->off[0] + c,
-                             t->scale[0][r], mins);
-        memcpy(at, &v, sizeof(v));
-    }
-}
-
 /* TILE rows from `row` on times a stretch that begins at column k0. */
 static void tile_rows(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0)
 {
-    alignas(64) tile_sums sums[QUANT_BLOCKS];
+    alignas(64) tile_sums sums[QUANT_STRETCH];
     tile_products(sums, s, x->code + quant_tile_of(x, row) + (size_t)k0 * TILE);
     for (int r = 0; r < TILE; r += QUANT_ROWS, out += QUANT_ROWS * PANEL) {
         quant_terms t;
         quant_terms_of(&t, s, x, row + r, k0, QUANT_ROWS, s->form->least);
         for (int h = 0; h < 2; h++) {
-            if (s->form->form == SCALES_NESTED)
-                tile_add_run(out, s, &t, sums, r, h);
-            else if (s->form->form == SCALES_ZERO)
+            if (s->form->form == SCALES_ZERO)
                 tile_add(out, s, &t, sums, r, h, true, false);
             else if (s->form->has_min)
                 tile_add(out, s, &t, sums, r, h, false, true);
@@ -286,7 +258,6 @@ static void block_bytes(float *out, int rows_pad, const cpu_weight *w, int p0, i
                         const void *x, int row0, int n_rows)
 {
     const quant_form *f = &w->quant;
-    const int most = f->form == SCALES_NESTED ? f->span / f->k : QUANT_STRETCH;
     alignas(64) uint8_t bytes[QUANT_STRETCH * QUANT_CODES];
     if (!((const quant_rows *)x)->tiled) {
         quant_avx512bf16.block(out, rows_pad, w, p0, n_panel, x, row0, n_rows);
@@ -297,7 +268,7 @@ static void block_bytes(float *out, int rows_pad, const cpu_weight *w, int p0, i
         memset(out, 0, (size_t)round_up(n_rows, TILE) * PANEL * sizeof(*out));
         quant_begin(&s, (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes);
         for (int k0 = 0, n, left = w->head.cols / f->k; left > 0; k0 += n * f->k, left -= n) {
-            n = left < most ? left : most;
+            n = left < QUANT_STRETCH ? left : QUANT_STRETCH;
             const char *from = quant_place(&s);
             quant_read(&s, n);
             quant_unpack(&s, bytes);
@@ -318,11 +289,25 @@ static void round_bytes(const quant_rows *to, int row, int n, const float *x, in
         return;
     }
     for (int i = 0; i < n; i++, x += d) {
-        quant_side side = quant_side_of(to, row + i);
-        side.code = quant_tile_of(to, row + i);
-        for (int k = k0; k < k1; k += to->span) quant_round_span(to, &side, x, d, k, true);
+        quant_side side[2];
+        for (int p = 0, at = (row + i) * to->planes; p < to->planes; p++) {
+            side[p] = quant_side_of(to, at + p);
+            side[p].code = quant_tile_of(to, at + p);
+        }
+        if (to->rest) side[1] = quant_side_of(to->rest, row + i);
+        const float limit = to->rest ? quant_limit(x, d) : INFINITY;
+        for (int k = k0; k < k1; k += QUANT_K) quant_round_group(to, side, x, d, k, limit, true);
     }
 }
 
+/* Rows of outliers never lie as tiles. */
+static void rest_bytes(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                       const void *x, int row0, int n_rows)
+{
+    quant_avx512bf16.rest(out, rows_pad, w, p0, n_panel, x, row0, n_rows);
+}
+
 /* Of so few rows tiles would be empty by half. */
-const quant_kernels quant_amx = {block_bytes, round_bytes, QUANT_FILL, QUANT_ROWS + 1};
+const tile_kernels tiles_amx = {panel_tile, block_tile, linear_round_row, linear_zero_row,
+                                configure};
+const quant_kernels quant_amx = {block_bytes, rest_bytes, round_bytes, QUANT_FILL, QUANT_ROWS + 1};

@@ -12,6 +12,7 @@
 #include "engine/cpu/vec.h"
 
 #define QUANT_KERNELS quant_avx512bf16
+#include "engine/cpu/quant_coded.h"
 #include "engine/cpu/quant_kernels.h"
 
 enum {
@@ -166,7 +167,7 @@ static const uint16_t *panel_data(const cpu_weight *w, int p)
     return (const void *)((const char *)w->data + (size_t)p * w->panel_bytes);
 }
 
-void linear_panel_pairs(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
+static void panel_pairs(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
     if (n_rows <= ROWS) {
@@ -180,7 +181,7 @@ void linear_panel_pairs(float *out, const cpu_weight *w, int p, const void *x, i
     }
 }
 
-void linear_block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+static void block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                         const void *x, int row0, int n_rows)
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
@@ -199,3 +200,6 @@ void linear_block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, i
         }
     }
 }
+
+const tile_kernels tiles_avx512bf16 = {panel_pairs, block_pairs, linear_round_row, linear_zero_row,
+                                       NULL};

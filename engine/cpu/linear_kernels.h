@@ -1,9 +1,25 @@
-/* linear_kernels.h -- the vector kernels of linear.h; included once by each linear_<isa>.c, which
+/* linear_kernels.h -- vector kernels of linear.c; included once by each linear_<isa>.c, which
  * defines KERNELS and QUANT_KERNELS as the names of its tables.
+ *
+ *   block     panels x rows, for f32, f16 and bf16 weights: the tile of tile.h over pieces of k
+ *   shrink    v = A x (LoRA): DOT_A rows of A times DOT_X rows of x at once
+ *   expand    sums += scale B v (LoRA), one panel of columns
+ *
+ * block() has two orders. Few rows: each panel in one pass over all k, with the weights prefetched
+ * AHEAD bytes. Many rows: pieces of PIECE_BYTES of each panel, which stay in L1 while all rows
+ * pass, and the rows' part of x stays in L2 while the panels pass. Sums are stored between pieces,
+ * which changes no bit: a sum has one accumulator, k ascending.
+ *
+ * Coded weights (codes that stand for floats, quant_coded.h) are expanded to a buffer, one piece at
+ * a time, and then multiplied like plain ones.
+ *
+ * bf16 vectors are "mixed" (vec.h): even and odd columns in two registers, which takes one
+ * instruction each to unpack.
  */
 #include <stdalign.h>
 
 #include "engine/cpu/linear.h"
+#include "engine/cpu/quant_coded.h"
 #include "engine/cpu/quant_kernels.h"
 #include "engine/cpu/tile.h"
 
@@ -90,7 +106,7 @@ BLOCK(block_bf16, TILE_BF16)
 /* ---------------------------------------------------------------------- LoRA -- */
 
 /* Rows of A and of x whose products are summed at once. */
-enum { DOT_A = 4, DOT_X = VEC == 16 ? 4 : 2, DOT_K = 2 * VEC };
+enum { DOT_A = 4, DOT_X = VEC_MANY ? 4 : 2, DOT_K = 2 * VEC };
 
 /* DOT_K of k: sum[i][r] += x_i * a_r. */
 static inline __attribute__((always_inline)) void dot_add(vf (*sum)[DOT_A], const char *a,

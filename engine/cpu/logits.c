@@ -3,6 +3,7 @@
  * An adapter may bring an output layer of its own, LoRA on the base's, and rows for tokens that it
  * adds.  The wanted rows that share all of that are one run, and a product each.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/cpu/linear.h"
@@ -31,6 +32,7 @@ static head_run next_run(const step *s, const weight *base, int from, step_seg *
     int at = 0;
     for (int i = from; i < s->n_logit; i++, r.n_rows++) {
         const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
+        assert(i == 0 || s->logit_row[i] >= s->logit_row[i - 1]); /* seg_at() goes forward */
         const lora_view *view = sg ? sg->lora : NULL;
         const lora_head *head = view ? view->head : NULL;
         const weight *w = head && head->w ? head->w : base;
@@ -43,6 +45,7 @@ static head_run next_run(const step *s, const weight *base, int from, step_seg *
             seg[r.n_seg++] = (step_seg){r.n_rows, 0, view};
         seg[r.n_seg - 1].n_rows++;
     }
+    assert(r.n_rows > 0 && r.n_seg <= r.n_rows);
     return r;
 }
 
@@ -51,6 +54,7 @@ static head_run next_run(const step *s, const weight *base, int from, step_seg *
 static void token_rows(backend *be, float *logits, int stride, const float *x,
                        const lora_rows *rows, int dim, int n_rows)
 {
+    assert(rows->n > 0 && n_rows > 0);
     int some = TOKEN_FLOATS / rows->n;
     if (some < 1) some = 1;
     if (some > n_rows) some = n_rows;

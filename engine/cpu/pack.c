@@ -1,11 +1,19 @@
-/* pack.c -- weights and adapters as the kernels read them; the layouts are linear.h's.
+/* pack.c -- converts weights and adapters to the layouts that the CPU kernels read (linear.h).
  *
- * A panel's columns are rows of the matrix, so packing turns small squares, a piece of k of all
- * rows after the other: what is read is whole lines, and what is written stays in the
- * first-level cache until its lines are full.  Who packs a panel is the first to touch its
- * memory: the system clears it there, too.
+ * A panel is 32 rows of the matrix, stored column by column: element (row j, column k) is at
+ * panel[k][j]. In tiles (AMX) pairs of k are stored together.
  *
- * Threads: weights are packed by the compute threads; loader threads pack alone.
+ *   matrix [rows][cols]                panel p
+ *   row 32p + 0:  a0 a1 a2 ..          a0 b0 c0 ..   k = 0
+ *   row 32p + 1:  b0 b1 b2 ..   --->   a1 b1 c1 ..   k = 1
+ *
+ * That is a transposition, done in squares of 8 x 8 (16 bits) or 4 x 4 (32 bits) with vector
+ * shuffles: three or two rounds of interleaving the upper with the lower half. A piece of PIECE
+ * columns of all rows is done before the next, so reads are whole cache lines and writes stay in
+ * L1.
+ *
+ * The thread that packs a panel touches its memory first, so the pages are zeroed in parallel and
+ * near it. Threads: base weights by the pool's threads; an adapter by one loader thread.
  */
 #include <assert.h>
 #include <stdalign.h>
@@ -32,8 +40,8 @@ typedef uint16_t halves __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
 enum { HALVES = 8, WORDS = 4 };
 
-/* Interleaves the upper rows with the lower: rotates the bits of (row, column) by one, so after as
- * many rounds as a row has bits the two have changed places. */
+/* Interleaves the upper with the lower rows: rotates the bits of (row, column) by one. After as
+ * many rounds as a row index has bits, row and column are exchanged. */
 static inline void mix_halves(halves to[HALVES], const halves from[HALVES])
 {
     for (int i = 0; i < HALVES / 2; i++) {
@@ -81,8 +89,8 @@ typedef struct {
     atomic_int next;
 } pack_job;
 
-/* What a row of the matrix has from k0 on, n values that a square can be read of: in place, or in
- * `stage` [PIECE] where it ends before, zeros behind it. */
+/* Returns n values of a matrix row from k0 on: in place, or copied to `stage` with zeros behind if
+ * the row ends earlier. */
 static const char *piece_of(const pack_job *job, int row, int k0, int n, float *stage)
 {
     const weight *w = &job->w->head;
@@ -173,13 +181,13 @@ static cpu_weight *weight_shape(const backend *be, const weight_source *src)
 {
     cpu_weight *w = calloc(1, sizeof(*w));
     if (!w) return NULL;
-    cpu_isa isa = ((const cpu_state *)be->impl)->isa;
+    const cpu_kernels *set = cpu_kernels_of(((const cpu_state *)be->impl)->isa);
     w->head = (weight){.rows = src->rows, .cols = src->cols, .type = src->type};
     bool plain_f16 = src->type == DT_F16 && !weight_source_quantised(src);
-    w->pack = plain_f16               ? PACK_F16
-              : src->type != DT_BF16  ? PACK_F32
-              : isa >= ISA_AVX512BF16 ? PACK_TILE
-                                      : PACK_BF16;
+    w->pack = plain_f16              ? PACK_F16
+              : src->type != DT_BF16 ? PACK_F32
+              : set->tiles           ? PACK_TILE
+                                     : PACK_BF16;
     w->k_pad = round_up(src->cols, K_BLOCK);
     w->n_panel = round_up(src->rows, PANEL) / PANEL;
     assert(w->k_pad >= src->cols && (size_t)w->n_panel * PANEL >= (size_t)src->rows);
@@ -190,6 +198,7 @@ static cpu_weight *weight_shape(const backend *be, const weight_source *src)
     int k = w->pack == PACK_TILE ? w->k_pad : src->cols;
     w->panel_bytes = (size_t)k * PANEL * (w->pack == PACK_F32 ? 4 : 2);
     w->head.bytes = w->panel_bytes * (size_t)w->n_panel;
+    assert(w->n_panel > 0 && w->panel_bytes > 0);
     return w;
 }
 
@@ -339,6 +348,7 @@ static void lora_convert(void *dst, bool bf16, const void *src, dtype type, int 
 /* B's halves as they are: columns of a panel from rows of `rank`, by squares. */
 static void lora_turn(uint16_t *panel, const char *src, int rank, int cols)
 {
+    assert(rank > 0 && cols > 0 && cols <= PANEL);
     size_t each = (size_t)rank * sizeof(*panel);
     int whole = rank - rank % HALVES;
     for (int j = 0; j < cols; j += HALVES) {
@@ -361,6 +371,7 @@ err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const 
 {
     (void)be;
     (void)e;
+    assert(rank > 0 && d_in > 0 && d_out > 0);
     bool bf16 = base == DT_BF16;
     size_t from = type == DT_F32 ? 4 : 2, to = bf16 ? 2 : 4;
     bool same = type == (bf16 ? DT_BF16 : DT_F32);

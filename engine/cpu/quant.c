@@ -1,4 +1,21 @@
-/* quant.c -- packs quantised weights, and reads them back as floats; the layout is quant.h's. */
+/* quant.c -- packs quantised weights, and reads them back as floats (quant.h has the layout).
+ *
+ *   file's row          codes, one per byte; scales, mins, zeros
+ *     -> stage          codes of a panel (PANEL rows), in the order [k / 4][PANEL][4]
+ *     -> panel          head (scales ...), then blocks whose bits are split into planes
+ *
+ * Threads of the pool take panels by an atomic counter; each has a stage of its own, so memory is
+ * bounded by one panel per thread.  put_codes() handles 16 codes at a time: 4 bits as halves of
+ * bytes, two bits by add_two(), single bits by a multiplication that collects the lowest bits of 8
+ * bytes.
+ *
+ * Codes that stand for floats (FP8 E4M3, FP4 and other tables) take pack_coded() instead: they stay
+ * codes, and kernels convert them to bf16 (quant.h).  E4M3's exponent is moved to F16's place,
+ * which is 2^8 too small; the scale corrects it.
+ *
+ * quant_panel_f32() is the inverse of both, for tests and for layers that need plain values.
+ */
+#include <assert.h>
 #include <math.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -9,7 +26,7 @@
 #include "engine/base/round.h"
 #include "engine/cpu/linear.h"
 
-/* Codes of 4 bits: their own values less `least`, or places in a table. */
+/* Codes of 4 bits: values less `least`, or indices of a table. */
 static void table_of(quant_form *f, const weight_source *src)
 {
     if (f->bits != 4) return;
@@ -21,8 +38,11 @@ static void table_of(quant_form *f, const weight_source *src)
 
 quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *tail_bytes)
 {
+    assert(src->group > 0 && src->span % src->group == 0 && src->cols % src->span == 0);
     quant_form f = {.bits = src->bits,
                     .k = src->group % QUANT_K == 0 ? QUANT_K : QUANT_HALF,
+                    .planes = src->rounding == X_INT16 ? 2 : 1,
+                    .outliers = src->rounding == X_OUTLIERS && !src->order,
                     .group = src->group,
                     .span = src->span,
                     .least = src->least,
@@ -39,6 +59,7 @@ quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *
     f.codes_at = round_up_size(f.codes_at, 64);
     f.block_bytes = (size_t)f.k * PANEL * (size_t)f.bits / 8;
     f.run_bytes = f.codes_at + (size_t)(f.span / f.k) * f.block_bytes;
+    assert(f.span % f.k == 0 && f.codes_at % 64 == 0);
     *panel_bytes = f.run_bytes * (size_t)(src->cols / f.span);
     *tail_bytes = src->order ? round_up_size((size_t)src->cols * sizeof(int), 64) : 0;
     return f;
@@ -46,6 +67,7 @@ quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *
 
 coded_form coded_form_of(const weight_source *src, bool tiles, size_t *panel_bytes)
 {
+    assert(src->group > 0 && src->cols % src->group == 0 && (src->bits == 4 || src->bits == 8));
     coded_form f = {
         .bits = src->bits, .group = src->group, .rounded = src->rounded, .tiles = tiles};
     if (f.bits == 4) memcpy(f.table, src->floats, sizeof(f.table));
@@ -58,6 +80,7 @@ coded_form coded_form_of(const weight_source *src, bool tiles, size_t *panel_byt
 
 size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
 {
+    assert(rows >= 0 && cols > 0);
     int k_pad = round_up(cols, QUANT_K);
     size_t n = (size_t)rows * (size_t)k_pad;
     char *at = mem;
@@ -66,21 +89,24 @@ size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
         q->k_pad = k_pad;
         q->code = (int8_t *)at;
         q->scale = (float *)(void *)(at + n);
-        q->sums = (int32_t *)(void *)(at + n + n / QUANT_K * sizeof(float));
+        q->sums = (int32_t *)(void *)(at + n + n / QUANT_HALF * sizeof(float));
     }
-    return round_up_size(n + n / QUANT_K * sizeof(float) + n / QUANT_HALF * sizeof(int32_t), 64);
+    return round_up_size(n + n / QUANT_HALF * (sizeof(float) + sizeof(int32_t)), 64);
 }
 
 void quant_row_zero(const quant_rows *to, int row)
 {
+    assert(row >= 0 && row < to->rows);
     const quant_side side = quant_side_of(to, row);
     const size_t some = (size_t)side.some, end = (size_t)to->k_pad;
     for (size_t k = 0; to->tiled && k < end; k += QUANT_K)
         memset(to->code + quant_tile_of(to, row) + k * QUANT_TILE, 0, QUANT_K);
     for (size_t k = 0; !to->tiled && k < end; k += QUANT_QUAD)
         memset(to->code + side.code + k * some, 0, QUANT_QUAD);
-    for (size_t k = 0; k < end; k += QUANT_K) to->scale[side.scale + k / QUANT_K * some] = 0;
-    for (size_t k = 0; k < end; k += QUANT_HALF) to->sums[side.sums + k / QUANT_HALF * some] = 0;
+    for (size_t k = 0; k < end; k += QUANT_HALF) {
+        to->scale[side.scale + k / QUANT_HALF * some] = 0;
+        to->sums[side.sums + k / QUANT_HALF * some] = 0;
+    }
 }
 
 static void put_scale(const quant_form *f, char *head, int which, int col, float v)
@@ -90,7 +116,7 @@ static void put_scale(const quant_form *f, char *head, int which, int col, float
     memcpy(at, f->scale_type == DT_F32 ? (const void *)&v : &h, dtype_bytes(f->scale_type));
 }
 
-/* Where the code of column `col`, number k of a block, lies. */
+/* The index of a block's code for column `col` and its k-th number. */
 static size_t place_of(int col, int k)
 {
     return (size_t)(k / QUANT_QUAD * PANEL + col) * QUANT_QUAD + (size_t)(k % QUANT_QUAD);
@@ -102,7 +128,7 @@ typedef struct {
     cpu_weight *w;
     const weight_source *src;
     atomic_int next;
-    atomic_bool failed, wrong; /* no memory; a code that no kernel takes */
+    atomic_bool failed, wrong; /* no memory; a code without a value */
 } quant_job;
 
 /* Head of run `run` of column `col`. */
@@ -120,13 +146,26 @@ static void put_head(const quant_form *f, char *head, const weight_row *r, int r
     }
 }
 
+/* Codes that are packed at a time. */
+typedef uint8_t some_codes __attribute__((vector_size(16)));
+enum { SOME = sizeof(some_codes) };
+
+static some_codes codes_at(const void *p)
+{
+    some_codes v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
 static void add_two(uint8_t *to, const uint8_t *code, size_t n, int from)
 {
     for (size_t i = 0; i < n; i += 256) {
-        for (size_t j = 0; j < 64; j++) {
+        for (size_t j = 0; j < 64; j += SOME) {
             const uint8_t *c = code + i + j;
-            to[i / 4 + j] = (uint8_t)((c[0] >> from & 3) | (c[64] >> from & 3) << 2 |
-                                      (c[128] >> from & 3) << 4 | (c[192] >> from & 3) << 6);
+            some_codes v = (codes_at(c) >> from & 3) | (codes_at(c + 64) >> from & 3) << 2 |
+                           (codes_at(c + 128) >> from & 3) << 4 |
+                           (codes_at(c + 192) >> from & 3) << 6;
+            memcpy(to + i / 4 + j, &v, sizeof(v));
         }
     }
 }
@@ -134,24 +173,28 @@ static void add_two(uint8_t *to, const uint8_t *code, size_t n, int from)
 /* n codes, each in a byte, into their planes. */
 static void put_codes(uint8_t *to, const uint8_t *code, size_t n, int bits)
 {
+    assert(n % 256 == 0 && bits >= 2 && bits <= 8 && bits != 7);
     if (bits == 8) {
         memcpy(to, code, n);
         return;
     }
-    for (size_t i = 0; bits >= 4 && i < n / 2; i++)
-        to[i] = (uint8_t)((code[i] & 15) | (code[i + n / 2] & 15) << 4);
+    for (size_t i = 0; bits >= 4 && i < n / 2; i += SOME) {
+        some_codes v = (codes_at(code + i) & 15) | codes_at(code + n / 2 + i) << 4;
+        memcpy(to + i, &v, sizeof(v));
+    }
     if (bits == 6) add_two(to + n / 2, code, n, 4);
     if (bits < 4) add_two(to, code, n, 0);
     if (bits != 3 && bits != 5) return;
     uint8_t *one = to + n * (size_t)(bits - 1) / 8;
     for (size_t i = 0; i < n; i += 8) {
-        int byte = 0;
-        for (int j = 0; j < 8; j++) byte |= (code[i + (size_t)j] >> (bits - 1) & 1) << j;
-        one[i / 8] = (uint8_t)byte;
+        uint64_t v;
+        memcpy(&v, code + i, sizeof(v));
+        /* The product puts the bit of byte j at 56 + j; no two of its terms meet. */
+        one[i / 8] = (uint8_t)((v >> (bits - 1) & 0x0101010101010101) * 0x0102040810204080 >> 56);
     }
 }
 
-/* What a thread packs a panel with: rows of the source as they come, and codes of all of them. */
+/* A thread's buffers: a row of the source, and the codes of a panel. */
 typedef struct {
     weight_row row;
     uint8_t *codes; /* [cols / 4][PANEL][4] */
@@ -168,14 +211,18 @@ static bool stage_begin(quant_stage *st, const weight_source *src)
     return true;
 }
 
-/* One row of the matrix: a column of the panel. */
+/* Adds one row of the matrix, which is a column of the panel. */
 static void stage_column(quant_stage *st, const quant_form *f, const weight_source *src,
                          char *panel, int row)
 {
-    int col = row % PANEL, least = f->bits == 4 ? 0 : f->least;
+    int col = row % PANEL;
+    const uint8_t least = (uint8_t)(f->bits == 4 ? 0 : f->least);
     src->read_row(src, row, &st->row);
-    for (int k = 0; k < src->cols; k++)
-        st->codes[place_of(col, k)] = (uint8_t)(st->row.codes[k] - least);
+    for (int k = 0; k < src->cols; k += SOME) {
+        some_codes v = codes_at(st->row.codes + k) - least;
+        for (int j = 0; j < SOME; j += QUANT_QUAD)
+            memcpy(st->codes + place_of(col, k + j), (const char *)&v + j, QUANT_QUAD);
+    }
     for (int run = 0; run < src->cols / f->span; run++)
         put_head(f, panel + (size_t)run * f->run_bytes, &st->row, run, col);
 }
@@ -184,7 +231,9 @@ static void pack_quant(quant_stage *st, const quant_job *job, char *panel, int p
 {
     const weight_source *src = job->src;
     const quant_form *f = &job->w->quant;
-    memset(st->codes, 0, (size_t)src->cols * PANEL);
+    if (src->rows < (p + 1) * PANEL) memset(st->codes, 0, (size_t)src->cols * PANEL);
+    for (int run = 0; run < src->cols / f->span; run++)
+        memset(panel + (size_t)run * f->run_bytes, 0, f->codes_at);
     for (int row = p * PANEL; row < (p + 1) * PANEL && row < src->rows; row++)
         stage_column(st, f, src, panel, row);
     for (int k = 0; k < src->cols; k += f->k) {
@@ -197,13 +246,13 @@ static void pack_quant(quant_stage *st, const quant_job *job, char *panel, int p
 /* Below 2^111 a float can be rounded to bf16 by a sum (coded_bf16()). */
 static const float SCALE_MAX = 0x1p90F;
 
-/* E4M3's scales stand for F16's: its codes, moved, are numbers 2^8 times too small. */
+/* The scale of a code: E4M3 codes moved to F16's place are 2^8 too small. */
 static float coded_scale(const coded_form *f, float scale)
 {
     return f->bits == 8 ? scale * 0x1p8F : scale;
 }
 
-/* Where number k of a block's columns lies: its line, and its place there. */
+/* The line of a block's k-th number, and its index there. */
 static int line_of(const coded_form *f, int col, int k, int *at)
 {
     *at = f->tiles ? col % 16 * 2 + k % 2 : col;
@@ -246,11 +295,12 @@ static void quant_thread(void *arg, int thread)
     }
     for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) {
         char *panel = (char *)job->w->data + (size_t)p * job->w->panel_bytes;
-        memset(panel, 0, job->w->panel_bytes);
-        if (job->src->floats)
+        if (job->src->floats) {
+            memset(panel, 0, job->w->panel_bytes);
             pack_coded(&st, job, panel, p);
-        else
+        } else {
             pack_quant(&st, job, panel, p);
+        }
     }
     free(st.mem);
 }
@@ -276,7 +326,8 @@ err_code quant_pack(cpu_weight *w, const weight_source *src, thread_pool *pool, 
     else
         quant_thread(&job, 0);
     if (atomic_load(&job.wrong))
-        return err_set(e, ERR_INPUT, "a quantised matrix has values or scales that are no numbers");
+        return err_set(e, ERR_INPUT,
+                       "a quantised matrix has values or scales that are not numbers");
     return atomic_load(&job.failed) ? err_set(e, ERR_NOMEM, "no memory to pack a matrix")
                                     : ERR_NONE;
 }
@@ -324,6 +375,7 @@ static float coded_at(const coded_form *f, const char *panel, int col, int k)
 
 void quant_panel_f32(float *out, const cpu_weight *w, int p)
 {
+    assert(p >= 0 && p < w->n_panel);
     const quant_form *f = &w->quant;
     const char *panel = (const char *)w->data + (size_t)p * w->panel_bytes;
     for (int i = 0; w->coded.bits && i < w->head.cols * PANEL; i++)

@@ -20,11 +20,11 @@
  * of CODED_LINE codes each, in the order of the values in the plain packing; 4 bits: the first half
  * of a line in the low, the second in the high halves of its bytes.
  *
- * x is rounded to int8 in groups of QUANT_K of a row: scale = largest / 127.  So the product of a
- * block is exact in integers, in any order; what follows has one order: blocks ascending, one
- * accumulator for each output.  Beside nested scales a group of x is a run of W, as llama.cpp has
- * it: then products times parts are whole numbers too, and what is exact goes to the end of a run
- * (256 * 127 * 127 * 128 < 2^31).  A row's bits depend on its values alone.
+ * x is rounded to int8 in groups of a row, as wide as a block of W: scale = largest / 127.  So the
+ * product of a block is exact in integers, in any order; what follows has one order: blocks
+ * ascending, one accumulator for each output.  Where a weight has x in 16 bits, a second row holds
+ * what the first one's rounding left, with scale / 254; the two rows' sums are added at the end.  A
+ * row's bits depend on its values alone.
  *
  * Private to engine/cpu/.
  */
@@ -34,10 +34,12 @@
 #include "engine/cpu/cpu.h"
 #include "engine/weight_source.h"
 
-enum { QUANT_K = 32, QUANT_HALF = 16, QUANT_QUAD = 4, QUANT_RUN = 256 };
+enum { QUANT_K = 32, QUANT_HALF = 16, QUANT_QUAD = 4 };
 
 typedef struct quant_form {
     int bits, k;       /* of a code; of a block */
+    int planes;        /* of x: quant_rows */
+    bool outliers;     /* of x have 16 bits: quant_rows.rest */
     int group, span;   /* columns */
     int least;         /* the value of code 0 */
     bool mapped;       /* codes of 4 bits are places in a table of values */
@@ -67,11 +69,15 @@ enum { QUANT_SOME = 8, QUANT_TILE = 16 };
 typedef struct quant_rows {
     int8_t *code;  /* [group of rows][k_pad / QUANT_QUAD][its rows][QUANT_QUAD], or as tiles:
                     * [row / QUANT_TILE][k_pad / QUANT_K][QUANT_TILE][QUANT_K] */
-    float *scale;  /* [group][k_pad / QUANT_K][its rows] */
+    float *scale;  /* [group][k_pad / QUANT_HALF][its rows] */
     int32_t *sums; /* [group][k_pad / QUANT_HALF][its rows]: of codes */
     int rows, k_pad;
-    int span;   /* columns that share a scale: a multiple of QUANT_K, which divides k_pad */
+    int span;   /* columns that share a scale: QUANT_K or QUANT_HALF */
+    int planes; /* rows that a row of x becomes: 1, or 2 (16 bits) */
     bool tiled; /* `rows` is a multiple of QUANT_TILE */
+    /* What rounding left of outliers, groups of x above QUANT_OUTLIER times the row's mean: as many
+     * rows, never as tiles; the scale of other groups is 0.  Or NULL. */
+    const struct quant_rows *rest;
 } quant_rows;
 
 /* Where row `row` stands at k = 0, and the rows of its group. */
@@ -85,9 +91,16 @@ static inline quant_side quant_side_of(const quant_rows *q, int row)
     int first = row / QUANT_SOME * QUANT_SOME, in = row - first, left = q->rows - first;
     size_t at = (size_t)first * (size_t)q->k_pad;
     return (quant_side){.code = at + (size_t)in * QUANT_QUAD,
-                        .scale = at / QUANT_K + (size_t)in,
+                        .scale = at / QUANT_HALF + (size_t)in,
                         .sums = at / QUANT_HALF + (size_t)in,
                         .some = left < QUANT_SOME ? left : QUANT_SOME};
+}
+
+/* Of the r-th row after that, within its group. */
+static inline quant_side quant_side_next(quant_side s, int r)
+{
+    return (quant_side){s.code + (size_t)r * QUANT_QUAD, s.scale + (size_t)r, s.sums + (size_t)r,
+                        s.some};
 }
 
 /* Where the codes of a row stand at k = 0, where they lie as tiles: those of k = QUANT_K stand
@@ -105,22 +118,16 @@ static inline int quant_filled(int rows, int from)
     return left >= from ? rows + QUANT_SOME - left : rows;
 }
 
-/* Columns of x that share a scale. */
-static inline int quant_span(const quant_form *f)
-{
-    return f->form == SCALES_NESTED ? f->span : QUANT_K;
-}
-
-/* Columns [k0, k1), from multiples of `span` to multiples of it or d, of rows x [n][d] into places
- * [row, row + n); zeros after d. */
+/* Columns [k0, k1), from multiples of QUANT_K to multiples of it or d, of rows x [n][d] into places
+ * planes * [row, row + n); zeros after d. */
 typedef void quant_round_fn(const quant_rows *to, int row, int n, const float *x, int d, int k0,
                             int k1);
 
 /* A row of zeros. */
 void quant_row_zero(const quant_rows *to, int row);
 
-/* Of `rows` rows of `cols` columns, one behind the other, but for `span` and `tiled`; `mem` NULL:
- * the bytes alone. */
+/* Of `rows` rows of `cols` columns, one behind the other, but for `span`, `planes` and `tiled`;
+ * `mem` NULL: the bytes alone. */
 size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols);
 
 /* The form of such a source, and the bytes of one panel and of what stands behind them. */

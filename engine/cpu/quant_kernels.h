@@ -1,7 +1,7 @@
 /* quant_kernels.h -- products of quantised weights; included once by each file that is compiled for
  * an instruction set.
  *
- * Integers within a block, or a run whose scales nest; floats between them.  Rows of x are taken
+ * Integers within a block; floats between them.  Rows of x are taken
  * QUANT_ROWS at a time: each vector of codes that is read multiplies all of them, and their sums
  * over a stretch of blocks stay in registers, or in the first-level cache.  Codes of 4 bits are
  * taken from their planes; of other sizes, and by some rows without VNNI, a stretch's codes are put
@@ -12,7 +12,6 @@
  * they fit; of 8 bits it takes |w| times x with w's sign, whose sums of two stay below 2^15.
  * Elsewhere the plain loop does.
  */
-#include "engine/cpu/quant_coded.h"
 #include "engine/cpu/quant_parts.h"
 
 /* -------------------------------------------------------------------------- rows of x -- */
@@ -20,17 +19,22 @@
 /* Rows that stand side by side are written together: they share cache lines. */
 static void quant_round(const quant_rows *to, int row, int n, const float *x, int d, int k0, int k1)
 {
-    for (int some; n > 0; row += some, n -= some, x += (size_t)some * (size_t)d) {
-        some = QUANT_SOME - row % QUANT_SOME;
-        if (some > n) some = n;
-        const quant_side first = quant_side_of(to, row);
-        for (int k = k0; k < k1; k += to->span) {
-            quant_side side = first;
-            for (int r = 0; r < some; r++) {
-                quant_round_span(to, &side, x + (size_t)r * (size_t)d, d, k, false);
-                side.code += QUANT_QUAD;
-                side.scale++;
-                side.sums++;
+    const int planes = to->planes;
+    int at = row * planes;
+    for (int some, left = n * planes; left > 0; at += some, left -= some) {
+        some = QUANT_SOME - at % QUANT_SOME;
+        if (some > left) some = left;
+        const quant_side first = quant_side_of(to, at);
+        const float *from = x + (size_t)(at / planes - row) * (size_t)d;
+        float limit[QUANT_SOME];
+        for (int r = 0; to->rest && r < some; r++)
+            limit[r] = quant_limit(from + (size_t)r * (size_t)d, d);
+        for (int k = k0; k < k1; k += QUANT_K) {
+            for (int r = 0; r < some; r += planes) {
+                const quant_side side[2] = {quant_side_next(first, r),
+                                            quant_side_next(first, r + planes - 1)};
+                quant_round_group(to, side, from + (size_t)(r / planes) * (size_t)d, d, k,
+                                  to->rest ? limit[r] : INFINITY, false);
             }
         }
     }
@@ -38,30 +42,16 @@ static void quant_round(const quant_rows *to, int row, int n, const float *x, in
 
 /* ---------------------------------------------------------------------------- products -- */
 
-/* Nested: a run's sums, of `lanes` vectors of columns from c on, into those of its rows; kept: v,
- * else `whole`. */
-static inline __attribute__((always_inline)) void
-quant_few_run(float *out, const qf *v, const int32_t *whole, const quant_stretch *s,
-              const quant_terms *t, int c, const int rows, const int lanes, const bool kept)
-{
-#pragma GCC unroll 4
-    for (int l = 0; l < lanes; l++, c += QUANT_COLS) {
-        qi lean[QUANT_ROWS];
-        quant_leans(lean, s, t->leans, rows, c, s->form->has_min);
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            float *at = out + r * PANEL + c;
-            qi sum = kept ? (qi)v[l * rows + r] : quant_load_whole(whole + r * PANEL + c);
-            qf all = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c,
-                                   t->scale[0][r], s->form->has_min);
-            memcpy(at, &all, sizeof(all));
-        }
-    }
-}
+#ifdef QUANT_VECTORS
 
-#ifdef __AVX2__
-
-#    ifdef QUANT_VNNI
+#    ifdef QUANT_NEON
+#        ifdef __ARM_FEATURE_MATMUL_INT8
+enum { QUANT_WIDE_OFF = 0 };
+#        else
+enum { QUANT_WIDE_OFF = 128 };
+#        endif
+#        define QUANT_UNROLL _Pragma("GCC unroll 2")
+#    elif defined(QUANT_VNNI)
 enum { QUANT_WIDE_OFF = 0 };
 /* A Zen 4's prefetchers go by the places of loads in the program, and follow few better. */
 #        define QUANT_UNROLL _Pragma("GCC unroll 2")
@@ -85,15 +75,38 @@ static inline __attribute__((always_inline)) int quant_each(const int bits)
             __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x))
 #    endif
 
+/* Without this GCC loads what all rows need before it stores the first, and runs out of
+ * registers. */
+#    define QUANT_STORED() __asm__("" ::: "memory")
+
 /* A sum as it is now: GCC would add products as a tree, and has no registers for its leaves. */
-#    define QUANT_KEPT(v) __asm__("" : "+x"(v))
+#    ifdef QUANT_NEON
+#        define QUANT_KEPT(v) __asm__("" : "+w"(v))
+#    else
+#        define QUANT_KEPT(v) __asm__("" : "+x"(v))
+#    endif
 
 /* Sums of products of one vector of codes with a quad of each row.  `bits`: what codes may have. */
-static inline __attribute__((always_inline)) void
-quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bits)
+static inline __attribute__((always_inline)) void quant_dots(qv *dot, qv *two, qv v,
+                                                             const int8_t *x, const int rows,
+                                                             const int bits, const bool in_order)
 {
-#    ifdef QUANT_VNNI
-    (void)two, (void)bits;
+#    ifdef QUANT_NEON
+    (void)two, (void)in_order;
+    if (bits == 8 && QUANT_WIDE_OFF) v ^= qv_set1_epi8(QUANT_WIDE_OFF);
+    int r = 0;
+#        pragma GCC unroll 2
+    for (; r + 4 <= rows; r += 4) {
+        const qv four = QV_LOAD(x + r * QUANT_QUAD);
+        QUANT_ADD(dot[r], v, four, 0);
+        QUANT_ADD(dot[r + 1], v, four, 1);
+        QUANT_ADD(dot[r + 2], v, four, 2);
+        QUANT_ADD(dot[r + 3], v, four, 3);
+    }
+#        pragma GCC unroll 4
+    for (; r < rows; r++) QUANT_ADD(dot[r], v, quant_four(x + r * QUANT_QUAD), 0);
+#    elif defined(QUANT_VNNI)
+    (void)two, (void)bits, (void)in_order;
 #        pragma GCC unroll 8
     for (int r = 0; r < rows; r++) QUANT_ADD(dot[r], v, quant_four(x + r * QUANT_QUAD));
 #    else
@@ -102,7 +115,7 @@ quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bi
         for (int r = 0; r < rows; r++) {
             two[r] =
                 _mm256_add_epi16(two[r], _mm256_maddubs_epi16(v, quant_four(x + r * QUANT_QUAD)));
-            if (rows == 1) QUANT_KEPT(two[r]);
+            if (in_order) QUANT_KEPT(two[r]);
         }
         return;
     }
@@ -114,7 +127,7 @@ quant_dots(qv *dot, qv *two, qv v, const int8_t *x, const int rows, const int bi
         qv four = _mm256_sign_epi8(quant_four(x + r * QUANT_QUAD), v);
         dot[r] =
             _mm256_add_epi32(dot[r], _mm256_madd_epi16(_mm256_maddubs_epi16(size, four), ones));
-        if (rows == 1) QUANT_KEPT(dot[r]);
+        if (in_order) QUANT_KEPT(dot[r]);
     }
 #    endif
 }
@@ -125,30 +138,32 @@ quant_quad(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, qv ta
            const int quads, const int rows, const int lanes, const int stored, const bool mapped,
            const int bits)
 {
-#    pragma GCC unroll 4
+#    pragma GCC unroll 8
     for (int l = 0; l < lanes; l++) {
         const int at = q * QUANT_QUAD_BYTES + (c + l * QUANT_COLS) * QUANT_QUAD;
         qv w = quant_codes(codes, at, quads * QUANT_QUAD_BYTES, stored);
         if (mapped) w = QV(shuffle_epi8)(table, w);
-        quant_dots(dot + l * rows, two + l * rows, w, x, rows, bits);
+        const bool in_order = rows == 1 || (QUANT_ONE_COPY && stored != 8);
+        quant_dots(dot + l * rows, two + l * rows, w, x, rows, bits, in_order);
+#    ifdef QUANT_NEON
+        /* Codes of all lanes first would take all registers. */
+        if (l % 4 == 3 || l + 1 == lanes) QUANT_STORED();
+#    endif
     }
 }
 
-/* Where sums of 16 bits are full after quad number q, or at the end, they go into those of 32;
- * `times`: NULL, or what each is times. */
-static inline __attribute__((always_inline)) void quant_flush(qv *dot, qv *two, const int q,
-                                                              const int quads, const int rows,
-                                                              const int bits, const qv *times)
+/* Where sums of 16 bits are full after quad number q, or at the end, they go into those of 32. */
+static inline __attribute__((always_inline)) void
+quant_flush(qv *dot, qv *two, const int q, const int quads, const int rows, const int bits)
 {
-#    ifdef QUANT_VNNI
-    (void)dot, (void)two, (void)q, (void)quads, (void)rows, (void)bits, (void)times;
+#    ifdef QUANT_DOT
+    (void)dot, (void)two, (void)q, (void)quads, (void)rows, (void)bits;
 #    else
     const int each = quant_each(bits);
     if (each == 1 || ((q + 1) % each && q + 1 < quads)) return;
 #        pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-        qv by = times ? times[r] : _mm256_set1_epi16(1);
-        dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(two[r], by));
+        dot[r] = _mm256_add_epi32(dot[r], _mm256_madd_epi16(two[r], _mm256_set1_epi16(1)));
         two[r] = _mm256_setzero_si256();
     }
 #    endif
@@ -159,7 +174,7 @@ static inline __attribute__((always_inline)) void quant_flush(qv *dot, qv *two, 
 static inline __attribute__((always_inline)) void
 quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int some, qv table,
             const int quads, const int rows, const int lanes, const int stored, const bool mapped,
-            const int bits, const qv *times, const quant_stretch *s)
+            const int bits, const quant_stretch *s)
 {
     const size_t lines = s ? QUANT_QUAD_BYTES * (size_t)stored / 8 : 0; /* asked for with a quad */
 #    pragma GCC unroll 8
@@ -168,31 +183,13 @@ quant_block(qv *dot, qv *two, const uint8_t *codes, int c, const int8_t *x, int 
         if (lines) quant_fetch((const char *)codes + s->ahead + (size_t)k * lines, lines);
         quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, stored, mapped,
                    bits);
-        quant_flush(dot, two, k, quads, lanes * rows, bits, times);
+        quant_flush(dot, two, k, quads, lanes * rows, bits);
     }
     QUANT_UNROLL
     for (int q = 0; stored == 8 && q < quads; q++) {
         if (lines) quant_fetch((const char *)codes + s->ahead + (size_t)q * lines, lines);
         quant_quad(dot, two, codes, c, x + q * some, table, q, quads, rows, lanes, 8, false, bits);
-        quant_flush(dot, two, q, quads, lanes * rows, bits, times);
-    }
-}
-
-/* Nested: a block's sums, times its parts, into the run's. */
-static inline __attribute__((always_inline)) void
-quant_few_parts(qf *v, int32_t *whole, const quant_stretch *s, const qv *dot, int c, const int i,
-                const int rows, const int lanes, const bool kept)
-{
-#    pragma GCC unroll 16
-    for (int r = 0; r < lanes * rows; r++) {
-        const int col = c + r / rows * QUANT_COLS;
-        int32_t *at = whole + r % rows * PANEL + col;
-        qi sum = kept ? (qi)v[r] : quant_load_whole(at);
-        sum += (qi)dot[r] * quant_load_whole(s->part[i] + col);
-        if (kept)
-            v[r] = (qf)sum;
-        else
-            memcpy(at, &sum, sizeof(sum));
+        quant_flush(dot, two, q, quads, lanes * rows, bits);
     }
 }
 
@@ -207,65 +204,71 @@ quant_few_add(qf *v, float *out, const quant_stretch *s, const quant_terms *t, c
     for (int r = 0; r < lanes * rows; r++) {
         const int col = c + r / rows * QUANT_COLS;
         float *at = out + r % rows * PANEL + col;
-        qf sum = quant_add(kept ? v[r] : quant_load(at), (qi)dot[r], &f, s->scale[i] + col,
-                           s->off[i] + col, t->scale[i][r % rows], t->lean[i][r % rows]);
-        if (kept)
+        qf sum =
+            quant_add(kept ? v[r] : quant_load(at), (qi)dot[r], &f, quant_load(s->scale[i] + col),
+                      quant_load(s->off[i] + col), t->scale[i][r % rows], t->lean[i][r % rows]);
+        if (kept) {
             v[r] = sum;
-        else
-            memcpy(at, &sum, sizeof(sum));
+        } else {
+            quant_store(at, sum);
+            QUANT_STORED();
+        }
     }
 }
 
-/* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and
- * the lines in ascending order.  Sums stay in registers while there are some for them beside a
- * block's; else they go by way of memory. */
+/* Rows times a stretch, of `lanes` vectors of columns from c on.  Sums stay in registers while they
+ * fit beside a block's; else they go by way of memory. */
 static inline __attribute__((always_inline)) void
-quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
-          const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
+quant_few_columns(float *out, const quant_stretch *s, const quant_terms *t, int c, const int quads,
+                  const int rows, const int lanes, const int stored, const bool mapped,
+                  const int bits, const bool asks)
 {
     const int some = t->some * QUANT_QUAD, kept = lanes * rows <= QUANT_SUMS ? lanes * rows : 0;
     const qv table = quant_table(s->form->table);
     const bool zeros = s->form->form == SCALES_ZERO, mins = s->form->has_min;
-    const bool nested = s->form->form == SCALES_NESTED;
-    alignas(64) int32_t whole[QUANT_ROWS * PANEL]; /* nested: the run's sums; or in v, by bits */
-    if (nested && !kept) memset(whole, 0, (size_t)rows * PANEL * sizeof(*whole));
-#    pragma GCC unroll 4
-    for (int c = 0; c < PANEL; c += lanes * QUANT_COLS) {
-        const int8_t *x = t->code;
-        qf v[QUANT_SUMS];
+    const int8_t *x = t->code;
+    qf v[QUANT_SUMS];
 #    pragma GCC unroll 16
-        for (int r = 0; r < kept; r++)
-            v[r] =
-                nested ? (qf){0} : quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
+    for (int r = 0; r < kept; r++)
+        v[r] = quant_load(out + r % rows * PANEL + c + r / rows * QUANT_COLS);
 #    pragma GCC unroll 1
-        for (int i = 0; i < s->n; i++, x += quads * some) {
-            qv dot[QUANT_DOTS], two[QUANT_DOTS];
-            quant_ask(s);
+    for (int i = 0; i < s->n; i++, x += quads * some) {
+        qv dot[QUANT_DOTS], two[QUANT_DOTS];
+        quant_ask(s);
 #    pragma GCC unroll 16
-            for (int r = 0; r < lanes * rows; r++) {
-                dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
-                two[r] = (qv){0};
-            }
-            quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped,
-                        bits, NULL, asks ? s : NULL);
-            if (nested)
-                quant_few_parts(v, whole, s, dot, c, i, rows, lanes, kept);
-            else if (zeros)
-                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, true, false);
-            else if (mins)
-                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, true);
-            else
-                quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, false);
-            if (!kept) __asm__("" ::: "memory"); /* GCC would keep a copy on the stack */
+        for (int r = 0; r < lanes * rows; r++) {
+            dot[r] = QV(set1_epi32)(t->start[i][r % rows]);
+            two[r] = (qv){0};
         }
-        if (nested) {
-            quant_few_run(out, v, whole, s, t, c, rows, lanes, kept);
-            continue;
-        }
-#    pragma GCC unroll 16
-        for (int r = 0; r < kept; r++)
-            memcpy(out + r % rows * PANEL + c + r / rows * QUANT_COLS, &v[r], sizeof(v[r]));
+        quant_block(dot, two, s->at[i], c, x, some, table, quads, rows, lanes, stored, mapped, bits,
+                    asks ? s : NULL);
+        if (zeros)
+            quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, true, false);
+        else if (mins)
+            quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, true);
+        else
+            quant_few_add(v, out, s, t, dot, c, i, rows, lanes, kept, false, false);
     }
+#    pragma GCC unroll 16
+    for (int r = 0; r < kept; r++)
+        quant_store(out + r % rows * PANEL + c + r / rows * QUANT_COLS, v[r]);
+}
+
+/* Rows times a stretch, `lanes` vectors of columns at once: with all of them x is read once, and
+ * the lines in ascending order.  Each c has a copy of the loop, which is 5 to 10 % faster than one
+ * copy for all (QUANT_ONE_COPY: as fast). */
+static inline __attribute__((always_inline)) void
+quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int quads, const int rows,
+          const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
+{
+    const int width = lanes * QUANT_COLS;
+    const bool once = QUANT_ONE_COPY && stored != 8;
+#    pragma GCC unroll 4
+    for (int c = 0; !once && c < PANEL; c += width)
+        quant_few_columns(out, s, t, c, quads, rows, lanes, stored, mapped, bits, asks);
+#    pragma GCC unroll 1
+    for (int c = 0; once && c < PANEL; c += width)
+        quant_few_columns(out, s, t, c, quads, rows, lanes, stored, mapped, bits, asks);
 }
 
 #else
@@ -277,8 +280,6 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
           const int lanes, const int stored, const bool mapped, const int bits, const bool asks)
 {
     (void)lanes, (void)stored, (void)mapped, (void)bits, (void)asks; /* codes are in bytes */
-    const bool nested = s->form->form == SCALES_NESTED;
-    int32_t whole[QUANT_ROWS * PANEL] = {0};
     for (int r = 0; r < rows; r++) {
         const int8_t *x = t->code + r * QUANT_QUAD;
         for (int i = 0; i < s->n; i++) {
@@ -290,24 +291,22 @@ quant_few(float *out, const quant_stretch *s, const quant_terms *t, const int qu
                     for (int b = 0; b < QUANT_QUAD; b++) dot[j] += w[j * QUANT_QUAD + b] * x[b];
                 }
             }
-            for (int j = 0; nested && j < PANEL; j++)
-                whole[r * PANEL + j] += dot[j] * s->part[i][j];
-            for (int c = 0; !nested && c < PANEL; c += QUANT_COLS) {
+            for (int c = 0; c < PANEL; c += QUANT_COLS) {
                 float *at = out + r * PANEL + c;
                 qf v = quant_add(quant_load(at), quant_load_whole(dot + c), s->form,
-                                 s->scale[i] + c, s->off[i] + c, t->scale[i][r], t->lean[i][r]);
-                memcpy(at, &v, sizeof(v));
+                                 quant_load(s->scale[i] + c), quant_load(s->off[i] + c),
+                                 t->scale[i][r], t->lean[i][r]);
+                quant_store(at, v);
             }
         }
     }
-    if (nested) quant_few_run(out, NULL, whole, s, t, 0, rows, PANEL / QUANT_COLS, false);
 }
 
 #endif
 
 /* ------------------------------------------------------------------------------ one row -- */
 
-#ifdef __AVX2__
+#ifdef QUANT_VECTORS
 
 enum { QUANT_PARTS = 2 * 16 * PANEL, QUANT_UNASKED = -1 }; /* bytes, at most; of quant_ahead() */
 
@@ -318,7 +317,9 @@ enum { QUANT_PARTS = 2 * 16 * PANEL, QUANT_UNASKED = -1 }; /* bytes, at most; of
 static inline int quant_ahead(const int bits)
 {
     if (!QUANT_ASKS) return QUANT_UNASKED;
+#    ifdef __AVX2__
     if (!__builtin_cpu_supports("avx512f")) return 2048;
+#    endif
     return bits == 8 ? QUANT_UNASKED : bits == 4 ? 8192 : 0;
 }
 
@@ -329,20 +330,16 @@ typedef struct {
     const int32_t *sums;
 } quant_single;
 
-/* A whole number for each of a vector's columns. */
-static inline __attribute__((always_inline)) qi quant_part(const int8_t *at)
+/* A vector of small whole numbers as floats. */
+static inline __attribute__((always_inline)) qf quant_part(const int8_t *at)
 {
-#    ifdef __AVX512VNNI__
-    return (qi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at));
+#    ifdef QUANT_NEON
+    return vf_from_i8(at);
+#    elif defined(__AVX512VNNI__)
+    return (qf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)at)));
 #    else
-    return (qi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at));
+    return (qf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)at)));
 #    endif
-}
-
-/* Each of them in both halves of 16 bits. */
-static inline __attribute__((always_inline)) qv quant_twice(qi part)
-{
-    return (qv)QUANT_TWO(part, part);
 }
 
 /* A row alone times a panel: its sums stay in registers from the first block to the last, and
@@ -354,7 +351,7 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
 {
     enum { LANES = PANEL / QUANT_COLS };
     const int quads = block / QUANT_QUAD, code_bits = mapped ? 8 : bits;
-    const bool nested = form == SCALES_NESTED, folds = nested && QUANT_FOLDS && code_bits != 8;
+    const bool nested = form == SCALES_NESTED;
     const int ahead = quant_ahead(bits);
     quant_form f = w->quant;
     f.form = form;
@@ -364,66 +361,67 @@ quant_one(float *out, const cpu_weight *w, const char *run, quant_single x, cons
     alignas(64) char parts[QUANT_PARTS];
     alignas(64) float scale[PANEL], off[PANEL];
     qf v[LANES];
-#    pragma GCC unroll 4
+#    pragma GCC unroll 8
     for (int l = 0; l < LANES; l++) v[l] = (qf){0};
     for (int left = w->head.cols; left > 0; left -= f.span, run += f.run_bytes) {
         const uint8_t *at = (const uint8_t *)run + f.codes_at;
         const int8_t *part = (const int8_t *)parts, *min = part + f.min_parts;
-        const float run_scale = *x.scale;
-        qi whole[LANES], lean[LANES];
         if (ahead != QUANT_UNASKED) quant_fetch(run + ahead, f.codes_at);
         quant_head(scale, off, &f, run);
         /* Read here, not beside the codes: two streams would be read at half the speed. */
         for (size_t i = f.parts_at; nested && i < f.codes_at; i += 64)
             memcpy(parts + i - f.parts_at, run + i, 64);
-#    pragma GCC unroll 4
-        for (int l = 0; l < LANES; l++) whole[l] = lean[l] = (qi){0};
         for (int k = 0; k < f.span; k += block, at += f.block_bytes) {
-            qv dot[LANES], two[LANES], times[LANES];
+            qv dot[LANES], two[LANES];
             const int32_t sum = x.sums[0] + (block == QUANT_K ? x.sums[1] : 0);
-            const qi start = (qi){0} + least * sum;
             if (ahead != QUANT_UNASKED) quant_fetch((const char *)at + ahead, f.block_bytes);
-#    pragma GCC unroll 4
+#    pragma GCC unroll 8
             for (int l = 0; l < LANES; l++) {
-                dot[l] = (qv)start;
+                dot[l] = QV(set1_epi32)(least * sum);
                 two[l] = (qv){0};
-                if (!folds) continue;
-                const qi by = quant_part(part + l * QUANT_COLS);
-                times[l] = quant_twice(by);
-                dot[l] = (qv)(least ? whole[l] + start * by : whole[l]);
             }
             quant_block(dot, two, at, 0, x.code, QUANT_QUAD, table, quads, 1, LANES, bits, mapped,
-                        code_bits, folds ? times : NULL, NULL);
-#    pragma GCC unroll 4
+                        code_bits, NULL);
+#    pragma GCC unroll 8
             for (int l = 0; l < LANES; l++) {
                 const int c = l * QUANT_COLS;
-                if (!nested)
-                    v[l] = quant_add(v[l], (qi)dot[l], &f, scale + c, off + c, *x.scale,
-                                     has_min ? *x.scale * (float)sum : (float)sum);
-                else if (folds)
-                    whole[l] = (qi)dot[l];
-                else
-                    whole[l] += (qi)dot[l] * quant_part(part + c);
-                if (nested && has_min) lean[l] += quant_part(min + c) * sum;
+                qf by = quant_load(scale + c), less = quant_load(off + c);
+                if (nested) by *= quant_part(part + c);
+                if (nested && has_min) less *= quant_part(min + c);
+                v[l] = quant_add(v[l], (qi)dot[l], &f, by, less, *x.scale,
+                                 has_min ? *x.scale * (float)sum : (float)sum);
             }
             part += PANEL;
             min += PANEL;
             x.code += block;
             x.sums += block / QUANT_HALF;
-            x.scale += block == QUANT_K || (k & QUANT_HALF);
+            x.scale += block / QUANT_HALF;
         }
-#    pragma GCC unroll 4
-        for (int l = 0; nested && l < LANES; l++)
-            v[l] = quant_add_run(v[l], whole[l], lean[l], scale + l * QUANT_COLS,
-                                 off + l * QUANT_COLS, run_scale, has_min);
     }
     memcpy(out, v, sizeof(v));
 }
 
-/* Of the forms that files have.  False: of another one, nothing is done.  A function of its own: in
- * block_quant() GCC would find other registers, and a quarter of the speed would go. */
-static __attribute__((noinline)) bool quant_alone(float *out, const cpu_weight *w, int panel,
-                                                  const quant_rows *q, int row)
+/* The forms that files have: bits, mapped, columns of a block, scales, mins. */
+#    define QUANT_ONES(one)                                                                 \
+        one(8, 0, 32, OWN, 0) one(8, 0, 32, ZERO, 0) one(6, 0, 16, NESTED, 0)               \
+            one(5, 0, 32, OWN, 0) one(5, 0, 32, OWN, 1) one(5, 0, 32, NESTED, 1)            \
+                one(4, 0, 32, OWN, 0) one(4, 0, 32, OWN, 1) one(4, 0, 32, ZERO, 0)          \
+                    one(4, 0, 32, NESTED, 1) one(4, 1, 32, OWN, 0) one(4, 1, 32, NESTED, 0) \
+                        one(3, 0, 16, NESTED, 0) one(2, 0, 16, NESTED, 1)
+
+/* One function for each form, not inlined: each has all registers for itself, and a change of one
+ * form leaves the code of the others as it is. */
+#    define ONE(bits, mapped, block, form, min)                                                 \
+        static __attribute__((noinline)) void one_##bits##_##mapped##_##block##_##form##_##min( \
+            float *out, const cpu_weight *w, const char *run, const quant_single *x)            \
+        {                                                                                       \
+            quant_one(out, w, run, *x, bits, mapped, block, SCALES_##form, min);                \
+        }
+QUANT_ONES(ONE)
+#    undef ONE
+
+/* Returns false, and writes nothing, if no function exists for the form. */
+static bool quant_alone(float *out, const cpu_weight *w, int panel, const quant_rows *q, int row)
 {
     const quant_form *f = &w->quant;
     const quant_side side = quant_side_of(q, row);
@@ -432,40 +430,44 @@ static __attribute__((noinline)) bool quant_alone(float *out, const cpu_weight *
     if (side.some > 1 || f->span % QUANT_K) return false;
 #    define KEY(bits, mapped, block, form, min) \
         ((bits) | (mapped) << 4 | (block) << 5 | (int)(form) << 11 | (min) << 13)
-#    define ONE(bits, mapped, block, form, min)                    \
-    case KEY(bits, mapped, block, form, min):                      \
-        quant_one(out, w, run, x, bits, mapped, block, form, min); \
+#    define ONE(bits, mapped, block, form, min)                            \
+    case KEY(bits, mapped, block, SCALES_##form, min):                     \
+        one_##bits##_##mapped##_##block##_##form##_##min(out, w, run, &x); \
         return true;
     switch (KEY(f->bits, f->mapped, f->k, f->form, f->has_min)) {
-        ONE(8, false, QUANT_K, SCALES_OWN, false)
-        ONE(8, false, QUANT_K, SCALES_ZERO, false)
-        ONE(6, false, QUANT_HALF, SCALES_NESTED, false)
-        ONE(5, false, QUANT_K, SCALES_OWN, false)
-        ONE(5, false, QUANT_K, SCALES_OWN, true)
-        ONE(5, false, QUANT_K, SCALES_NESTED, true)
-        ONE(4, false, QUANT_K, SCALES_OWN, false)
-        ONE(4, false, QUANT_K, SCALES_OWN, true)
-        ONE(4, false, QUANT_K, SCALES_ZERO, false)
-        ONE(4, false, QUANT_K, SCALES_NESTED, true)
-        ONE(4, true, QUANT_K, SCALES_OWN, false)
-        ONE(4, true, QUANT_K, SCALES_NESTED, false)
-        ONE(3, false, QUANT_HALF, SCALES_NESTED, false)
-        ONE(2, false, QUANT_HALF, SCALES_NESTED, true)
+        QUANT_ONES(ONE)
     default: return false;
     }
 #    undef ONE
 #    undef KEY
+#    undef QUANT_ONES
 }
 
 #endif
 
 /* ------------------------------------------------------------------------------- blocks -- */
 
-/* What the products have to know of codes: how many bits they may have, as far as it matters. */
-#ifdef QUANT_VNNI
-#    define QUANT_BY_SIZE(f, call) call(8);
+/* What the products have to know of codes in bytes: how many bits they may have, as far as it
+ * matters.  In blocks of 32, codes of 4 bits stay in planes, and no file has smaller ones. */
+#if defined(QUANT_NEON) && !defined(__ARM_FEATURE_MATMUL_INT8)
+#    define QUANT_BY_SIZE_32(f, call)        \
+        if ((f)->bits == 8 || (f)->mapped) { \
+            call(8);                         \
+        } else {                             \
+            call(6);                         \
+        }
+#    define QUANT_BY_SIZE_16(f, call) QUANT_BY_SIZE_32(f, call)
+#elif defined(QUANT_DOT) || !defined(QUANT_VECTORS)
+#    define QUANT_BY_SIZE_32(f, call) call(8);
+#    define QUANT_BY_SIZE_16(f, call) call(8);
 #else
-#    define QUANT_BY_SIZE(f, call)           \
+#    define QUANT_BY_SIZE_32(f, call)        \
+        if ((f)->bits == 8 || (f)->mapped) { \
+            call(8);                         \
+        } else {                             \
+            call(6);                         \
+        }
+#    define QUANT_BY_SIZE_16(f, call)        \
         if ((f)->bits == 8 || (f)->mapped) { \
             call(8);                         \
         } else if ((f)->bits > 4) {          \
@@ -485,58 +487,97 @@ quant_product(float *out, const quant_stretch *s, const quant_rows *x, int row, 
     const bool wide = f->bits == 8 || f->mapped;
     quant_terms t;
     quant_terms_of(&t, s, x, row, k0, rows, f->least + (wide ? QUANT_WIDE_OFF : 0));
-    if (planes && f->mapped) {
+    /* Beside the products of five rows a table of the codes' own values costs less than 2 %. */
+    const bool tabled = QUANT_PLANES_MAPPED && ((rows > 4 && !QUANT_WIDE_OFF) || f->mapped);
+    if (planes && tabled) {
         quant_few(out, s, &t, 8, rows, lanes, 4, true, 8, asks);
     } else if (planes) {
         quant_few(out, s, &t, 8, rows, lanes, 4, false, 4, asks);
     } else if (f->k == QUANT_K) {
 #define BYTES(bits) quant_few(out, s, &t, 8, rows, lanes, 8, false, bits, asks)
-        QUANT_BY_SIZE(f, BYTES)
+        QUANT_BY_SIZE_32(f, BYTES)
 #undef BYTES
     } else {
 #define BYTES(bits) quant_few(out, s, &t, 4, rows, lanes, 8, false, bits, asks)
-        QUANT_BY_SIZE(f, BYTES)
+        QUANT_BY_SIZE_16(f, BYTES)
 #undef BYTES
     }
 }
 
-/* n <= QUANT_ROWS of them. */
+/* A function for each number of rows, not inlined: the compiler then gives registers to the sums of
+ * this number of rows alone. */
+#define PRODUCT(name, rows, lanes, in_planes, asks)                                            \
+    static __attribute__((noinline)) void product_##name(                                      \
+        float *out, const quant_stretch *s, const quant_rows *x, int row, int k0, bool planes) \
+    {                                                                                          \
+        (void)planes;                                                                          \
+        quant_product(out, s, x, row, k0, rows, lanes, in_planes, asks);                       \
+    }
+#ifdef QUANT_DOT
+PRODUCT(1, 1, PANEL / QUANT_COLS, planes, false)
+PRODUCT(2, 2, 2, planes, planes)
+PRODUCT(3, 3, 2, planes, planes)
+PRODUCT(4, 4, 2, planes, planes)
+/* The sums of one vector of columns stay in registers. */
+PRODUCT(5, 5, 1, planes, planes)
+PRODUCT(6, 6, 1, planes, planes)
+PRODUCT(8, 8, 1, planes, false)
+PRODUCT(8_asks, 8, 1, true, true)
+/* Codes of 8 bits in blocks of 32: AVX-512 reads them in ascending order. */
+#    define WIDE(name, rows, asks)                                                                 \
+        static __attribute__((noinline)) void product_##name(                                      \
+            float *out, const quant_stretch *s, const quant_rows *x, int row, int k0, bool planes) \
+        {                                                                                          \
+            (void)planes;                                                                          \
+            quant_terms t;                                                                         \
+            quant_terms_of(&t, s, x, row, k0, rows, s->form->least + QUANT_WIDE_OFF);              \
+            quant_few(out, s, &t, 8, rows, QUANT_DOTS / QUANT_ROWS, 8, false, 8, asks);            \
+        }
+#    ifdef __AVX512VNNI__
+WIDE(5_wide, 5, false)
+WIDE(6_wide, 6, false)
+#    else
+#        define product_5_wide product_5
+#        define product_6_wide product_6
+#    endif
+WIDE(8_wide, 8, true)
+#    undef WIDE
+#else
+#    ifdef QUANT_VECTORS
+#        define PLANES planes
+#    else
+#        define PLANES false
+#    endif
+PRODUCT(1, 1, PANEL / QUANT_COLS, PLANES, false)
+PRODUCT(2, 2, 1, PLANES, false)
+PRODUCT(3, 3, 1, PLANES, false)
+PRODUCT(4, 4, 1, PLANES, false)
+#    undef PLANES
+#endif
+#undef PRODUCT
+
+/* n <= QUANT_ROWS of them; with VNNI never 7: these are filled up to 8 (QUANT_FILL). */
 static void quant_some(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
                        int n, bool planes)
 {
-    enum { TALL_LANES = QUANT_DOTS / QUANT_ROWS };
-    const bool asks = planes && !QUANT_ASKS;
-#ifdef QUANT_VNNI
-    enum { LANES = 2 };
-    /* The sums of one vector of columns stay in registers.  But codes of 8 bits are read in
-     * ascending order. */
-#    define TALL(n)                                                         \
-        if (s->form->bits == 8)                                             \
-            quant_product(out, s, x, row, k0, n, TALL_LANES, false, false); \
-        else                                                                \
-            quant_product(out, s, x, row, k0, n, 1, planes, asks);
-#else
-    enum { LANES = 1 };
-#endif
     switch (n) {
-    case 1: quant_product(out, s, x, row, k0, 1, PANEL / QUANT_COLS, planes, false); break;
-    case 2: quant_product(out, s, x, row, k0, 2, LANES, planes, asks); break;
-    case 3: quant_product(out, s, x, row, k0, 3, LANES, planes, asks); break;
-#ifdef QUANT_VNNI
-    case 4: quant_product(out, s, x, row, k0, 4, LANES, planes, asks); break;
-    case 5: TALL(5) break;
-    case 6: TALL(6) break;
-    case 7: TALL(7) break;
-#    undef TALL
-#endif
-    default:
-        if (!QUANT_ASKS && s->ahead && s->form->bits == 8)
-            quant_product(out, s, x, row, k0, QUANT_ROWS, TALL_LANES, false, true);
-        else if (!QUANT_ASKS && s->ahead) /* with `true` GCC slows 8 bits by a tenth */
-            quant_product(out, s, x, row, k0, QUANT_ROWS, 1, true, asks);
-        else
-            quant_product(out, s, x, row, k0, QUANT_ROWS, 1, planes, false);
+    case 1: product_1(out, s, x, row, k0, planes); return;
+    case 2: product_2(out, s, x, row, k0, planes); return;
+    case 3: product_3(out, s, x, row, k0, planes); return;
+    case 4: product_4(out, s, x, row, k0, planes); return;
     }
+#ifdef QUANT_DOT
+    const bool wide = s->form->bits == 8 && s->form->k == QUANT_K;
+    /* With AVX-VNNI both names are one function. */
+    if (n == 5)
+        (wide ? product_5_wide : product_5)(out, s, x, row, k0, planes); /* NOLINT */
+    else if (n == 6)
+        (wide ? product_6_wide : product_6)(out, s, x, row, k0, planes); /* NOLINT */
+    else if (s->ahead && wide)
+        product_8_wide(out, s, x, row, k0, planes);
+    else
+        (s->ahead && planes ? product_8_asks : product_8)(out, s, x, row, k0, planes);
+#endif
 }
 
 /* -------------------------------------------------------------------------- many rows -- */
@@ -563,9 +604,8 @@ typedef struct {
     const int8_t *code; /* [quad][QUANT_SOME][QUANT_QUAD] */
     const float *scale;
     many_pairs pair[QUANT_STRETCH * QUANT_K / QUANT_QUAD];
-    qi start[QUANT_BLOCKS];
-    qf lean[QUANT_BLOCKS];
-    int32_t leans[QUANT_BLOCKS / 2][QUANT_SOME]; /* as quant_terms has them */
+    qi start[QUANT_STRETCH];
+    qf lean[QUANT_STRETCH];
 } many_rows;
 
 /* The group of rows that `row` begins, for a stretch from column k0 on; `wide`: in pairs. */
@@ -577,12 +617,11 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
     const quant_side side = quant_side_of(x, row);
     const int32_t *sums = x->sums + side.sums + (size_t)(k0 / QUANT_HALF) * QUANT_SOME;
-    qi before = {0};
     t->code = x->code + side.code + (size_t)k0 * QUANT_SOME;
     t->scale = x->scale + side.scale;
     for (int i = 0; i < s->n; i++, sums += quads / (QUANT_HALF / QUANT_QUAD) * QUANT_SOME) {
         qi sum;
-        qf scale = quant_load(t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME);
+        qf scale = quant_load(t->scale + (k + (size_t)i * each) / QUANT_HALF * QUANT_SOME);
         memcpy(&sum, sums, sizeof(sum));
         if (quads * QUANT_QUAD == QUANT_K) {
             qi other;
@@ -595,12 +634,6 @@ static inline __attribute__((always_inline)) void many_rows_of(many_rows *t, con
                                                   _mm256_srai_epi16(v, 8)};
         }
         t->start[i] = sum * f->least;
-        if (f->form == SCALES_NESTED) {
-            if (i % 2) sum = QUANT_TWO(before, sum);
-            memcpy(t->leans[i / 2], &sum, sizeof(sum));
-            before = sum;
-            continue;
-        }
         qf lean = __builtin_convertvector(sum, qf);
         t->lean[i] = f->has_min ? scale * lean : lean;
     }
@@ -645,14 +678,13 @@ static inline __attribute__((always_inline)) void many_wide(qv sum[QUANT_SOME], 
 #    undef ROW
 }
 
-/* sums += a block of codes of less bits, and these `times`; in bytes or, of 4 bits, in planes: the
- * other half of the quads lies in the upper bits. */
+/* sums += a block of codes of less bits; in bytes or, of 4 bits, in planes: the other half of the
+ * quads lies in the upper bits. */
 static inline __attribute__((always_inline)) void many_narrow(qv sum[QUANT_SOME], const uint8_t *w,
                                                               const int8_t *x, const int quads,
-                                                              const int bits, const bool planes,
-                                                              const qv times)
+                                                              const int bits, const bool planes)
 {
-    const qv four = _mm256_set1_epi8(15);
+    const qv four = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
     const int all = planes ? quads / 2 : quads,
               each = quant_each(bits) < all ? quant_each(bits) : all;
 #    pragma GCC unroll 8
@@ -673,7 +705,7 @@ static inline __attribute__((always_inline)) void many_narrow(qv sum[QUANT_SOME]
             MANY_BY_ROW(ROW)
 #    undef ROW
         }
-#    define ROW(i, a) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(a, times));
+#    define ROW(i, a) sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(a, ones));
         MANY_BY_ROW(ROW)
 #    undef ROW
     }
@@ -691,51 +723,13 @@ static inline __attribute__((always_inline)) void many_add(float *out, const qua
 #    pragma GCC unroll 8
     for (int r = 0; r < QUANT_SOME; r++) {
         float *at = out + r * PANEL + c;
-        qf v = quant_add(quant_load(at), (qi)sum[r], &f, s->scale[i] + c, s->off[i] + c, scale[r],
-                         leans[r]);
-        memcpy(at, &v, sizeof(v));
+        qf v = quant_add(quant_load(at), (qi)sum[r], &f, quant_load(s->scale[i] + c),
+                         quant_load(s->off[i] + c), scale[r], leans[r]);
+        quant_store(at, v);
     }
 }
 
-/* The group of rows times columns from c on of a run whose scales nest. */
-static inline __attribute__((always_inline)) void many_run(float *out, const quant_stretch *s,
-                                                           const many_rows *t, int k0, int c,
-                                                           const int quads, const int bits,
-                                                           const bool planes)
-{
-    const quant_form *f = s->form;
-    const float *scale = t->scale + (size_t)(k0 / QUANT_K) * QUANT_SOME;
-    qv whole[QUANT_SOME] = {0};
-    for (int i = 0; i < s->n; i++) {
-        quant_ask(s);
-        const uint8_t *w = s->at[i] + c * QUANT_QUAD;
-        const qi part = quant_load_whole(s->part[i] + c);
-        if (bits != 8) {
-            many_narrow(whole, w, t->code + i * quads * QV_BYTES, quads, bits, planes,
-                        quant_twice(part));
-            continue;
-        }
-        qv sum[QUANT_SOME];
-#    pragma GCC unroll 8
-        for (int r = 0; r < QUANT_SOME; r++) sum[r] = many_each(&t->start[i], r);
-        many_wide(sum, w, &t->pair[i * quads], quads);
-#    pragma GCC unroll 8
-        for (int r = 0; r < QUANT_SOME; r++) whole[r] = (qv)((qi)whole[r] + (qi)sum[r] * part);
-    }
-    qi lean[QUANT_SOME];
-    quant_leans(lean, s, t->leans, QUANT_SOME, c, bits != 8 || f->has_min);
-#    pragma GCC unroll 8
-    for (int r = 0; r < QUANT_SOME; r++) {
-        float *at = out + r * PANEL + c;
-        qi sum = (qi)whole[r];
-        if (bits != 8 && !f->has_min) sum += lean[r] * f->least;
-        qf v = quant_add_run(quant_load(at), sum, lean[r], s->scale[0] + c, s->off[0] + c, scale[r],
-                             f->has_min);
-        memcpy(at, &v, sizeof(v));
-    }
-}
-
-/* The same of a stretch of other blocks. */
+/* The group of rows times columns from c on of a stretch. */
 static inline __attribute__((always_inline)) void many_part(float *out, const quant_stretch *s,
                                                             const many_rows *t, int k0, int c,
                                                             const int quads, const int bits,
@@ -744,7 +738,7 @@ static inline __attribute__((always_inline)) void many_part(float *out, const qu
     const size_t k = (size_t)k0, each = (size_t)quads * QUANT_QUAD;
     for (int i = 0; i < s->n; i++) {
         quant_ask(s);
-        const float *scale = t->scale + (k + (size_t)i * each) / QUANT_K * QUANT_SOME;
+        const float *scale = t->scale + (k + (size_t)i * each) / QUANT_HALF * QUANT_SOME;
         const uint8_t *w = s->at[i] + c * QUANT_QUAD;
         qv sum[QUANT_SOME];
 #    pragma GCC unroll 8
@@ -752,8 +746,7 @@ static inline __attribute__((always_inline)) void many_part(float *out, const qu
         if (bits == 8)
             many_wide(sum, w, &t->pair[i * quads], quads);
         else
-            many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes,
-                        _mm256_set1_epi16(1));
+            many_narrow(sum, w, t->code + i * quads * QV_BYTES, quads, bits, planes);
         const quant_form *f = s->form;
         if (f->form == SCALES_ZERO)
             many_add(out, s, sum, i, scale, &t->lean[i], c, true, false);
@@ -772,30 +765,29 @@ static inline __attribute__((always_inline)) void many_product(float *out, const
 {
     many_rows t;
     many_rows_of(&t, s, x, row, k0, quads, bits == 8);
-    const bool nested = s->form->form == SCALES_NESTED;
-    for (int c = 0; nested && c < PANEL; c += QUANT_COLS)
-        many_run(out, s, &t, k0, c, quads, bits, planes);
-    for (int c = 0; !nested && c < PANEL; c += QUANT_COLS)
-        many_part(out, s, &t, k0, c, quads, bits, planes);
+    for (int c = 0; c < PANEL; c += QUANT_COLS) many_part(out, s, &t, k0, c, quads, bits, planes);
 }
 
-/* Rows from `row` on, QUANT_SOME of them. */
-static void quant_many(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0,
-                       bool planes)
+/* Rows from `row` on, QUANT_SOME of them.  Inlined: a function of its
+ * own takes 3 to 9 % more time. */
+static inline __attribute__((always_inline)) void
+quant_many(float *out, const quant_stretch *s, const quant_rows *x, int row, int k0, bool planes)
 {
     if (planes) {
         many_product(out, s, x, row, k0, QUANT_K / QUANT_QUAD, 4, true);
     } else if (s->form->k == QUANT_K) {
 #    define MANY(bits) many_product(out, s, x, row, k0, QUANT_K / QUANT_QUAD, bits, false)
-        QUANT_BY_SIZE(s->form, MANY)
+        QUANT_BY_SIZE_32(s->form, MANY)
 #    undef MANY
     } else {
 #    define MANY(bits) many_product(out, s, x, row, k0, QUANT_HALF / QUANT_QUAD, bits, false)
-        QUANT_BY_SIZE(s->form, MANY)
+        QUANT_BY_SIZE_16(s->form, MANY)
 #    undef MANY
     }
 }
 
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+#    include "engine/cpu/quant_i8mm.h"
 #endif
 
 /* ------------------------------------------------------------------------ rows times panels -- */
@@ -803,10 +795,10 @@ static void quant_many(float *out, const quant_stretch *s, const quant_rows *x, 
 /* Whether the products of so many rows take codes as they lie. */
 static bool quant_in_planes(const quant_form *f, int n_rows)
 {
-#ifdef __AVX2__
-    if (f->bits != 4 || f->k != QUANT_K) return false;
+#ifdef QUANT_VECTORS
+    if (f->bits != 4 || f->k != QUANT_K || (f->mapped && !QUANT_PLANES_MAPPED)) return false;
 #    ifdef QUANT_MANY
-    if (n_rows >= QUANT_SOME) return !f->mapped;
+    if (n_rows >= QUANT_SOME) return true;
 #    endif
     return n_rows <= QUANT_PLANES;
 #else
@@ -831,7 +823,7 @@ static bool quant_beside(int n_rows)
 {
 #ifdef QUANT_MANY
     return n_rows > 1;
-#elif defined(QUANT_VNNI)
+#elif defined(QUANT_DOT)
     return n_rows > QUANT_ROWS;
 #else
     (void)n_rows;
@@ -844,7 +836,6 @@ static bool quant_beside(int n_rows)
  * of 8 bits where somebody does. */
 static int quant_blocks_of(const quant_form *f, int n_rows)
 {
-    if (f->form == SCALES_NESTED) return f->span / f->k;
     if (n_rows == 1) return f->bits == 8 ? 1 : QUANT_STRETCH / 2;
     if (QUANT_ASKS) return QUANT_STRETCH;
     return f->bits == 8 && n_rows <= QUANT_ROWS ? 1 : QUANT_STRETCH;
@@ -875,7 +866,7 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     s.soon = NULL;
     for (int p = 0; p < n_panel; p++, out += (size_t)rows_pad * PANEL) {
         const char *panel = (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes;
-#ifdef __AVX2__
+#ifdef QUANT_VECTORS
         if (n_rows == 1 && quant_alone(out, w, p0 + p, x, row0)) continue;
 #endif
         memset(out, 0, (size_t)n_rows * PANEL * sizeof(*out));
@@ -905,4 +896,38 @@ static void block_quant(float *out, int rows_pad, const cpu_weight *w, int p0, i
     }
 }
 
-const quant_kernels QUANT_KERNELS = {block_quant, quant_round, QUANT_FILL, INT_MAX};
+/* Adds outliers' rest: block by block, each by the rows that have it there. */
+static void block_rest(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                       const void *x, int row0, int n_rows)
+{
+    const quant_form *f = &w->quant;
+    const quant_rows *q = x;
+    const bool planes = quant_in_planes(f, 1);
+    alignas(64) uint8_t bytes[QUANT_CODES];
+    quant_stretch s;
+    s.form = f;
+    s.asked = true;
+    s.soon = NULL;
+    s.ahead = 0;
+    for (int p = 0; p < n_panel; p++, out += (size_t)rows_pad * PANEL) {
+        const char *panel = (const char *)w->data + (size_t)(p0 + p) * w->panel_bytes;
+        for (int k = 0; k < w->head.cols; k += f->k) {
+            s.n = 0;
+            for (int r = 0; r < n_rows; r += QUANT_SOME) {
+                const quant_side side = quant_side_of(q, row0 + r);
+                const float *scale =
+                    q->scale + side.scale + (size_t)(k / QUANT_HALF) * (size_t)side.some;
+                for (int i = 0; i < QUANT_SOME && r + i < n_rows; i++) {
+                    if (scale[i] == 0) continue;
+                    if (s.n == 0) {
+                        quant_read_one(&s, panel, k);
+                        if (!planes) quant_unpack(&s, bytes);
+                    }
+                    product_1(out + (size_t)(r + i) * PANEL, &s, q, row0 + r + i, k, planes);
+                }
+            }
+        }
+    }
+}
+
+const quant_kernels QUANT_KERNELS = {block_quant, block_rest, quant_round, QUANT_FILL, INT_MAX};

@@ -6,9 +6,12 @@
 #define ENGINE_CPU_QUANT_PARTS_H
 
 #include <limits.h>
+#include <math.h>
 #include <stdalign.h>
 #ifdef __AVX2__
 #    include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#    include "engine/cpu/quant_neon.h"
 #endif
 
 #include "engine/cpu/linear.h"
@@ -18,31 +21,39 @@
  * QUANT_EVEX: the latter in AVX-512's encoding, for tests where AVX-VNNI itself is missing. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(QUANT_EVEX)
 #    define QUANT_VNNI
+#elif defined(__ARM_FEATURE_DOTPROD)
+#    define QUANT_NEON
+#endif
+#if defined(__AVX2__) || defined(QUANT_NEON)
+#    define QUANT_VECTORS /* codes are multiplied in vectors */
+#endif
+#if defined(QUANT_VNNI) || defined(QUANT_NEON)
+#    define QUANT_DOT /* one instruction for four products and their sum */
 #endif
 
 enum {
     QUANT_CODES = QUANT_K * PANEL,
     QUANT_QUAD_BYTES = PANEL * QUANT_QUAD,
-    QUANT_STRETCH = 8,                     /* blocks */
-    QUANT_BLOCKS = QUANT_RUN / QUANT_HALF, /* of a stretch, at most: of a run whose scales nest */
-    QUANT_AHEAD = 4096,                    /* bytes */
+    QUANT_STRETCH = 8,  /* blocks */
+    QUANT_AHEAD = 4096, /* bytes */
 };
 /* Rows taken together; how many take codes of 4 bits from their planes; from how many on QUANT_SOME
  * rows take less time, some of them of zeros, and whether they do with codes of 8 bits; sums of
  * these rows, of 16 or 8 columns each; whether few rows ask for lines; into which cache these come
- * (of __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether sums of 16 bits are
- * times a nested scale's part where they become such of 32. */
-#ifdef QUANT_VNNI
+ * (of __builtin_prefetch; 2: a Zen 4's second waits for more of them); whether one copy of the loop
+ * over codes in planes serves all columns; whether places in a table are taken from planes too. */
+#ifdef QUANT_DOT
 enum {
     QUANT_ROWS = 8,
     QUANT_PLANES = INT_MAX,
     QUANT_FILL = QUANT_SOME - 1,
     QUANT_FILLS_WIDE = true,
-    QUANT_DOTS = VEC,
-    QUANT_SUMS = VEC / 2,
+    QUANT_DOTS = VEC_MANY ? 16 : 8,
+    QUANT_SUMS = VEC_MANY ? 8 : 4,
     QUANT_ASKS = false,
     QUANT_INTO = 2,
-    QUANT_FOLDS = false
+    QUANT_ONE_COPY = VEC == 4,
+    QUANT_PLANES_MAPPED = true
 };
 #else
 enum {
@@ -54,12 +65,14 @@ enum {
     QUANT_SUMS = 4,
     QUANT_ASKS = true,
     QUANT_INTO = 3,
-    QUANT_FOLDS = VEC >= 8
+    QUANT_ONE_COPY = VEC == 8,
+    QUANT_PLANES_MAPPED = false
 };
 #endif
 
-/* Two whole numbers of 16 bits in one of 32, or vectors of them. */
-#define QUANT_TWO(low, high) (((low)&0xFFFF) | (high) << 16)
+/* Groups of x above so many times their row's mean are outliers.  At 2 they are a tenth of a row,
+ * and cause two thirds of the rounding error. */
+static const float QUANT_OUTLIER = 2;
 
 /* Lines that are read soon, all at once. */
 static inline __attribute__((always_inline)) void quant_fetch(const char *at, size_t bytes)
@@ -104,48 +117,87 @@ static inline __attribute__((always_inline)) void quant_sums(int32_t sums[2],
 #endif
 }
 
-/* QUANT_K values, times `up`: codes, and their sums by halves. */
+/* QUANT_K values, each half times its `up`: codes, and their sums by halves; `leaves`: x becomes
+ * what codes times scales leave of it. */
 static inline __attribute__((always_inline)) void quant_group(int8_t code[QUANT_K], int32_t sums[2],
-                                                              const float *x, const vf up)
+                                                              float *x, const float up[2],
+                                                              const float scale[2],
+                                                              const bool leaves)
 {
     vi c[QUANT_K / VEC];
-    for (int i = 0; i < QUANT_K / VEC; i++) c[i] = vi_nearest(vf_load(x + i * VEC) * up);
+    for (int i = 0; i < QUANT_K / VEC; i++) {
+        const int h = i * VEC / QUANT_HALF;
+        vf v = vf_load(x + i * VEC);
+        c[i] = vi_nearest(v * vf_set(up[h]));
+        if (leaves) vf_store(x + i * VEC, v - __builtin_convertvector(c[i], vf) * vf_set(scale[h]));
+    }
     quant_narrow(code, c);
     quant_sums(sums, code);
 }
 
-/* The columns [k0, k0 + span) of a row of d values, into its place; `tiled`: so its codes lie. */
-static inline __attribute__((always_inline)) void quant_round_span(const quant_rows *to,
-                                                                   const quant_side *side,
-                                                                   const float *x, int d, int k0,
-                                                                   const bool tiled)
+/* Codes, scales and sums of columns [k, k + QUANT_K) into a row's place. */
+static inline __attribute__((always_inline)) void
+quant_put(const quant_rows *to, const quant_side *side, int k, const int8_t code[QUANT_K],
+          const float scale[2], const int32_t sums[2], const bool tiled)
 {
     const size_t some = (size_t)side->some;
-    vf up = vf_set(0);
-    float scale = 0;
-    for (int k = k0; k < k0 + to->span; k += QUANT_K) {
-        float last[QUANT_K];
-        int8_t code[QUANT_K];
-        int32_t sums[2];
-        size_t group = (size_t)(k / QUANT_K);
-        const float *from = x + k;
-        if (d - k < QUANT_K) {
-            memset(last, 0, sizeof(last));
-            from = memcpy(last, from, (size_t)(d - k) * sizeof(*last));
-        }
-        if (k == k0) {
-            float odd, top = vf_largest(from, to->span, &odd);
-            up = vf_set(top > 0 ? 127 / top : 0);
-            scale = top / 127 + odd;
-        }
-        quant_group(code, sums, from, up);
-        to->scale[side->scale + group * some] = scale;
-        for (size_t h = 0; h < 2; h++) to->sums[side->sums + (2 * group + h) * some] = sums[h];
-        int8_t *at = to->code + side->code + (size_t)k * (tiled ? QUANT_TILE : some);
-        if (tiled) memcpy(at, code, QUANT_K);
-        for (int i = 0; !tiled && i < QUANT_K; i += QUANT_QUAD, at += QUANT_QUAD * some)
-            memcpy(at, code + i, QUANT_QUAD);
+    for (size_t h = 0, half = (size_t)(k / QUANT_HALF); h < 2; h++) {
+        to->scale[side->scale + (half + h) * some] = scale[h];
+        to->sums[side->sums + (half + h) * some] = sums[h];
     }
+    int8_t *at = to->code + side->code + (size_t)k * (tiled ? QUANT_TILE : some);
+    if (tiled) memcpy(at, code, QUANT_K);
+    for (int i = 0; !tiled && i < QUANT_K; i += QUANT_QUAD, at += QUANT_QUAD * some)
+        memcpy(at, code + i, QUANT_QUAD);
+}
+
+/* The largest value that is no outlier, of a row of d values: a multiple of its groups' mean. */
+static inline __attribute__((always_inline)) float quant_limit(const float *x, int d)
+{
+    float sum = 0, odd;
+    const int n = d / QUANT_K;
+    for (int i = 0; i < n; i++) sum += vf_largest(x + i * QUANT_K, QUANT_K, &odd);
+    return n == 0 ? INFINITY : sum / (float)n * QUANT_OUTLIER;
+}
+
+/* The columns [k, k + QUANT_K) of a row of d values into its place, side[0], and what is left into
+ * side[1], where there are two planes, or of outliers above `limit`; `tiled`: so its codes lie. */
+static inline __attribute__((always_inline)) void quant_round_group(const quant_rows *to,
+                                                                    const quant_side side[2],
+                                                                    const float *x, int d, int k,
+                                                                    float limit, const bool tiled)
+{
+    float v[QUANT_K], up[2], scale[2], odd;
+    int8_t code[QUANT_K];
+    int32_t sums[2];
+    const bool leaves = to->planes > 1 || to->rest;
+    if (d - k < QUANT_K) memset(v, 0, sizeof(v));
+    memcpy(v, x + k, (size_t)(d - k < QUANT_K ? d - k : QUANT_K) * sizeof(*v));
+    for (int h = 0; h < 2; h++) {
+        if (h > 0 && to->span == QUANT_K) {
+            up[1] = up[0];
+            scale[1] = scale[0];
+            break;
+        }
+        float top = vf_largest(v + h * QUANT_HALF, to->span, &odd);
+        up[h] = top > 0 ? 127 / top : 0;
+        scale[h] = top / 127 + odd;
+    }
+    quant_group(code, sums, v, up, scale, leaves);
+    quant_put(to, &side[0], k, code, scale, sums, tiled);
+    if (!leaves) return;
+    for (int h = 0; h < 2; h++) {
+        const bool kept = to->planes > 1 || scale[h] * 127 > limit;
+        up[h] *= 254;
+        scale[h] = kept ? scale[h] / 254 : 0;
+    }
+    if (to->rest && scale[0] == 0 && scale[1] == 0) {
+        for (size_t h = 0, half = (size_t)(k / QUANT_HALF); h < 2; h++)
+            to->rest->scale[side[1].scale + (half + h) * (size_t)side[1].some] = 0;
+        return;
+    }
+    quant_group(code, sums, v, up, scale, false);
+    quant_put(to->rest ? to->rest : to, &side[1], k, code, scale, sums, tiled && !to->rest);
 }
 
 /* -------------------------------------------------------------------------- a stretch -- */
@@ -161,11 +213,10 @@ typedef struct {
 typedef struct {
     const quant_form *form;
     int n;
-    const uint8_t *at[QUANT_BLOCKS]; /* codes, in planes or bytes */
+    const uint8_t *at[QUANT_STRETCH]; /* codes, in planes or bytes */
     alignas(64) float scale[QUANT_STRETCH][PANEL];
     float off[QUANT_STRETCH][PANEL];        /* their mins, or the codes that stand for zero */
-    int32_t part[QUANT_BLOCKS][PANEL];      /* nested: what scale[0] is times; and off[0], or */
-    int32_t pairs[QUANT_BLOCKS / 2][PANEL]; /* where there are no mins, `least`: QUANT_TWO */
+    float run_scale[PANEL], run_off[PANEL]; /* nested: of the run, which parts multiply */
     const char *head, *next;                /* of the run, of its next block */
     int in, in_group;                       /* k of that within its run and group */
     size_t ahead;                           /* bytes from a line to that which it asks for */
@@ -177,9 +228,8 @@ typedef struct {
 typedef struct {
     const int8_t *code; /* [quad][some][QUANT_QUAD] */
     int some;
-    int32_t start[QUANT_BLOCKS][QUANT_ROWS];                                 /* of a block's sums */
+    int32_t start[QUANT_STRETCH][QUANT_ROWS];                                /* of a block's sums */
     float scale[QUANT_STRETCH][QUANT_ROWS], lean[QUANT_STRETCH][QUANT_ROWS]; /* lean: times off */
-    int32_t leans[QUANT_BLOCKS / 2][QUANT_SOME]; /* nested: QUANT_TWO of sums, times pairs */
 } quant_terms;
 
 static inline __attribute__((always_inline)) void quant_floats(float *out, const char *at,
@@ -214,20 +264,16 @@ static inline __attribute__((always_inline)) void quant_head(float *scale, float
     }
 }
 
-/* Nested: what the n blocks' scales, and mins, are of the run's. */
-static inline __attribute__((always_inline)) void quant_parts(quant_stretch *s)
+/* Nested: a group's own scale and min, of the run's and their parts at `part`. */
+static inline __attribute__((always_inline)) void
+quant_nest(float *scale, float *off, const quant_stretch *s, const int8_t *part)
 {
     const quant_form *f = s->form;
-    const int8_t *part = (const int8_t *)s->head + f->parts_at,
-                 *of = f->has_min ? part + f->min_parts : part;
-    for (int i = 0; i < s->n; i++, part += PANEL) {
-        for (int j = 0; j < PANEL; j += VEC) vi_store(s->part[i] + j, vi_from_i8(part + j));
-    }
-    for (int i = 0; (f->has_min || QUANT_FOLDS) && i < s->n / 2; i++, of += 2 * PANEL) {
-        for (int j = 0; j < PANEL; j += VEC) {
-            vi low = vi_from_i8(of + j), high = vi_from_i8(of + PANEL + j);
-            vi_store(s->pairs[i] + j, QUANT_TWO(low, high));
-        }
+    for (int j = 0; j < PANEL; j += VEC) {
+        vf_store(scale + j, vf_load(s->run_scale + j) * vf_from_i8(part + j));
+        if (!f->has_min) continue;
+        const int8_t *min = part + f->min_parts + j;
+        vf_store(off + j, vf_load(s->run_off + j) * vf_from_i8(min));
     }
 }
 
@@ -259,7 +305,7 @@ static inline __attribute__((always_inline)) void quant_ask(const quant_stretch 
     s->soon->at += s->soon->each;
 }
 
-/* The next n blocks; nested: those of a run. */
+/* The next n blocks. */
 static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, int n)
 {
     const quant_form *f = s->form;
@@ -274,8 +320,11 @@ static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, i
         }
         if (asks) quant_fetch(s->next, f->block_bytes);
         s->at[i] = (const uint8_t *)s->next;
-        if (s->in == 0) quant_head(s->scale[i], s->off[i], f, s->head);
-        if (s->in == 0 && nested) quant_parts(s);
+        if (s->in == 0 && !nested) quant_head(s->scale[i], s->off[i], f, s->head);
+        if (s->in == 0 && nested) quant_head(s->run_scale, s->run_off, f, s->head);
+        if (s->in_group == 0 && nested)
+            quant_nest(s->scale[i], s->off[i], s,
+                       (const int8_t *)s->head + f->parts_at + s->in / f->group * PANEL);
         if (s->in_group > 0 && last != i) {
             memcpy(s->scale[i], s->scale[last], sizeof(s->scale[i]));
             memcpy(s->off[i], s->off[last], sizeof(s->off[i]));
@@ -289,6 +338,24 @@ static inline __attribute__((always_inline)) void quant_read(quant_stretch *s, i
     }
 }
 
+/* The block of column k of a panel, alone. */
+static inline __attribute__((always_inline)) void quant_read_one(quant_stretch *s,
+                                                                 const char *panel, int k)
+{
+    const quant_form *f = s->form;
+    const char *head = panel + (size_t)(k / f->span) * f->run_bytes;
+    const int in = k % f->span;
+    s->n = 1;
+    s->at[0] = (const uint8_t *)head + f->codes_at + (size_t)(in / f->k) * f->block_bytes;
+    if (f->form != SCALES_NESTED) {
+        quant_head(s->scale[0], s->off[0], f, head);
+        return;
+    }
+    quant_head(s->run_scale, s->run_off, f, head);
+    quant_nest(s->scale[0], s->off[0], s,
+               (const int8_t *)head + f->parts_at + in / f->group * PANEL);
+}
+
 /* Of rows from `row` on, within one group of QUANT_SOME; `least`: what codes are less. */
 static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
                                                                  const quant_stretch *s,
@@ -300,19 +367,17 @@ static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
     const size_t some = (size_t)side.some;
     t->code = x->code + side.code + (size_t)k0 * some;
     t->some = side.some;
-    const bool two = f->k == QUANT_K, nested = f->form == SCALES_NESTED;
-    for (int i = 0; i < s->n; i++) {
+    const bool two = f->k == QUANT_K;
+    const int n = s->n;
+    if (n < 1) __builtin_unreachable(); /* else GCC warns that t has no scales */
+    for (int i = 0; i < n; i++) {
         size_t k = (size_t)(k0 + i * f->k);
-        const float *scale = x->scale + side.scale + k / QUANT_K * some;
+        const float *scale = x->scale + side.scale + k / QUANT_HALF * some;
         const int32_t *sums = x->sums + side.sums + k / QUANT_HALF * some;
         int32_t sum[QUANT_ROWS];
         memcpy(sum, sums, (size_t)rows * sizeof(*sum));
         for (int r = 0; two && r < rows; r++) sum[r] += sums[some + (size_t)r];
         for (int r = 0; r < rows; r++) t->start[i][r] = least * sum[r];
-        for (int r = 0; nested && r < rows; r++)
-            t->leans[i / 2][r] =
-                i % 2 ? (int32_t)QUANT_TWO((uint32_t)t->leans[i / 2][r], (uint32_t)sum[r]) : sum[r];
-        if (nested && i > 0) continue;
         memcpy(t->scale[i], scale, (size_t)rows * sizeof(*scale));
         for (int r = 0; r < rows; r++) t->lean[i][r] = (float)sum[r];
         for (int r = 0; f->has_min && r < rows; r++) t->lean[i][r] *= scale[r];
@@ -321,9 +386,11 @@ static inline __attribute__((always_inline)) void quant_terms_of(quant_terms *t,
 
 /* ------------------------------------------------------------------------------- codes -- */
 
-#ifdef __AVX2__
+#ifdef QUANT_VECTORS
 
-#    ifdef __AVX512VNNI__
+#    ifdef QUANT_NEON
+/* quant_neon.h */
+#    elif defined(__AVX512VNNI__)
 typedef __m512i qv;
 #        define QV(op)         _mm512_##op
 #        define QV_AND         _mm512_and_si512
@@ -340,14 +407,15 @@ typedef __m256i qv;
 #    endif
 enum { QV_BYTES = sizeof(qv) };
 
+#    ifdef __AVX2__
 /* `value` in the bytes whose bit is set. */
 static inline __attribute__((always_inline)) qv quant_bits(const uint8_t *at, const int value)
 {
-#    ifdef __AVX512VNNI__
+#        ifdef __AVX512VNNI__
     uint64_t bits;
     memcpy(&bits, at, sizeof(bits));
     return _mm512_maskz_set1_epi8((__mmask64)bits, (char)value);
-#    else
+#        else
     int32_t bits;
     memcpy(&bits, at, sizeof(bits));
     const __m256i place = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
@@ -355,8 +423,9 @@ static inline __attribute__((always_inline)) qv quant_bits(const uint8_t *at, co
                   each = _mm256_set1_epi64x((int64_t)0x8040201008040201ULL);
     __m256i v = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), place), each);
     return _mm256_and_si256(_mm256_cmpeq_epi8(v, each), _mm256_set1_epi8((char)value));
-#    endif
+#        endif
 }
+#    endif
 
 /* Codes from the i-th on, of n (quant.h's head). */
 static inline __attribute__((always_inline)) qv quant_codes(const uint8_t *at, const int i,
@@ -383,12 +452,16 @@ static inline __attribute__((always_inline)) qv quant_codes(const uint8_t *at, c
 /* The table in each 16 bytes of a vector. */
 static inline __attribute__((always_inline)) qv quant_table(const uint8_t table[16])
 {
+#    ifdef QUANT_NEON
+    return QV_LOAD(table);
+#    else
     __m128i sixteen;
     memcpy(&sixteen, table, sizeof(sixteen));
-#    ifdef __AVX512VNNI__
+#        ifdef __AVX512VNNI__
     return _mm512_broadcast_i32x4(sixteen);
-#    else
+#        else
     return _mm256_broadcastsi128_si256(sixteen);
+#        endif
 #    endif
 }
 
@@ -405,7 +478,7 @@ static inline __attribute__((always_inline)) void quant_spread(uint8_t *out, con
                                                                const int bits, const bool mapped)
 {
     const qv table = quant_table(f->table);
-#    pragma GCC unroll 32
+#    pragma GCC unroll 64
     for (int i = 0; i < n; i += QV_BYTES) {
         qv v = quant_codes(at, i, n, bits);
         QV_STORE(out + i, mapped ? QV(shuffle_epi8)(table, v) : v);
@@ -467,7 +540,7 @@ static inline __attribute__((always_inline)) void quant_unpack(quant_stretch *s,
 
 /* -------------------------------------------------------------------------------- sums -- */
 
-#ifdef __AVX2__
+#ifdef QUANT_VECTORS
 typedef float qf __attribute__((vector_size(QV_BYTES)));
 typedef int32_t qi __attribute__((vector_size(QV_BYTES)));
 #else
@@ -490,6 +563,15 @@ static inline __attribute__((always_inline)) qi quant_load_whole(const int32_t *
     return v;
 }
 
+/* Stores a vector.  A memcpy() to an array of known size, at an index that the compiler does not
+ * know, would become a checked call (_FORTIFY_SOURCE), for which sums leave their registers. */
+typedef float quant_floats_at __attribute__((vector_size(sizeof(qf)), aligned(4), may_alias));
+
+static inline __attribute__((always_inline)) void quant_store(float *p, qf v)
+{
+    *(quant_floats_at *)p = v;
+}
+
 /* a * b + c, rounded once where the set can: the compiler's own choice would differ with the number
  * of rows. */
 static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
@@ -498,58 +580,23 @@ static inline __attribute__((always_inline)) qf quant_fma(qf a, qf b, qf c)
     return (qf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (qf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
 #else
     return a * b + c;
 #endif
 }
 
-/* Of each row: a run's pairs from column c on times its leans (quant_terms). */
-static inline __attribute__((always_inline)) void quant_leans(qi *sum, const quant_stretch *s,
-                                                              const int32_t (*leans)[QUANT_SOME],
-                                                              const int rows, int c, bool wanted)
-{
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) sum[r] = (qi){0};
-    for (int i = 0; wanted && i < s->n / 2; i++) {
-        const qi pair = quant_load_whole(s->pairs[i] + c);
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) {
-            const int32_t two = leans[i][r];
-#ifdef __AVX512VNNI__
-            sum[r] =
-                (qi)_mm512_dpwssd_epi32((__m512i)sum[r], (__m512i)pair, _mm512_set1_epi32(two));
-#elif defined(__AVX2__)
-            sum[r] += (qi)_mm256_madd_epi16((__m256i)pair, _mm256_set1_epi32(two));
-#else
-            sum[r] += (pair << 16 >> 16) * (int16_t)two + (pair >> 16) * (two >> 16);
-#endif
-        }
-    }
-}
-
-/* v and what a run whose scales nest adds to a row whose scale is xs: the sum `whole` of its
- * blocks' products times their parts, and that of its mins. */
-static inline __attribute__((always_inline)) qf quant_add_run(qf v, qi whole, qi lean,
-                                                              const float *scale, const float *off,
-                                                              float xs, const bool has_min)
-{
-    const qf zero = {0};
-    qf sum = __builtin_convertvector(whole, qf) * quant_load(scale);
-    if (has_min) sum = quant_fma(__builtin_convertvector(lean, qf), quant_load(off), sum);
-    return quant_fma(sum, xs - zero, v);
-}
-
 /* v and the product of a block with a row whose scale is xs; `lean` is of quant_terms. */
 static inline __attribute__((always_inline)) qf quant_add(qf v, qi dot, const quant_form *f,
-                                                          const float *scale, const float *off,
-                                                          float xs, float lean)
+                                                          qf scale, qf off, float xs, float lean)
 {
     const qf zero = {0};
     qf d = __builtin_convertvector(dot, qf);
     /* Both parts are whole numbers below 2^24: exact. */
-    if (f->form == SCALES_ZERO) d -= quant_load(off) * (lean - zero);
-    v = quant_fma(d, quant_load(scale) * (xs - zero), v);
-    return f->has_min ? quant_fma(quant_load(off), lean - zero, v) : v;
+    if (f->form == SCALES_ZERO) d -= off * (lean - zero);
+    v = quant_fma(d, scale * (xs - zero), v);
+    return f->has_min ? quant_fma(off, lean - zero, v) : v;
 }
 
 #endif

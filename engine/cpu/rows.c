@@ -1,7 +1,20 @@
-/* rows.c -- operations that treat each row (or value) alone, shared out over the pool. */
+/* rows.c -- operations that treat each row or value alone: embeddings, norms, activations, residual
+ * sums, logits.
+ *
+ * Each operation is a job that the pool's threads share: they take pieces of PIECE values (rows,
+ * heads) by an atomic counter.  Below SMALL_VALUES the calling thread does all, because waking the
+ * pool takes longer.  The arithmetic is in the kernels of the instruction set (cpu_kernels_of()).
+ *
+ * A value or row is computed whole by one thread with the same kernel, whatever the piece.  So the
+ * bits depend neither on the number of threads nor on other rows of the step.
+ *
+ * cpu_embed() also applies adapters: a row of its own for an added token, a replaced table, and
+ * LoRA on the embedding, whose shrink is a lookup of A's column.
+ */
 #include "engine/cpu/rows.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/halves.h"
@@ -14,12 +27,6 @@ enum {
     EMBED_ROWS = 16,        /* tokens, likewise */
 };
 
-const row_kernels *rows_kernels_of(cpu_isa isa)
-{
-    if (isa >= ISA_AVX512) return &rows_avx512;
-    return isa >= ISA_AVX2 ? &rows_avx2 : &rows_portable;
-}
-
 typedef struct {
     const row_kernels *kern;
     float *out;
@@ -30,14 +37,6 @@ typedef struct {
     size_t n;
     atomic_size_t next;
 } rows_job;
-
-static void run(backend *be, size_t values, void (*fn)(void *arg, int thread), void *arg)
-{
-    if (values < SMALL_VALUES)
-        fn(arg, 0);
-    else
-        pool_run(cpu_of(be)->pool, fn, arg);
-}
 
 typedef struct {
     const linear_kernels *kern;
@@ -60,7 +59,7 @@ static void copy_row(float *out, const void *table, dtype type, int32_t token, i
     for (int j = 0; j < dim; j++) out[j] = float_at(row, type, (size_t)j);
 }
 
-/* out = gain * (out + scale * B A_token): A's column of the token is what a shrink would give. */
+/* out = gain * (out + scale * B A_token): for one token the shrink is A's column. */
 static void adapt_row(const embed_job *job, float *out, const lora_embed *em, int32_t token)
 {
     const lora_mat *m = &em->mat;
@@ -106,10 +105,10 @@ static void embed_thread(void *arg, int thread)
     }
 }
 
-/* The bare copy of a few rows is not worth a fan-out. */
+/* Only adapters' work counts: copies alone are not worth waking the pool. */
 void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
 {
-    embed_job job = {.kern = linear_kernels_of(be),
+    embed_job job = {.kern = cpu_kernels_of(cpu_of(be)->isa)->linear,
                      .out = out,
                      .table = table,
                      .type = type,
@@ -120,13 +119,14 @@ void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, 
         const lora_embed *em = s->seg[i].lora ? s->seg[i].lora->embed : NULL;
         if (em) work += (size_t)s->seg[i].n_rows * (size_t)em->mat.rank * (size_t)dim;
     }
-    run(be, work, embed_thread, &job);
+    cpu_run(be, work, SMALL_VALUES, embed_thread, &job);
 }
 
 void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *gain, float eps,
                       int dim)
 {
-    rows_kernels_of(isa)->rms_norm(out, x, gain, eps, dim);
+    assert(dim > 0);
+    cpu_kernels_of(isa)->rows->rms_norm(out, x, gain, eps, dim);
 }
 
 static void rms_thread(void *arg, int thread)
@@ -145,15 +145,16 @@ static void rms_thread(void *arg, int thread)
 void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                   int n_rows, int dim)
 {
+    assert(row0 >= 0 && n_rows >= 0 && dim > 0);
     size_t before = (size_t)row0 * (size_t)dim;
-    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
+    rows_job j = {.kern = cpu_kernels_of(cpu_of(be)->isa)->rows,
                   .out = out + before,
                   .x = x + before,
                   .weight = gain,
                   .eps = eps,
                   .n_rows = n_rows,
                   .dim = dim};
-    run(be, (size_t)n_rows * dim, rms_thread, &j);
+    cpu_run(be, (size_t)n_rows * dim, SMALL_VALUES, rms_thread, &j);
 }
 
 static void layer_norm_thread(void *arg, int thread)
@@ -172,8 +173,9 @@ static void layer_norm_thread(void *arg, int thread)
 void cpu_layer_norm(backend *be, float *out, const float *x, const float *gain, const float *bias,
                     float eps, int row0, int n_rows, int dim)
 {
+    assert(row0 >= 0 && n_rows >= 0 && dim > 0);
     size_t before = (size_t)row0 * (size_t)dim;
-    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
+    rows_job j = {.kern = cpu_kernels_of(cpu_of(be)->isa)->rows,
                   .out = out + before,
                   .x = x + before,
                   .weight = gain,
@@ -181,76 +183,7 @@ void cpu_layer_norm(backend *be, float *out, const float *x, const float *gain, 
                   .eps = eps,
                   .n_rows = n_rows,
                   .dim = dim};
-    run(be, (size_t)n_rows * dim, layer_norm_thread, &j);
-}
-
-typedef struct {
-    const row_kernels *kern;
-    float *out, *v;
-    const float *x, *kv, *weight;
-    float eps;
-    const latent_shape *sh;
-    int n_rows;
-    atomic_size_t next;
-} latent_job;
-
-static void latent_norm_thread(void *arg, int thread)
-{
-    (void)thread;
-    latent_job *j = arg;
-    size_t from, to, rank = (size_t)j->sh->rank, wide = rank + (size_t)j->sh->rope;
-    while (pool_next_piece(&j->next, (size_t)j->n_rows, PIECE / rank + 1, &from, &to))
-        for (size_t i = from; i < to; i++)
-            j->kern->rms_norm(j->out + i * rank, j->x + i * wide, j->weight, j->eps, (int)rank);
-}
-
-void cpu_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
-                     const latent_shape *shape, int n_rows)
-{
-    latent_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
-                    .out = out,
-                    .x = x,
-                    .weight = gain,
-                    .eps = eps,
-                    .sh = shape,
-                    .n_rows = n_rows};
-    run(be, (size_t)n_rows * (size_t)shape->rank, latent_norm_thread, &j);
-}
-
-/* Items are heads of rows. */
-static void spread_thread(void *arg, int thread)
-{
-    (void)thread;
-    latent_job *j = arg;
-    const latent_shape *sh = j->sh;
-    size_t nope = (size_t)sh->nope, rope = (size_t)sh->rope, v = (size_t)sh->v, from, to;
-    size_t heads = (size_t)sh->n_head, wide = (size_t)sh->rank + rope;
-    while (pool_next_piece(&j->next, (size_t)j->n_rows * heads, PIECE / (nope + v) + 1, &from, &to))
-        for (size_t i = from; i < to; i++) {
-            const float *kv = j->kv + i * (nope + v), *shared = j->x + i / heads * wide + sh->rank;
-            float *k = j->out + i * (nope + rope);
-            memcpy(k, kv, nope * sizeof(*k));
-            memcpy(k + nope, shared, rope * sizeof(*k));
-            memcpy(j->v + i * v, kv + nope, v * sizeof(*k));
-        }
-}
-
-void cpu_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,
-                       const latent_shape *shape, int n_rows)
-{
-    latent_job j = {.out = k, .v = v, .kv = kv, .x = x, .sh = shape, .n_rows = n_rows};
-    run(be, (size_t)n_rows * (size_t)(shape->n_head * (shape->nope + shape->v)), spread_thread, &j);
-}
-
-static void gate_some(const rows_job *j, float *gate, const float *up, size_t n)
-{
-    bool silu = j->act == ACT_SILU;
-    if (j->act == ACT_SWIGLU_CLAMPED)
-        j->kern->clamped_mul(gate, up, n);
-    else if (up)
-        (silu ? j->kern->silu_mul : j->kern->gelu_mul)(gate, up, n);
-    else
-        (silu ? j->kern->silu : j->kern->gelu)(gate, n);
+    cpu_run(be, (size_t)n_rows * dim, SMALL_VALUES, layer_norm_thread, &j);
 }
 
 static void gate_thread(void *arg, int thread)
@@ -259,14 +192,36 @@ static void gate_thread(void *arg, int thread)
     rows_job *j = arg;
     size_t from, to;
     while (pool_next_piece(&j->next, j->n, PIECE, &from, &to))
-        gate_some(j, j->out + from, j->x ? j->x + from : NULL, to - from);
+        j->kern->gate(j->act, j->out + from, j->x ? j->x + from : NULL, to - from);
 }
 
 void cpu_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
     rows_job j = {
-        .kern = rows_kernels_of(cpu_of(be)->isa), .act = act, .out = gate, .x = up, .n = n};
-    run(be, n, gate_thread, &j);
+        .kern = cpu_kernels_of(cpu_of(be)->isa)->rows, .act = act, .out = gate, .x = up, .n = n};
+    cpu_run(be, n, SMALL_VALUES, gate_thread, &j);
+}
+
+static void xielu_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to;
+    while (pool_next_piece(&j->next, j->n, PIECE, &from, &to))
+        j->kern->xielu(j->out + from, j->weight, to - from);
+}
+
+static float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+void cpu_xielu(backend *be, float *x, const xielu_weights *w, size_t n)
+{
+    const float coef[] = {softplus(*w->alpha_p), *w->beta + softplus(*w->alpha_n), *w->beta,
+                          *w->eps};
+    rows_job j = {.kern = cpu_kernels_of(cpu_of(be)->isa)->rows, .out = x, .weight = coef, .n = n};
+    cpu_run(be, n, SMALL_VALUES, xielu_thread, &j);
 }
 
 static void add_thread(void *arg, int thread)
@@ -281,8 +236,8 @@ static void add_thread(void *arg, int thread)
 void cpu_add(backend *be, float *x, const float *y, float scale, size_t n)
 {
     rows_job j = {
-        .kern = rows_kernels_of(cpu_of(be)->isa), .out = x, .x = y, .scale = scale, .n = n};
-    run(be, n, add_thread, &j);
+        .kern = cpu_kernels_of(cpu_of(be)->isa)->rows, .out = x, .x = y, .scale = scale, .n = n};
+    cpu_run(be, n, SMALL_VALUES, add_thread, &j);
 }
 
 static void bend_thread(void *arg, int thread)
@@ -296,17 +251,74 @@ static void bend_thread(void *arg, int thread)
 
 void cpu_scale(backend *be, float *x, float scale, size_t n)
 {
-    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa), .out = x, .scale = scale, .n = n};
-    run(be, n, bend_thread, &j);
+    rows_job j = {.kern = cpu_kernels_of(cpu_of(be)->isa)->rows, .out = x, .scale = scale, .n = n};
+    cpu_run(be, n, SMALL_VALUES, bend_thread, &j);
 }
 
-/* Also what stands between the rows, which nobody reads. */
+/* Items are heads of rows. */
+static void q_take_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to, dim = (size_t)j->dim;
+    while (pool_next_piece(&j->next, j->n, PIECE / dim + 1, &from, &to))
+        for (size_t i = from; i < to; i++)
+            memcpy(j->out + i * dim, j->x + i * 2 * dim, dim * sizeof(float));
+}
+
+void cpu_q_take(backend *be, float *q, const float *x, size_t n, int dim)
+{
+    assert(dim > 0 && q != x);
+    rows_job j = {.out = q, .x = x, .n = n, .dim = dim};
+    cpu_run(be, n * (size_t)dim, SMALL_VALUES, q_take_thread, &j);
+}
+
+static void q_gate_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to, dim = (size_t)j->dim;
+    while (pool_next_piece(&j->next, j->n, PIECE / dim + 1, &from, &to))
+        for (size_t i = from; i < to; i++)
+            j->kern->open(j->out + i * dim, j->x + (2 * i + 1) * dim, dim);
+}
+
+void cpu_q_gate(backend *be, float *out, const float *x, size_t n, int dim)
+{
+    assert(dim > 0);
+    rows_job j = {
+        .kern = cpu_kernels_of(cpu_of(be)->isa)->rows, .out = out, .x = x, .n = n, .dim = dim};
+    cpu_run(be, n * (size_t)dim, SMALL_VALUES, q_gate_thread, &j);
+}
+
+/* Also changes the values between the rows, which nothing reads. */
 void cpu_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap)
 {
-    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
+    rows_job j = {.kern = cpu_kernels_of(cpu_of(be)->isa)->rows,
                   .out = logits,
                   .scale = scale,
                   .cap = cap,
                   .n = (size_t)n_rows * (size_t)stride};
-    run(be, j.n, bend_thread, &j);
+    cpu_run(be, j.n, SMALL_VALUES, bend_thread, &j);
+}
+
+static void bias_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to;
+    while (pool_next_piece(&j->next, (size_t)j->n_rows, 1, &from, &to))
+        for (; from < to; from++) j->kern->add(j->out + from * j->n, j->bias, 1, (size_t)j->dim);
+}
+
+void cpu_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias, int n)
+{
+    assert(n <= stride); /* rows lie apart */
+    rows_job j = {.kern = cpu_kernels_of(cpu_of(be)->isa)->rows,
+                  .out = logits,
+                  .bias = bias,
+                  .n_rows = n_rows,
+                  .dim = n,
+                  .n = (size_t)stride};
+    cpu_run(be, (size_t)n_rows * (size_t)n, SMALL_VALUES, bias_thread, &j);
 }

@@ -5,7 +5,7 @@
 #include "engine/cpu/rows.h"
 #include "engine/cpu/vec.h"
 
-static void rms_norm(float *out, const float *x, const float *weight, float eps, int dim)
+static void rms_norm(float *out, const float *x, const float *gain, float eps, int dim)
 {
     vf acc = vf_set(0);
     int i = 0;
@@ -19,10 +19,10 @@ static void rms_norm(float *out, const float *x, const float *weight, float eps,
     }
     float inv = 1.0F / sqrtf(vf_sum(acc) / (float)dim + eps);
     for (i = 0; i + VEC <= dim; i += VEC) {
-        vf_store(out + i, vf_load(x + i) * vf_set(inv) * vf_load(weight + i));
+        vf_store(out + i, vf_load(x + i) * vf_set(inv) * vf_load(gain + i));
     }
     if (i < dim) {
-        vf v = vf_load_n(x + i, dim - i) * vf_set(inv) * vf_load_n(weight + i, dim - i);
+        vf v = vf_load_n(x + i, dim - i) * vf_set(inv) * vf_load_n(gain + i, dim - i);
         vf_store_n(out + i, v, dim - i);
     }
 }
@@ -35,8 +35,8 @@ static inline __attribute__((always_inline)) vf silu(vf x)
 }
 
 /* The mean first, then the squares of what is left: as exact as f32 gets. */
-static void layer_norm(float *out, const float *x, const float *weight, const float *bias,
-                       float eps, int dim)
+static void layer_norm(float *out, const float *x, const float *gain, const float *bias, float eps,
+                       int dim)
 {
     vf acc = vf_set(0);
     int i = 0;
@@ -50,7 +50,7 @@ static void layer_norm(float *out, const float *x, const float *weight, const fl
     }
     for (; i < dim; i++) sum += (x[i] - mean) * (x[i] - mean);
     float inv = 1.0F / sqrtf((vf_sum(acc) + sum) / (float)dim + eps);
-    for (i = 0; i < dim; i++) out[i] = (x[i] - mean) * inv * weight[i] + (bias ? bias[i] : 0.0F);
+    for (i = 0; i < dim; i++) out[i] = (x[i] - mean) * inv * gain[i] + (bias ? bias[i] : 0.0F);
 }
 
 /* x / 2 * (1 + tanh(t)), t = sqrt(2 / pi) * (x + 0.044715 x^3), is x times the sigmoid of 2 t. */
@@ -68,7 +68,47 @@ static inline __attribute__((always_inline)) vf clamped(vf x, vf y)
     return x / (vf_set(1.0F) + vf_exp(x * vf_set(-1.702F))) * (y + vf_set(1.0F));
 }
 
-typedef enum { SILU_MUL, GELU_MUL, CLAMPED_MUL, SILU, GELU, SCALE, BEND } map_kind;
+static inline __attribute__((always_inline)) vf relu2(vf x)
+{
+    vf y = vf_greater(x, vf_set(0));
+    return y * y;
+}
+
+/* x times the share of a normal distribution below x.  erfc(z) for z >= 0 is a polynomial of
+ * 1 / (1 + 0.3275911 z) times exp(-z z), within 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26). */
+static inline __attribute__((always_inline)) vf gelu_exact(vf x)
+{
+    vf z = vf_greater(x, -x) * vf_set(0.70710678F);
+    vf t = vf_set(1) / (vf_set(1) + vf_set(0.3275911F) * z);
+    vf p = vf_set(1.061405429F) * t + vf_set(-1.453152027F);
+    p = p * t + vf_set(1.421413741F);
+    p = p * t + vf_set(-0.284496736F);
+    p = p * t + vf_set(0.254829592F);
+    vf below = vf_set(0.5F) * p * t * vf_exp(-z * z);
+    return x * vf_select((vi)(x > vf_set(0)), vf_set(1) - below, below);
+}
+
+static inline __attribute__((always_inline)) vf relu(vf x)
+{
+    return vf_greater(x, vf_set(0));
+}
+
+typedef enum {
+    SILU_MUL,
+    GELU_MUL,
+    CLAMPED_MUL,
+    RELU2_MUL,
+    GELU_EXACT_MUL,
+    RELU_MUL,
+    SIGMOID_MUL,
+    SILU,
+    GELU,
+    RELU2,
+    GELU_EXACT,
+    RELU,
+    SCALE,
+    BEND
+} map_kind;
 
 /* Of one vector x, and y beside it; `kind` is known where this is inlined. */
 static inline __attribute__((always_inline)) vf mapped(const map_kind kind, vf x, vf y, float scale,
@@ -78,8 +118,15 @@ static inline __attribute__((always_inline)) vf mapped(const map_kind kind, vf x
     case SILU_MUL: return silu(x) * y;
     case GELU_MUL: return gelu(x) * y;
     case CLAMPED_MUL: return clamped(x, y);
+    case RELU2_MUL: return relu2(x) * y;
+    case GELU_EXACT_MUL: return gelu_exact(x) * y;
+    case RELU_MUL: return relu(x) * y;
+    case SIGMOID_MUL: return x / (vf_set(1.0F) + vf_exp(-y));
     case SILU: return silu(x);
     case GELU: return gelu(x);
+    case RELU2: return relu2(x);
+    case GELU_EXACT: return gelu_exact(x);
+    case RELU: return relu(x);
     case SCALE: return x * vf_set(scale);
     case BEND: return vf_cap(x * vf_set(scale), cap);
     }
@@ -99,34 +146,53 @@ static inline __attribute__((always_inline)) void map(const map_kind kind, float
     }
 }
 
-static void silu_mul(float *gate, const float *up, size_t n)
+/* `one` of x, or `two` of x and up beside it: each known where this is inlined. */
+static inline __attribute__((always_inline)) void map_gate(const map_kind one, const map_kind two,
+                                                           float *x, const float *up, size_t n)
 {
-    map(SILU_MUL, gate, up, n, 1, 0);
+    if (up)
+        map(two, x, up, n, 1, 0);
+    else
+        map(one, x, NULL, n, 1, 0);
 }
 
-static void gelu_mul(float *gate, const float *up, size_t n)
+static void gate(activation act, float *x, const float *up, size_t n)
 {
-    map(GELU_MUL, gate, up, n, 1, 0);
+    switch (act) {
+    case ACT_SILU: map_gate(SILU, SILU_MUL, x, up, n); return;
+    case ACT_GELU_TANH: map_gate(GELU, GELU_MUL, x, up, n); return;
+    case ACT_SWIGLU_CLAMPED: map(CLAMPED_MUL, x, up, n, 1, 0); return;
+    case ACT_RELU2: map_gate(RELU2, RELU2_MUL, x, up, n); return;
+    case ACT_GELU: map_gate(GELU_EXACT, GELU_EXACT_MUL, x, up, n); return;
+    case ACT_RELU: map_gate(RELU, RELU_MUL, x, up, n); return;
+    case ACT_XIELU: return; /* xielu() */
+    }
 }
 
-static void clamped_mul(float *gate, const float *up, size_t n)
+static inline __attribute__((always_inline)) vf xielu_of(vf x, const float coef[4])
 {
-    map(CLAMPED_MUL, gate, up, n, 1, 0);
+    vf zero = vf_set(0), up = vf_set(coef[0]) * x * x;
+    vf down = (vf_exp(vf_lesser(x, vf_set(coef[3]))) - vf_set(1) - x) * vf_set(coef[1]);
+    return vf_select((vi)(x > zero), up, down) + vf_set(coef[2]) * x;
 }
 
-static void silu_alone(float *x, size_t n)
+static void xielu(float *x, const float coef[4], size_t n)
 {
-    map(SILU, x, NULL, n, 1, 0);
-}
-
-static void gelu_alone(float *x, size_t n)
-{
-    map(GELU, x, NULL, n, 1, 0);
+    size_t i = 0;
+    for (; i + VEC <= n; i += VEC) vf_store(x + i, xielu_of(vf_load(x + i), coef));
+    if (i == n) return;
+    int left = (int)(n - i);
+    vf_store_n(x + i, xielu_of(vf_load_n(x + i, left), coef), left);
 }
 
 static void add(float *x, const float *y, float scale, size_t n)
 {
     for (size_t i = 0; i < n; i++) x[i] += scale * y[i];
+}
+
+static void open(float *x, const float *gates, size_t n)
+{
+    map(SIGMOID_MUL, x, gates, n, 1, 0);
 }
 
 static void bend(float *x, float scale, float cap, size_t n)
@@ -137,5 +203,4 @@ static void bend(float *x, float scale, float cap, size_t n)
         map(SCALE, x, NULL, n, scale, 0);
 }
 
-const row_kernels KERNELS = {rms_norm,   layer_norm, silu_mul, gelu_mul, clamped_mul,
-                             silu_alone, gelu_alone, add,      bend};
+const row_kernels KERNELS = {rms_norm, layer_norm, gate, add, open, bend, xielu};

@@ -1,12 +1,18 @@
-/* tile.h -- the inner loop of products, of LoRA's expand and of attention: a few rows times a few
- * vectors of columns, all sums in registers while k passes.
+/* tile.h -- the inner loop of matrix products, LoRA's expand and attention: TILE_ROWS rows times
+ * two vectors of columns, all sums in registers while k advances.
  *
- * The sizes fit the set's registers: TILE_ROWS x 2 vectors of sums, two vectors of columns, a zero
- * to unpack bf16 with and one value of x.  tests/engine/cpu/hot_loops.py reads what the compiler
- * made of it.  A sum has one accumulator, k ascending, whatever stands beside it: storing and
- * loading it on the way changes no bit.
+ *   for k:  w0, w1 = load(w[k]);  for each row r:  sum[r][0] += x[r][k] * w0;  sum[r][1] += x[r][k]
+ *   * w1
  *
- * Private to engine/cpu/.
+ * TILE_ROWS x 2 vectors of sums, two of columns, a zero to unpack bf16 with, and one value of x
+ * must fit the registers of the instruction set; tests/engine/cpu/hot_loops.py reads the compiler's
+ * output and fails if they spill.
+ *
+ * A sum has one accumulator and k ascends, whatever stands beside it. So storing and loading it
+ * between pieces of k changes no bit, and neither does the number of rows.
+ *
+ * `tile_fetch` prefetches lines for the next pass, evenly spread over this one. Private to
+ * engine/cpu/.
  */
 #ifndef ENGINE_CPU_TILE_H
 #define ENGINE_CPU_TILE_H
@@ -16,15 +22,16 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/vec.h"
 
-/* Columns that lie together: of a panel, of a page of keys. */
+/* Columns stored together: of a panel, of a page of keys. */
 enum { TILE_COLS = CPU_LORA_COLS, TILE_WIDE = TILE_COLS / VEC };
 
-/* Of TILE_WHOLE rows and less, one pass takes all TILE_COLS columns; of more, two vectors of
- * them. */
+/* Up to TILE_WHOLE rows, one pass takes all TILE_COLS columns; beyond, two vectors of them. */
 #if VEC == 16
 enum { TILE_ROWS = 8, TILE_WHOLE = 8 };
 #elif VEC == 8
 enum { TILE_ROWS = 6, TILE_WHOLE = 2 };
+#elif VEC_MANY
+enum { TILE_ROWS = 8, TILE_WHOLE = 2 };
 #else
 enum { TILE_ROWS = 4, TILE_WHOLE = 1 };
 #endif
@@ -37,8 +44,7 @@ static inline __attribute__((always_inline)) int tile_bytes(const tile_type type
     return type == TILE_F32 ? 4 : 2;
 }
 
-/* Lines of memory that are wanted soon: `lines` with every TILE_K of k of a
- * pass, `left` in all passes. */
+/* Cache lines to prefetch: `lines` with every TILE_K of k of a pass, `left` in all passes. */
 typedef struct {
     const char *at;
     int lines, left;
@@ -182,11 +188,11 @@ tile_rows(const tile_work *t, const tile_type type, tile_fetch *f, int n, const 
     case 1: tile_passes(t, type, f, 1, cols); break;
     case 2: tile_passes(t, type, f, 2, cols); break;
     case 3: tile_passes(t, type, f, 3, cols); break;
-#if VEC > 4
+#if VEC > 4 || VEC_MANY
     case 4: tile_passes(t, type, f, 4, cols); break;
     case 5: tile_passes(t, type, f, 5, cols); break;
 #endif
-#if VEC > 8
+#if VEC_MANY
     case 6: tile_passes(t, type, f, 6, cols); break;
     case 7: tile_passes(t, type, f, 7, cols); break;
 #endif

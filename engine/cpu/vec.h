@@ -15,6 +15,8 @@
 
 #if defined(__SSE2__)
 #    include <immintrin.h>
+#elif defined(__aarch64__)
+#    include <arm_neon.h>
 #endif
 
 /* Everything here is inlined: the calling convention for vectors never matters. */
@@ -26,6 +28,12 @@
 #    define VEC 8
 #else
 #    define VEC 4
+#endif
+/* Whether there are 32 registers, not 16. */
+#if VEC == 16 || defined(__aarch64__)
+#    define VEC_MANY 1
+#else
+#    define VEC_MANY 0
 #endif
 
 typedef float vf __attribute__((vector_size(4 * VEC)));
@@ -134,6 +142,8 @@ static inline __attribute__((always_inline)) vf vf_from_f16(const uint16_t *p)
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
 #elif VEC == 8
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+#elif defined(__aarch64__)
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
     uint16_t h __attribute__((vector_size(2 * VEC)));
     memcpy(&h, p, sizeof(h));
@@ -160,6 +170,10 @@ static inline __attribute__((always_inline)) vi vi_from_i8(const int8_t *p)
     return (vi)_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p));
 #elif VEC == 8
     return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p));
+#elif defined(__aarch64__)
+    int32_t four;
+    memcpy(&four, p, sizeof(four));
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))));
 #else
     typedef int8_t bytes __attribute__((vector_size(16)));
     typedef int16_t pairs __attribute__((vector_size(16)));
@@ -184,6 +198,8 @@ static inline __attribute__((always_inline)) vi vi_nearest(vf v)
     return (vi)_mm512_cvtps_epi32((__m512)v);
 #elif VEC == 8
     return (vi)_mm256_cvtps_epi32((__m256)v);
+#elif defined(__aarch64__)
+    return vcvtnq_s32_f32(v);
 #else
     const vf magic = vf_set(0x1.8p23F);
     return (vi)(v + magic) - (vi)magic;
@@ -199,6 +215,9 @@ static inline __attribute__((always_inline)) vi vi_add_pairs(vi sum, vs a, vs b)
     return sum + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__)
     return sum + (vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+    __asm__ volatile("" : "+w"(b)); /* in order: all products first would take all registers */
+    return sum + vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
 #else
     vi x = (vi)a, y = (vi)b;
     return sum + (x >> 16) * (y >> 16) + (x << 16 >> 16) * (y << 16 >> 16);

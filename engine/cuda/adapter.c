@@ -63,46 +63,43 @@ static err_code pack_send(backend *be, const packing *p, void *dst, size_t bytes
     pack_into(p, host);
     err_code rc = cuda_upload(be, dst, host, bytes);
     free(host);
-    return rc ? err_set(e, rc, "the device takes no adapter") : ERR_NONE;
+    return rc ? err_set(e, rc, "the adapter can't be copied to the device") : ERR_NONE;
+}
+
+/* Each of A and B that has a place on the device. */
+static err_code pack_pair(backend *be, packing *p, void *a_dst, void *b_dst, const void *a_src,
+                          const void *b_src, err *e)
+{
+    err_code rc = ERR_NONE;
+    if (a_dst) {
+        p->a = a_src;
+        rc = pack_send(be, p, a_dst, sgmv_a_bytes(p->base, p->rank, p->d_in), e);
+    }
+    if (!rc && b_dst) {
+        p->a = NULL;
+        p->b = b_src;
+        rc = pack_send(be, p, b_dst, sgmv_b_bytes(p->base, p->rank, p->d_out), e);
+    }
+    return rc;
 }
 
 err_code cuda_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                         const void *b_src, dtype type, int rank, int d_in, int d_out, err *e)
 {
-    err_code rc = ERR_NONE;
     packing p = {.base = base, .type = type, .rank = rank, .d_in = d_in, .d_out = d_out};
-    if (a_dst) {
-        p.a = a_src;
-        rc = pack_send(be, &p, a_dst, sgmv_a_bytes(base, rank, d_in), e);
-    }
-    if (!rc && b_dst) {
-        p.a = NULL;
-        p.b = b_src;
-        rc = pack_send(be, &p, b_dst, sgmv_b_bytes(base, rank, d_out), e);
-    }
-    return rc;
+    return pack_pair(be, &p, a_dst, b_dst, a_src, b_src, e);
 }
 
 err_code cuda_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                               const void *b_src, dtype type, int rank, int n_vocab, int dim, err *e)
 {
-    err_code rc = ERR_NONE;
     packing p = {
         .base = base, .type = type, .rank = rank, .d_in = n_vocab, .d_out = dim, .embed = 1};
     if (base != cuda_of(be)->arith) {
         return err_set(e, ERR_UNSUPPORTED,
                        "LoRA on an embed_tokens of another type than the layers' (CUDA backend)");
     }
-    if (a_dst) {
-        p.a = a_src;
-        rc = pack_send(be, &p, a_dst, sgmv_a_bytes(base, rank, n_vocab), e);
-    }
-    if (!rc && b_dst) {
-        p.a = NULL;
-        p.b = b_src;
-        rc = pack_send(be, &p, b_dst, sgmv_b_bytes(base, rank, dim), e);
-    }
-    return rc;
+    return pack_pair(be, &p, a_dst, b_dst, a_src, b_src, e);
 }
 
 /* ---- DoRA ------------------------------------------------------------------------------------ */
@@ -220,7 +217,7 @@ err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
     cu->table_bytes = (cu->table_bytes + 255) / 256 * 256;
     if (cu->table_bytes > TABLE_BYTES_MOST)
         return err_set(e, ERR_LIMIT,
-                       "adapters would lie in too many pieces: KV pages are too small");
+                       "adapters would need too many pieces of memory: KV pages are too small");
     cu->table = calloc((size_t)cu->n_table, sizeof(*cu->table));
     size_t all = (size_t)cu->n_table * cu->table_bytes;
     cu->table_memory = cuda_take(cu, all, false);
@@ -233,7 +230,7 @@ err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
     }
     if (!cu->table || !cu->table_memory) {
         cuda_tables_close(cu);
-        return err_set(e, ERR_NOMEM, "the device has no room for the tables of %d adapters",
+        return err_set(e, ERR_NOMEM, "not enough device memory for the tables of %d adapters",
                        cu->n_table);
     }
     return ERR_NONE;
@@ -317,9 +314,16 @@ static bool write_table(const cuda_state *cu, cuda_writer *w, const lora_view *v
     const int v_out = lat->rank ? lat->n_head * (lat->nope + lat->v) : kv;
     for (int l = 0; l < cu->n_layer; l++) {
         const int d_out[PROJ_COUNT] = {
-            [PROJ_Q_A] = cu->q_rank, [PROJ_Q] = q,      [PROJ_K] = k_out,
-            [PROJ_V] = v_out,        [PROJ_O] = dim,    [PROJ_GATE] = cu->mlp[l],
-            [PROJ_UP] = cu->mlp[l],  [PROJ_DOWN] = dim,
+            [PROJ_Q_A] = cu->q_rank,
+            [PROJ_Q] = q,
+            [PROJ_K] = k_out,
+            [PROJ_V] = v_out,
+            [PROJ_O] = dim,
+            [PROJ_GATE] = cu->mlp[l],
+            [PROJ_UP] = cu->mlp[l],
+            [PROJ_DOWN] = dim,
+            [PROJ_ROUTER] = cu->experts.n,
+            [PROJ_SHARED_SCORE] = cu->experts.n > 0,
         };
         for (int p = 0; p < PROJ_COUNT; p++) {
             int at = l * PROJ_COUNT + p, from = w->n;
@@ -363,7 +367,7 @@ const cuda_table *cuda_table_of(backend *be, const lora_view *view)
                      .most = cu->table_more};
     memset(t, 0, sizeof(*t));
     if (view->n_layer != cu->n_layer || !write_table(cu, &w, view)) {
-        backend_fail(be, ERR_LIMIT, "an adapter lies in more pieces than a step can list");
+        backend_fail(be, ERR_LIMIT, "an adapter's memory has more pieces than a step can list");
         return NULL;
     }
     if (!CU(be, cudaMemcpyAsync(device, pinned, mats + (size_t)w.n * sizeof(void *),

@@ -1,34 +1,37 @@
-/* attend.cu -- kernels of attend.h.
+/* attend.cu -- kernels of attend.h: FlashAttention-2's order, with Flash-Decoding's splits at fixed
+ * positions, and online softmax (Milakov and Gimelshein).
+ *
+ *   keys of a row   0        512       1024      1536
+ *                   +---------+---------+---------+--
+ *                   | split 0 | split 1 | split 2 |      each summed alone, in tiles of 64
+ *                   +---------+---------+---------+--
+ *   decode          warp 0    warp 1    warp 2           the last to end merges 0, 1, 2
+ *   long chunk      one block, 0 then 1 then 2           merges on the way
  *
  * One kernel source serves small items (one warp, one split) and large ones (eight warps, all
- * splits): a warp owns 16 packed rows, its keys come in tiles of 64, and page_scores(),
- * tile_soften() and page_values() are all the arithmetic (online softmax: Milakov and Gimelshein;
- * FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products
- * are bf16 or f16 (the pages' type) on tensor cores with f32 sums; scores and weights stay f32
- * until the second product.
- * What could be contracted differently in two copies of the code is written with explicit
- * roundings, so that both kernels give the same bits.
+ * splits).  A warp has 16 packed rows.  page_scores(), tile_soften() and page_values() are all the
+ * arithmetic.  Products are bf16 or f16 (the pages' type) on tensor cores with f32 sums; scores and
+ * weights stay f32 until the second product.  What a compiler could contract differently in two
+ * copies of the code has explicit roundings, so both kernels give the same bits.
  *
- * Splits that stand alone leave their sums in memory and take a ticket; the block with the last
- * one merges all of them, in ascending order.
+ * K and V are copied with cp.async.  A large item has space for two tiles of each: while tile t is
+ * computed, t + 1 arrives.  A small item's warp has a ring of slots for one page of a head, K or V:
+ * while one is computed, the others arrive.  This takes so little shared memory that a
+ * multiprocessor of an H200 holds eight such warps, which hide each other's waits.
  *
- * K and V are copied with cp.async.  A large item has room for two tiles of each: while tile t is
- * computed, t + 1 arrives.  A small item's warp has a ring of rooms for one page of a head, K or V:
- * while one is computed, the others arrive.  So little room lets a multiprocessor hold eight warps,
- * as many as registers do; they hide what a lone warp waits for.
- * Rows in shared memory stand an odd number of 16-byte units apart: ldmatrix hits all banks. 
- * Positions that no row of the item may see are filled with zeros, whatever a recycled page holds
- * there.
+ * Rows in shared memory have a stride of an odd number of 16-byte units, so ldmatrix uses all
+ * banks.  Positions that no row of the item may see are filled with zeros, whatever a reused page
+ * holds there.
  *
- * Codes (int8 pages) are whole numbers, which bf16 has: they are multiplied as such, and a key's
- * scale multiplies its scores, its value's scale the weights.  A single warp makes them bf16 in
- * registers.  Eight warps would do so eight times: there each thread makes a tile of values from
- * the codes that it copied.
+ * Codes (int8 pages) are integers that bf16 represents exactly.  They are multiplied as such; a
+ * key's scale multiplies its scores, its value's scale the weights.  A single warp converts them in
+ * registers.  Eight warps would each repeat that: there each thread converts the codes that it
+ * copied, for all.
  *
  * f32 pages, values of another size than keys, and head sizes other than 64, 80, 96 and 128, take
  * plain_kernel(): a warp per packed row, no tensor cores.
  *
- * Held to its oracle by tests/emu/test_attend.cu.
+ * Its reference is in tests/emu/test_attend.cu.
  */
 #include "engine/cuda/attend.h"
 
@@ -1292,7 +1295,8 @@ extern "C" cudaError_t cu_attend_setup(void)
 
 extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm)
 {
-    /* A block's pages, and the KiB that the system keeps for it; registers allow eight. */
+    /* Each block needs its shared memory and the 1 KiB that CUDA reserves; its registers allow at
+     * most eight blocks on a multiprocessor. */
     int d = args->kv.head_dim, type = args->kv.type;
     int bytes = d == 64   ? small_bytes<64>(type)
                 : d == 80 ? small_bytes<80>(type)

@@ -1,4 +1,20 @@
-/* cuda.c -- opens the device, says why where it cannot, reports faults, fills the table. */
+/* cuda.c -- opens a CUDA device, classifies its faults, waits for it, and has the table of
+ * operations.
+ *
+ * cuda_open(): device, arena (one allocation), streams, kernels' attributes, cuBLAS, optional
+ * kernels (each may be left out by the mask `without` after a fault), pool, step buffers.  A
+ * failure at any point goes through cuda_close(), which accepts a state that is partly open.
+ *
+ * Faults: every CUDA call passes through CU() or CU_TRY().  remedy_of() sorts errors by CUDA's
+ * reference: those after which the process must be replaced, those for which a new context may
+ * help, and those of one call.  The first of the former two is kept in `lost`, whichever thread met
+ * it, and the engine sees it at its next wait.
+ *
+ * A hung device can't even be closed: calls would wait forever.  So leave_hung() frees only host
+ * memory, and the process is replaced.
+ *
+ * Marks: two events alternate, because at most two steps are in flight.
+ */
 #include "engine/cuda/cuda.h"
 
 #include <stdio.h>
@@ -17,29 +33,31 @@ enum {
 
 /* ---- faults ---------------------------------------------------------------------------- */
 
-/* By CUDA's reference (cudaError).  All else fails the call, and with it the step, alone. */
+/* By CUDA's reference (cudaError).  Other errors fail only the call, and with it the step. */
 static be_remedy remedy_of(cudaError_t code)
 {
     switch ((int)code) {
-    case 226:                  /* cudaErrorContained */
-    case 700:                  /* cudaErrorIllegalAddress */
-    case 702:                  /* cudaErrorLaunchTimeout */
-    case 710:                  /* cudaErrorAssert */
-    case 714:                  /* cudaErrorHardwareStackError */
-    case 715:                  /* cudaErrorIllegalInstruction */
-    case 716:                  /* cudaErrorMisalignedAddress */
-    case 717:                  /* cudaErrorInvalidAddressSpace */
-    case 718:                  /* cudaErrorInvalidPc */
-    case 719:                  /* cudaErrorLaunchFailure */
-    case 721:                  /* cudaErrorTensorMemoryLeak */
-    case 810:                  /* cudaErrorMpsClientTerminated */
-    case 911:                  /* cudaErrorExternalDevice */
-        return BE_HEALS_NEVER; /* "the process must be terminated and relaunched" */
-    case 46:                   /* cudaErrorDevicesUnavailable */
-    case 214:                  /* cudaErrorECCUncorrectable */
-    case 220:                  /* cudaErrorNvlinkUncorrectable */
-    case 709:                  /* cudaErrorContextIsDestroyed */
-    case 999: /* cudaErrorUnknown */ return BE_HEALS_REOPENED; /* of these it says nothing */
+    case 226:                     /* cudaErrorContained */
+    case 700:                     /* cudaErrorIllegalAddress */
+    case 702:                     /* cudaErrorLaunchTimeout */
+    case 710:                     /* cudaErrorAssert */
+    case 714:                     /* cudaErrorHardwareStackError */
+    case 715:                     /* cudaErrorIllegalInstruction */
+    case 716:                     /* cudaErrorMisalignedAddress */
+    case 717:                     /* cudaErrorInvalidAddressSpace */
+    case 718:                     /* cudaErrorInvalidPc */
+    case 719:                     /* cudaErrorLaunchFailure */
+    case 721:                     /* cudaErrorTensorMemoryLeak */
+    case 810:                     /* cudaErrorMpsClientTerminated */
+    case 911:                     /* cudaErrorExternalDevice */
+        return BE_HEALS_NEVER;    /* "the process must be terminated and relaunched" */
+    case 46:                      /* cudaErrorDevicesUnavailable */
+    case 214:                     /* cudaErrorECCUncorrectable */
+    case 220:                     /* cudaErrorNvlinkUncorrectable */
+    case 709:                     /* cudaErrorContextIsDestroyed */
+    case 999:                     /* cudaErrorUnknown */
+        return BE_HEALS_REOPENED; /* the reference is silent on
+                                                                * these */
     default: return BE_HEALS_ITSELF;
     }
 }
@@ -115,7 +133,7 @@ static bool cuda_lost(const backend *be)
     return atomic_load(&cuda_of(be)->lost) != 0;
 }
 
-/* A failed call leaves the stream as it was: what was enqueued before it is waited for. */
+/* A failed call leaves the stream usable: what was enqueued before is waited for. */
 static be_remedy cuda_remedy(backend *be)
 {
     cuda_state *cu = cuda_of(be);
@@ -126,15 +144,19 @@ static be_remedy cuda_remedy(backend *be)
     return remedy_of((cudaError_t)atomic_load(&cu->lost));
 }
 
-static be_trial cuda_suspect(const backend *be)
+static const char *cuda_suspect(const backend *be)
 {
     return cuda_of(be)->blas.trying;
 }
 
+static uint64_t cuda_order(const backend *be)
+{
+    return blas_order(&cuda_of(be)->blas);
+}
+
 /* ---- life -------------------------------------------------------------------------------- */
 
-/* Of a device that does not end what it was given all calls may wait for ever: what it has, the end
- * of the process takes. */
+/* On a hung device every call may wait forever; its resources are freed when the process ends. */
 static void leave_hung(backend *be, cuda_state *cu)
 {
     if (cu->pool) pool_destroy(cu->pool);
@@ -160,7 +182,7 @@ static void cuda_close(backend *be)
     cuda_expert_tables_close(cu);
     cuda_step_close(cu);
     cuda_draw_close(cu);
-    if (remedy != BE_HEALS_NEVER) blas_close(&cu->blas); /* else nobody knows what it would do */
+    if (remedy != BE_HEALS_NEVER) blas_close(&cu->blas); /* else its behaviour is undefined */
     cuda_memory_close(cu);
     for (int i = 0; i < 2; i++) {
         if (cu->mark[i]) (void)cudaEventDestroy(cu->mark[i]);
@@ -171,7 +193,7 @@ static void cuda_close(backend *be)
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
     free(cu->mlp);
     if (cu->pool) pool_destroy(cu->pool);
-    /* The context goes as well where it is broken, so that the next one begins anew. */
+    /* A broken context is destroyed, so that the next one begins anew. */
     if (remedy == BE_HEALS_REOPENED) {
         (void)cudaSetDevice(cu->device);
         (void)cudaDeviceReset();
@@ -185,12 +207,12 @@ static double gib(size_t bytes)
     return (double)bytes / (double)(1ULL << 30);
 }
 
-static bool may_use(const backend_config *cfg, be_trial which)
+static bool may_use(const backend_config *cfg, const char *kernels)
 {
-    return !(cfg->without >> which & 1U);
+    return !be_has_kernel(cfg->without, kernels);
 }
 
-/* Whether products of many rows can go by wgmma: a device of sm_90, and kernels for it. */
+/* Whether products of many rows can use wgmma: a device of sm_90, and kernels for it. */
 static bool opens_wide(const struct cudaDeviceProp *p)
 {
     if (p->major != 9 || p->minor != 0) return false;
@@ -200,13 +222,28 @@ static bool opens_wide(const struct cudaDeviceProp *p)
     return false;
 }
 
+/* The remedy, for operators, where the CUDA runtime finds no device. */
+static const char *advice_of(cudaError_t ce)
+{
+    switch ((int)ce) {
+    case 35: /* cudaErrorInsufficientDriver, also where there is no driver */
+        return "install an NVIDIA driver that supports this build's CUDA version, 580 or newer "
+               "for CUDA 13";
+    case 0:
+    case 100: /* cudaErrorNoDevice */
+        return "load the NVIDIA driver, let this process open /dev/nvidia*, and check "
+               "CUDA_VISIBLE_DEVICES";
+    default: return "nvidia-smi and the kernel's log (dmesg) can say more";
+    }
+}
+
 static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp *p, err *e)
 {
     int n = 0;
     cudaError_t ce = cudaGetDeviceCount(&n);
     if (ce || n == 0) {
-        return err_set(e, ERR_UNSUPPORTED, "no CUDA device: %s",
-                       ce ? cudaGetErrorString(ce) : "none is there");
+        return err_set(e, ERR_UNSUPPORTED, "no CUDA device (%s): %s",
+                       ce ? cudaGetErrorString(ce) : "none is there", advice_of(ce));
     }
     if (device < 0 || device >= n) {
         return err_set(e, ERR_UNSUPPORTED, "there is no CUDA device %d: this machine has %d",
@@ -248,7 +285,7 @@ static err_code open_arena(cuda_state *cu, double fraction, err *e)
     return cuda_memory_open(cu, asked, e);
 }
 
-/* Experts' products are others', of plain values. */
+/* Experts' products need plain values. */
 static bool takes_codes(const weight_source *src, bool expert)
 {
     return !expert && codes_takes(src);
@@ -283,24 +320,19 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc) rc = CU_TRY(cu, cu_sgmv_setup(), e);
     if (!rc) rc = CU_TRY(cu, cu_grouped_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
-        rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
+        rc = err_set(e, ERR_NOMEM, "not enough device memory for cuBLAS");
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->n_sm, cu->wait, e);
-    if (!rc) cu->blas.wide = may_use(cfg, BE_TRIAL_WGMMA) && opens_wide(&p);
+    if (!rc) cu->blas.choice = blas_choice_of(p.major * 10 + p.minor);
+    if (!rc) cu->blas.wide = may_use(cfg, KERNELS_WGMMA) && opens_wide(&p);
     if (!rc)
         cu->blas.streams =
-            may_use(cfg, BE_TRIAL_CHAIN) && p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
-    bool shares =
-        !rc && cu->blas.streams && may_use(cfg, BE_TRIAL_CLUSTER) && p.major == 9 && p.minor == 0;
-    for (int i = 0; shares && i < BLAS_CLUSTERS; i++)
-        cu->blas.cluster_sm[i] = cu_gemm_cluster_setup(2 << i);
-    if (shares && cu_gemm_lora_cluster_setup() != cudaSuccess)
-        memset(cu->blas.cluster_sm, 0, sizeof(cu->blas.cluster_sm)); /* all products or none */
-    if (!rc && cu->blas.streams && may_use(cfg, BE_TRIAL_INSIDE) &&
+            may_use(cfg, KERNELS_CHAIN) && p.major >= 9 && cu_gemm_stream_setup() == cudaSuccess;
+    if (!rc && cu->blas.streams && may_use(cfg, KERNELS_INSIDE) &&
         cu_gemm_lora_setup() == cudaSuccess) {
         size_t bytes = GEMM_LORA_COUNTERS * sizeof(*cu->drawn);
         cu->drawn = cuda_take(cu, bytes, false);
         rc = cu->drawn ? cuda_clear(cu, cu->drawn, bytes, e)
-                       : err_set(e, ERR_NOMEM, "the device has no room for counters");
+                       : err_set(e, ERR_NOMEM, "not enough device memory for counters");
     }
     if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
@@ -341,7 +373,7 @@ static void cuda_host_free(backend *be, void *p, size_t bytes)
     (void)munmap(p, bytes);
 }
 
-/* Logits are made on the device, in room of the same size: the caller's memory, which only
+/* Logits are computed on the device, in memory of the same size: the caller's memory, which only
  * be_logits_fetch() fills, is not pinned. */
 static void *cuda_host_alloc(backend *be, size_t bytes)
 {
@@ -355,7 +387,7 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
         return NULL;
     }
     cu->logits = (cuda_logits){.host = p, .device = twin, .bytes = bytes};
-    /* What no row of logits fills (step.logit_stride) is scaled with the rest of them. */
+    /* The space between rows of logits (step.logit_stride) is scaled with them. */
     if (cuda_clear(cu, twin, bytes, &e) || cuda_draw_open(be, 0, &e)) {
         cuda_host_free(be, p, bytes);
         return NULL;
@@ -395,6 +427,7 @@ const backend_ops backend_cuda = {
     .lost = cuda_lost,
     .remedy = cuda_remedy,
     .suspect = cuda_suspect,
+    .order = cuda_order,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .map = cuda_alloc,
@@ -424,6 +457,7 @@ const backend_ops backend_cuda = {
     .kv_destroy = cuda_kv_destroy,
     .kv_save = cuda_kv_save,
     .kv_load = cuda_kv_load,
+    .kv_copy = cuda_kv_copy,
     .kv_copied = cuda_kv_copied,
     .pin = cuda_pin,
     .unpin = cuda_unpin,

@@ -390,7 +390,7 @@ err_code cuda_step_open(cuda_state *cu, err *e);
 void cuda_step_close(cuda_state *cu);
 /* Partial sums of attention that a step may list. */
 int cuda_partials_most(const cuda_state *cu);
-/* The step is on its way to the device; false: the backend is marked. */
+/* Uploads the step's lists, once for each step.  False: the backend is marked as failed. */
 bool cuda_step_enter(backend *be, const step *s);
 /* The device's table of a view, uploaded if it is not there yet; NULL: the backend is marked. */
 const cuda_table *cuda_table_of(backend *be, const lora_view *view);
@@ -454,8 +454,10 @@ void cuda_norm_part(backend *be, float *out, const cuda_alias *x, const float *g
 
 /* ---- linear.c, inside.c ---------------------------------------------------------------------- */
 
-/* The product of x, which is lora->x, into y, the shrink of LoRA beside it, and its expand. */
-void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y);
+/* The product of x, which is lora->x, into y, the shrink of LoRA beside it, and its expand;
+ * `gated`: into there, and gated. */
+void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y,
+                 uint16_t *gated);
 /* When the plan of such matrices has been made: which sizes of steps go inside. */
 err_code cuda_inside_try(backend *be, const weight *w, int rows_of_w, err *e);
 /* Whether this step's product of w, rows_of_w of its rows, is made with LoRA inside; `gated`: and
@@ -520,6 +522,7 @@ err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int
 void cuda_kv_destroy(backend *be, kv_pool *kv);
 void cuda_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
+void cuda_kv_copy(backend *be, kv_pool *kv, int from, int to);
 void cuda_kv_copied(backend *be);
 bool cuda_pin(backend *be, void *p, size_t bytes);
 void cuda_unpin(backend *be, void *p);

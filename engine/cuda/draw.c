@@ -142,34 +142,27 @@ static const uint32_t *put_mask(block *b, const uint32_t *allowed, int n_vocab)
 
 static cu_sample_row row_of(block *b, const sample_row *r, int n_vocab)
 {
-    const sampling *u = r->rules;
+    const sampling *from = r->rules;
     wanted w = wants(r);
     bool pick = r->score < 0;
     size_t id = sizeof(int32_t);
     assert(n_vocab <= b->stride);
     return (cu_sample_row){
         .logit_row = r->logit,
-        .temperature = u->temperature,
-        .top_p = u->top_p,
-        .min_p = u->min_p,
-        .top_k = u->top_k,
-        .repetition_penalty = u->repetition_penalty,
-        .presence_penalty = u->presence_penalty,
-        .frequency_penalty = u->frequency_penalty,
-        .seed = u->seed,
-        .n_bias = pick ? u->n_bias : 0,
-        .n_stop_id = w.stops ? u->n_stop_id : 0,
-        .bias = put(b, u->bias, (size_t)u->n_bias * sizeof(logit_bias), pick),
-        .stop_id = put(b, u->stop_id, (size_t)u->n_stop_id * id, w.stops),
+        SAMPLING_LIST(SAMPLING_COPY) /* from->temperature and so on */
+            .seed = from->seed,
+        .n_bias = pick ? from->n_bias : 0,
+        .n_stop_id = w.stops ? from->n_stop_id : 0,
+        .bias = put(b, from->bias, (size_t)from->n_bias * sizeof(logit_bias), pick),
+        .stop_id = put(b, from->stop_id, (size_t)from->n_stop_id * id, w.stops),
         .prompt = put(b, r->prompt, (size_t)r->n_prompt * id, w.prompt),
         .output = put(b, r->output, (size_t)r->n_output * id, w.output),
         .allowed = put_mask(b, r->allowed, n_vocab),
         .n_prompt = w.prompt ? r->n_prompt : 0,
         .n_vocab = n_vocab,
         .n_output = r->n_output,
-        .min_tokens = u->min_tokens,
-        .n_top = pick ? u->n_top : r->n_top,
-        .processed = pick && u->logprobs == LOGPROBS_PROCESSED,
+        .n_top = pick ? from->n_top : r->n_top,
+        .processed = pick && from->logprobs == LOGPROBS_PROCESSED,
         .score = r->score,
     };
 }
@@ -207,13 +200,13 @@ const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample
     cuda_state *cu = cuda_of(be);
     cuda_draw *d = &cu->draw;
     if (n > d->max || logits != cu->logits.host) {
-        backend_fail(be, ERR_LIMIT, "%d rows to sample, with room for %d", n, d->max);
+        backend_fail(be, ERR_LIMIT, "%d rows to sample; at most %d fit", n, d->max);
         return NULL;
     }
     for (int done = 0, k; done < n; done += k) {
         k = rows_that_fit(d, rows + done, n - done, n_vocab);
         if (k == 0) {
-            backend_fail(be, ERR_LIMIT, "a row's sampling rules have no room");
+            backend_fail(be, ERR_LIMIT, "a row's sampling rules do not fit");
             return NULL;
         }
         if (!run_round(be, cu->logits.device, n_vocab, rows + done, k, d->out + done)) return NULL;
@@ -229,7 +222,7 @@ void cuda_logits_fetch(backend *be, float *logits, size_t n)
 {
     cuda_state *cu = cuda_of(be);
     if (logits != cu->logits.host || n * sizeof(*logits) > cu->logits.bytes) {
-        backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
+        backend_fail(be, ERR_LIMIT, "the logits are not in memory of be_host_alloc()");
         return;
     }
     (void)CU(be, cudaMemcpyAsync(logits, cu->logits.device, n * sizeof(*logits),

@@ -12,8 +12,8 @@
 #include "engine/cuda/cuda.h"
 
 enum {
-    MEMORY_SHARE = 128, /* of the arena, for what rows are between two products */
-    TABLE_SHARE = 256,  /* of it, for tables of adapters on experts */
+    MEMORY_SHARE = 128, /* 1/128 of the arena is the most for values between two products */
+    TABLE_SHARE = 256,  /* 1/256 of the arena is the most for tables of adapters on experts */
     TABLES_LEAST = 8,
     SLOTS_MOST = 1 << 15, /* of a grid */
     SOME_FROM = 4,        /* rows of an expert, on average, from which tiles are wider; */
@@ -86,7 +86,7 @@ static err_code open_memory(cuda_state *cu, dtype type, err *e)
     size_t bytes = place(x, none, x->rows);
     x->memory = cuda_take(cu, bytes, false);
     if (!x->memory)
-        return err_set(e, ERR_NOMEM, "the device has no room for the rows of experts (%zu bytes)",
+        return err_set(e, ERR_NOMEM, "not enough device memory for the rows of experts (%zu bytes)",
                        bytes);
     (void)place(x, x->memory, x->rows);
     return ERR_NONE;
@@ -98,13 +98,15 @@ static err_code check_set(const cuda_state *cu, const expert_set *set, err *e)
 {
     const expert_route *r = &set->route;
     if (r->top_k > CU_EXPERTS_TOP)
-        return err_set(e, ERR_UNSUPPORTED, "%d experts of a row: the CUDA backend takes %d at most",
-                       r->top_k, CU_EXPERTS_TOP);
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%d experts of a row: the CUDA backend supports at most %d", r->top_k,
+                       CU_EXPERTS_TOP);
     weight *const *const all[] = {set->gate, set->up, set->down};
     for (int i = 0; i < LORA_EXPERT_PROJS * r->n; i++)
         if (all[i / r->n][i % r->n]->type != cu->arith)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "experts of another type than the layers': the CUDA backend takes none");
+            return err_set(
+                e, ERR_UNSUPPORTED,
+                "the CUDA backend does not support experts of another type than the layers'");
     return ERR_NONE;
 }
 
@@ -126,7 +128,7 @@ err_code cuda_experts_prepare(backend *be, void **there, const expert_set *set, 
     }
     rc = p && *there ? cuda_upload(be, *there, (const void *)p, bytes) : ERR_NOMEM;
     free((void *)p);
-    return rc ? err_set(e, rc, "the device has no room for the list of %d experts", n) : ERR_NONE;
+    return rc ? err_set(e, rc, "not enough device memory for the list of %d experts", n) : ERR_NONE;
 }
 
 /* ---- adapters -------------------------------------------------------------------------------- */
@@ -149,7 +151,7 @@ err_code cuda_expert_tables_open(cuda_state *cu, int n_layer, size_t stride, err
         CU_TRY(cu, cudaHostAlloc((void **)&x->table_pinned, all, cudaHostAllocDefault), e);
     if (rc) x->table_pinned = NULL;
     if (!rc && (!x->table || !x->table_memory))
-        rc = err_set(e, ERR_NOMEM, "the device has no room for adapters on experts (%zu bytes)",
+        rc = err_set(e, ERR_NOMEM, "not enough device memory for adapters on experts (%zu bytes)",
                      all);
     if (rc) cuda_expert_tables_close(cu);
     return rc;
@@ -195,7 +197,7 @@ const sgmv_mat *cuda_expert_mats(backend *be, const lora_view *view)
         return NULL;
     }
     if (t->used == cu->step.serial) {
-        backend_fail(be, ERR_LIMIT, "a step with more than %d adapters on experts", x->n_table);
+        backend_fail(be, ERR_LIMIT, "a step uses more than %d adapters on experts", x->n_table);
         return NULL;
     }
     /* Its last copy may still be on its way where its step was the one before. */
@@ -209,7 +211,7 @@ const sgmv_mat *cuda_expert_mats(backend *be, const lora_view *view)
                      .most = x->table_more};
     *t = (cuda_expert_table){.load_id = 0};
     if (!write_all(cu, &w, view)) {
-        backend_fail(be, ERR_LIMIT, "an adapter lies in more pieces than a step can list");
+        backend_fail(be, ERR_LIMIT, "an adapter's memory has more pieces than a step can list");
         return NULL;
     }
     if (!CU(be, cudaMemcpyAsync(device, pinned, mats + (size_t)w.n * sizeof(void *),
@@ -324,14 +326,7 @@ void cuda_experts_run(backend *be, float *out, const float *x, const expert_set 
     cuda_alias as = cuda_where(cu, scores, r->n), ag = {.at = NULL, .stride = 1};
     if (shared) ag = cuda_where(cu, shared, 1);
     cu_experts c = cu->experts.at;
-    c.softmax_last = r->softmax_last;
-    c.sigmoid = r->sigmoid;
-    c.normed = r->normed;
-    c.n_group = r->n_group;
-    c.top_group = r->top_group;
-    c.group_best = r->group_best;
-    c.scale_in = r->scale_in;
-    c.scale = r->scale;
+    c.route = *r;
     c.choice_bias = set->choice_bias;
     c.score_stride = as.stride;
     c.shared_stride = ag.stride;

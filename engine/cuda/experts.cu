@@ -1,4 +1,18 @@
-/* experts.cu -- kernels of experts.h. */
+/* experts.cu -- kernels of experts.h: a counting sort of (row, expert) pairs on the device.
+ *
+ *   route    a warp per row: softmax or sigmoid, groups, top_k; a block counts its rows by expert
+ *   list     one block, a thread per expert: prefix sums of the counts -> each expert's first slot,
+ *            its items for the products
+ *   gather   a block per pair: copies x's row to its slot
+ *   ...      products (products/grouped.h), LoRA by chunk_kernel()'s lists, activation
+ *   combine  adds a row's slots, in the order of experts' numbers, times their weights
+ *
+ * Counts per block of rows and prefix sums give each slot its place without atomic operations, so
+ * the order of slots is the same in each run.
+ *
+ * Ties of scores go to the expert with the lower number.  Explicit roundings (cu_add, cu_div) keep
+ * the compiler from contracting two operations into one.
+ */
 #include "engine/cuda/experts.h"
 
 #include "engine/cuda/products/floats.h"
@@ -20,7 +34,7 @@ typedef struct {
     int at; /* -1: none */
 } best_of;
 
-/* Of equal ones that with the lower number, whatever the values are. */
+/* The higher one; of equal ones that with the lower number. */
 __device__ static best_of better(best_of a, best_of b)
 {
     if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
@@ -28,7 +42,7 @@ __device__ static best_of better(best_of a, best_of b)
     return a.at < b.at ? a : b;
 }
 
-/* The highest of p that is not among the lane's taken ones (bit i: the lane's i-th). */
+/* The highest of p that the lane has not taken (bit i: the lane's i-th). */
 __device__ static best_of find_best(const float *p, const float *bias, int n, uint32_t taken,
                                     int lane)
 {
@@ -47,7 +61,7 @@ __device__ static best_of find_best(const float *p, const float *bias, int n, ui
     return best;
 }
 
-/* The warp's n values become their softmax, or each its sigmoid. */
+/* Replaces the warp's n values by their softmax, or each by its sigmoid. */
 __device__ static void to_weights(float *p, int n, bool sigmoid, int lane)
 {
     float most = -INFINITY, sum = 0;
@@ -63,7 +77,7 @@ __device__ static void to_weights(float *p, int n, bool sigmoid, int lane)
     cu_syncwarp(); /* all values are there for all lanes */
 }
 
-/* How high a group is: the sum of its highest keys, the highest first. */
+/* The score of a group: the sum of its highest keys, the highest first. */
 __device__ static float height_of(const float *p, const float *bias, int n, int k)
 {
     float sum = 0, last = INFINITY;
@@ -84,21 +98,21 @@ __device__ static float height_of(const float *p, const float *bias, int n, int 
     return sum;
 }
 
-/* Bits of the lane's experts that no row may take: those outside of the highest groups.  `high`:
- * room for two words for each group. */
+/* Bits of the lane's experts that are outside the highest groups.  `high`: space for two words for
+ * each group. */
 __device__ static uint32_t closed(const cu_experts *x, const float *p, float *high, int lane)
 {
-    int each = x->n / x->n_group;
-    int32_t *open = (int32_t *)(void *)(high + x->n_group);
+    int each = x->n / x->route.n_group;
+    int32_t *open = (int32_t *)(void *)(high + x->route.n_group);
     uint32_t taken = 0, none = 0;
-    for (int g = lane; g < x->n_group; g += WARP) {
+    for (int g = lane; g < x->route.n_group; g += WARP) {
         const float *bias = x->choice_bias ? x->choice_bias + g * each : nullptr;
-        high[g] = height_of(p + g * each, bias, each, x->group_best);
+        high[g] = height_of(p + g * each, bias, each, x->route.group_best);
         open[g] = 0;
     }
     cu_syncwarp(); /* the heights are there for all lanes */
-    for (int i = 0; i < x->top_group; i++) {
-        best_of best = find_best(high, nullptr, x->n_group, taken, lane);
+    for (int i = 0; i < x->route.top_group; i++) {
+        best_of best = find_best(high, nullptr, x->route.n_group, taken, lane);
         if (best.at % WARP == lane) {
             taken |= 1U << best.at / WARP;
             open[best.at] = 1;
@@ -114,8 +128,8 @@ __device__ static uint32_t closed(const cu_experts *x, const float *p, float *hi
 __device__ static void choose(const cu_experts *x, float *p, float *high, int32_t *expert,
                               float *share, int lane)
 {
-    if (!x->softmax_last) to_weights(p, x->n, x->sigmoid, lane);
-    uint32_t taken = x->n_group > 0 ? closed(x, p, high, lane) : 0;
+    if (!x->route.softmax_last) to_weights(p, x->n, x->route.sigmoid, lane);
+    uint32_t taken = x->route.n_group > 0 ? closed(x, p, high, lane) : 0;
     for (int i = 0; i < x->top_k; i++) {
         best_of best = find_best(p, x->choice_bias, x->n, taken, lane);
         if (best.at % WARP == lane) taken |= 1U << best.at / WARP;
@@ -125,13 +139,13 @@ __device__ static void choose(const cu_experts *x, float *p, float *high, int32_
         }
     }
     cu_syncwarp(); /* the chosen ones are there for all lanes */
-    if (x->softmax_last) to_weights(share, x->top_k, x->sigmoid, lane);
+    if (x->route.softmax_last) to_weights(share, x->top_k, x->route.sigmoid, lane);
     float sum = 0;
     for (int i = 0; i < x->top_k; i++) sum = cu_add(sum, share[i]);
     sum = cu_add(sum, 1e-20F); /* no score was above nothing */
     cu_syncwarp();             /* all lanes have read what is written now */
     for (int i = lane; i < x->top_k; i += WARP)
-        share[i] = cu_mul(x->normed ? cu_div(share[i], sum) : share[i], x->scale);
+        share[i] = cu_mul(x->route.normed ? cu_div(share[i], sum) : share[i], x->route.scale);
     cu_syncwarp(); /* the shares are there for all lanes */
 }
 
@@ -143,7 +157,7 @@ static __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(cu_expe
     int row = (int)blockIdx.x * ROUTE_WARPS + warp;
     float *shares = p + ROUTE_WARPS * x.n, *own = p + warp * x.n, *w = shares + warp * k;
     int32_t *chosen = (int32_t *)(void *)(shares + ROUTE_WARPS * k), *at = chosen + warp * k;
-    float *high = (float *)(void *)(chosen + ROUTE_WARPS * k) + warp * 2 * x.n_group;
+    float *high = (float *)(void *)(chosen + ROUTE_WARPS * k) + warp * 2 * x.route.n_group;
     bool live = row < x.n_rows && x.live[row] >= 0;
     for (int i = lane; i < k; i += WARP) at[i] = x.n;
     if (live) {
@@ -236,7 +250,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) gather_kernel(cu_experts x
         x.expert_of[slot] = e;
     }
     const float *from = x.x + (size_t)row * (size_t)x.dim;
-    float by = x.scale_in ? x.weight[c] : 1;
+    float by = x.route.scale_in ? x.weight[c] : 1;
     for (int i = (int)threadIdx.x; i < wide; i += ROW_THREADS) {
         float v = i < x.dim ? cu_mul(from[i], by) : 0;
         put_rounded(x.rows, x.type, (size_t)slot * (size_t)wide + (size_t)i, v);
@@ -250,7 +264,7 @@ extern "C" cudaError_t cu_experts_sort(cudaStream_t stream, const cu_experts *x)
         x->top_k > x->n)
         return cudaErrorInvalidValue;
     unsigned blocks = (unsigned)(x->n_rows + ROUTE_WARPS - 1) / ROUTE_WARPS;
-    size_t words = (size_t)(x->n + 2 * x->top_k + 2 * x->n_group);
+    size_t words = (size_t)(x->n + 2 * x->top_k + 2 * x->route.n_group);
     size_t shared = sizeof(float) * ROUTE_WARPS * words;
     CU_LAUNCH(route_kernel, dim3(blocks), dim3(ROUTE_WARPS * WARP), shared, stream, *x);
     CU_LAUNCH(list_kernel, dim3(1), dim3((unsigned)(x->n + WARP - 1) / WARP * WARP), 0, stream, *x,
@@ -366,7 +380,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         int slot = x.slot[c];
         float v = cu_add(x.out[(size_t)slot * (size_t)x.dim + i],
                          base_bias(&x, down_bias, x.dim, slot, 2, i));
-        sum = cu_fma(x.scale_in ? 1 : x.weight[c], v, sum);
+        sum = cu_fma(x.route.scale_in ? 1 : x.weight[c], v, sum);
     }
     *out = sum;
 }

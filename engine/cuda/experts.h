@@ -39,9 +39,7 @@ typedef struct cu_expert_row {
 typedef struct cu_experts {
     dtype type; /* of weights, x and packed matrices */
     int n, top_k, dim, ffn, n_rows;
-    bool softmax_last, sigmoid, normed, scale_in;
-    int n_group, top_group, group_best; /* expert_route's */
-    float scale;
+    expert_route route;                /* with the same n and top_k */
     const float *scores, *choice_bias; /* [n_rows][n], rows score_stride apart; [n] or NULL */
     int score_stride, shared_stride;   /* floats */
     const int32_t *live;               /* [n_rows]; negative: the row is nobody's */

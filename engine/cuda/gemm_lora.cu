@@ -1,27 +1,32 @@
 /* gemm_lora.cu -- products of few rows with LoRA inside: one launch for what gemm_stream.cu's
  * product, the shrink and the expand of sgmv.cu do in three, with the same bits.
  *
- * A block streams the weights of its columns as gemm_stream.cu does.  Four warps more make the
- * shrink meanwhile: they draw pieces of it (16 ranks of an adapter over a plane of k) by a counter
- * in device memory, so that whoever runs makes all of them, and nobody waits for a block that has
- * not begun.  When all pieces of all blocks are there, they lay v into shared memory.  Behind the
- * weights' stages the ring brings the adapters' B: eight pieces of 16 ranks are a stage.  A warp
- * adds B v of each adapter to the rows that are its, in registers, and writes what expand would
+ *   warps that multiply   W x, one chain over k ------------------------> + B v, bias, res
+ *   warps that copy       stages of W and x ........ then stages of B       ^
+ *   warps that shrink     pieces of v = A x (any adapter's) -> all done -> v in shared memory
+ *
+ * A block streams the weights of its columns as gemm_stream.cu does.  Four more warps shrink
+ * meanwhile.  They take pieces (16 ranks of an adapter over a plane of k) by a counter in device
+ * memory, so running blocks do all of them, and none waits for a block that has not begun.  When
+ * all pieces of all blocks are done, they copy v to shared memory.
+ *
+ * The adapters' B follows the weights through the ring: eight pieces of 16 ranks are a stage.  A
+ * warp adds B v of each adapter to that adapter's rows, in registers, and writes what expand would
  * have written.
  *
- * Sums: of the product one chain over all of k; of the shrink eight chains of a plane, which one
- * warp walks; of expand one chain over the rank, by v's high and low halves.  All as in their own
+ * Summation order: of the product one chain over all of k; of the shrink eight chains of a plane,
+ * by one warp; of expand one chain over the rank, by v's high and low halves.  All as in their own
  * kernels.
  *
- * B lies in fragments of 16 columns that stand 4 apart (sgmv_plan.h).  So a unit of a block is such
- * columns here, and of a gate 8 of them with the same 8 of up.
+ * B is stored in fragments of 16 columns at a distance of 4 (sgmv_plan.h).  So a unit of a block
+ * has such columns here; of gate and up, 8 each.
  *
- * Held to those kernels, bit for bit, by tests/emu/test_gemm_lora.cu.
+ * Compared with those kernels, bit for bit, by tests/emu/test_gemm_lora.cu.
  */
 #include "engine/cuda/gemm_lora_inside.h"
 
-/* A block: `units` of columns.  Its first warps multiply, the next ones copy weights and B, then x,
- * the last ones shrink. */
+/* A block with `units` of columns.  Its first warps multiply, the next ones copy weights and B,
+ * then x, the last ones shrink. */
 template <int NT, int STAGES_, bool BF16, bool GATED>
 static __global__ void __launch_bounds__(LORA_THREADS, 1)
     gemm_lora_kernel(gemm_args a, sgmv_args p, uint32_t *drawn, lora_cut l)
@@ -80,7 +85,7 @@ extern "C" bool gemm_lora_takes(const gemm_args *a, const sgmv_args *p)
 {
     if (a->type == DT_F32 || a->codes.form || a->place || a->rows > GEMM_SMALL_ROWS || a->k % 8 ||
         p->type != a->type || p->d_in != a->k || p->chunk_rows > 8 || p->n_out < 1 ||
-        p->max_all > a->rows || (a->cluster && !cluster_fits(a)))
+        p->max_all > a->rows)
         return false;
     if (a->gated && (a->type != DT_BF16 || p->n_out != 2 || p->out[0].d_out != p->out[1].d_out ||
                      p->out[0].res || p->out[1].res))
@@ -94,11 +99,18 @@ extern "C" bool gemm_lora_takes(const gemm_args *a, const sgmv_args *p)
     return cols == a->n && l.c.stages > 0 && l.c.rows / l.c.halves <= ROWS_MAX;
 }
 
-struct plain_launch : lora_launch {
+/* A launch, or without `drawn` its set-up. */
+struct lora_launch {
+    cudaStream_t stream;
+    const gemm_args *a;
+    const sgmv_args *p;
+    uint32_t *drawn;
+    const lora_cut *l;
+
     template <int NT, int STAGES_, bool BF16, bool GATED>
     cudaError_t run() const
     {
-        if (!drawn) /* cu_gemm_lora_setup() */
+        if (!drawn)
             return CU_ALLOW_SHARED((gemm_lora_kernel<NT, STAGES_, BF16, GATED>), STREAM_SHARED);
         CU_LAUNCH_EARLY((gemm_lora_kernel<NT, STAGES_, BF16, GATED>), dim3((unsigned)l->c.blocks),
                         dim3(lora_threads(l)), (size_t)l->bytes, stream, a->early, *a, *p, drawn,
@@ -107,43 +119,20 @@ struct plain_launch : lora_launch {
     }
 };
 
-static cudaError_t launch_any(const lora_launch *launch)
-{
-    if (launch->a->cluster) return gemm_lora_in_clusters(launch);
-    const plain_launch go = {*launch};
-    if (launch->l->c.stages == GEMM_DEEP) return lora_of_type<2, GEMM_DEEP>(launch->a, go);
-    return lora_of(launch->tiles, launch->l->c.stages, launch->a, go);
-}
-
 /* Of each number of rows, type and number of stages. */
-static cudaError_t setup(int cluster)
+extern "C" cudaError_t cu_gemm_lora_setup(void)
 {
     static uint16_t somewhere;
     gemm_args a = {};
-    lora_cut l = {};
-    lora_launch each = {nullptr, &a, nullptr, nullptr, &l, 0};
+    const lora_launch each = {nullptr, &a, nullptr, nullptr, nullptr};
     cudaError_t rc = cudaSuccess;
-    const int stages[] = {3, GEMM_RING, GEMM_DEEP};
-    a.cluster = cluster;
-    for (int i = 0; rc == cudaSuccess && i < 2 * 3 * 3; i++) {
-        l.c.stages = stages[i % 3];
-        a.type = i / 3 % 3 == 0 ? DT_F16 : DT_BF16;
-        a.gated = i / 3 % 3 == 2 ? &somewhere : nullptr;
-        each.tiles = 2 << i / 9;
-        if (!cluster || l.c.stages != GEMM_DEEP) rc = launch_any(&each);
+    for (int i = 0; rc == cudaSuccess && i < 2 * 2 * 3; i++) {
+        a.type = i % 3 == 0 ? DT_F16 : DT_BF16;
+        a.gated = i % 3 == 2 ? &somewhere : nullptr;
+        rc = lora_of(i / 6 ? 4 : 2, i / 3 % 2 ? RING : SHORT_RING, &a, each);
     }
     if (rc != cudaSuccess) (void)cudaGetLastError(); /* it is not the next launch's */
     return rc;
-}
-
-extern "C" cudaError_t cu_gemm_lora_setup(void)
-{
-    return setup(0);
-}
-
-extern "C" cudaError_t cu_gemm_lora_cluster_setup(void)
-{
-    return setup(2);
 }
 
 extern "C" cudaError_t cu_gemm_lora(cudaStream_t stream, const gemm_args *a, const sgmv_args *p,
@@ -152,6 +141,6 @@ extern "C" cudaError_t cu_gemm_lora(cudaStream_t stream, const gemm_args *a, con
     if (a->rows <= 0) return cudaSuccess;
     if (!drawn || !gemm_lora_takes(a, p)) return cudaErrorInvalidValue;
     lora_cut l = lora_cut_of(a, p);
-    const lora_launch launch = {stream, a, p, drawn, &l, l.c.rows / 8 / l.c.halves};
-    return launch_any(&launch);
+    const lora_launch launch = {stream, a, p, drawn, &l};
+    return lora_of(l.c.rows / 8 / l.c.halves, l.c.stages, a, launch);
 }

@@ -1,9 +1,9 @@
-/* gemm_lora_inside.h -- what gemm_lora.cu and gemm_lora_cluster.cu have in common: all but how x
- * comes.  For these two only. */
+/* gemm_lora_inside.h -- the parts of gemm_lora.cu's kernel: tables, the shrink, B, what is written.
+ * For that file only. */
 #ifndef ENGINE_CUDA_GEMM_LORA_INSIDE_H
 #define ENGINE_CUDA_GEMM_LORA_INSIDE_H
 
-#include "engine/cuda/products/x_ring.h"
+#include "engine/cuda/products/stream.h"
 #include "engine/cuda/sgmv.h"
 #include "engine/cuda/sgmv_inside.h"
 
@@ -40,8 +40,7 @@ typedef struct {
     int rows;      /* of x, and of v; chunks are no more */
     int row_words; /* of a row of v, in pairs */
     int n_plane, plane_k;
-    int ring, bytes; /* of shared memory: of the rings, in all */
-    int x_stages;    /* where a cluster shares x (x_ring.h); else x is in the weights' ring */
+    int ring, bytes; /* of shared memory: of the ring, in all */
 } lora_cut;
 
 typedef struct {
@@ -70,16 +69,8 @@ static inline lora_cut lora_cut_of(const gemm_args *a, const sgmv_args *p)
     l.plane_k = sgmv_plane_k(p->d_in, p->type);
     int tables = lora_table_bytes(&l, p->n_out);
     int group = a->gated ? 2 : 1; /* pairs of a gate's units share fragments */
-    if (a->cluster) {
-        const cluster_cut c = cluster_cut_of(a, group, tables, STREAM_SHARED);
-        l.c = c.all;
-        l.x_stages = c.x_stages;
-        l.ring = c.rings;
-    } else {
-        l.c = stream_cut_of(a, group, tables);
-        l.x_stages = 0;
-        l.ring = l.c.stages * l.c.stage;
-    }
+    l.c = stream_cut_of(a, group, tables);
+    l.ring = l.c.stages * l.c.stage;
     l.bytes = l.ring + tables;
     return l;
 }
@@ -293,10 +284,18 @@ CU_INLINE void shrink_all(const lora_chunk *chunk, const sgmv_args *p, uint32_t 
         int piece = item / l->n_plane / p->n_out;
         int i = chunk_of_piece(chunk, p->counts->n_all, piece, lane);
         shrink_piece<BF16>(p, i, (piece - chunk[i].first) * 16, o, plane, l->plane_k, lane);
-        cu_threadfence(); /* of each lane's part of v ... */
+        /* All lanes' parts of v are seen before the count: the barrier orders them before lane 0's
+         * fence, and fences are cumulative (PTX, "memory consistency model"). */
         cu_syncwarp();
-        if (lane == 0) (void)cu_atomic_add_u32(done, 1); /* ... before this is seen */
+        if (lane == 0) {
+            cu_threadfence();
+            (void)cu_atomic_add_u32(done, 1);
+        }
     }
+    /* It ends: pieces are drawn by warps that run, and no warp waits before its pieces are done.
+     * The counters are zeros at each launch: a launch runs whole and clears them, or the context is
+     * lost with it, and cuda_open() clears them for the next one.  So the wait has no bound: one
+     * made nvcc spill registers, and engine.cuda_patience ends a step that hangs. */
     if (lane == 0) {
         while ((int)cu_load_acquire(done) < n_item) cu_pause();
         cu_threadfence();
@@ -678,27 +677,14 @@ static cudaError_t lora_of_type(const gemm_args *a, const G &go)
                               : go.template run<NT, STAGES_, false, false>();
 }
 
-/* And of so many tiles of eight rows a warp, and stages up to GEMM_RING. */
+/* And of so many tiles of eight rows a warp, and stages. */
 template <class G>
 static cudaError_t lora_of(int tiles, int stages, const gemm_args *a, const G &go)
 {
-    if (stages == GEMM_RING)
-        return tiles == 2 ? lora_of_type<2, GEMM_RING>(a, go) : lora_of_type<4, GEMM_RING>(a, go);
-    return tiles == 2 ? lora_of_type<2, 3>(a, go) : lora_of_type<4, 3>(a, go);
+    if (stages == RING)
+        return tiles == 2 ? lora_of_type<2, RING>(a, go) : lora_of_type<4, RING>(a, go);
+    return tiles == 2 ? lora_of_type<2, SHORT_RING>(a, go) : lora_of_type<4, SHORT_RING>(a, go);
 }
-
-/* What both launch, or without `drawn` set up: a product of `tiles` tiles a warp, cut so. */
-typedef struct {
-    cudaStream_t stream;
-    const gemm_args *a;
-    const sgmv_args *p;
-    uint32_t *drawn;
-    const lora_cut *l;
-    int tiles;
-} lora_launch;
-
-/* Of gemm_lora_cluster.cu. */
-cudaError_t gemm_lora_in_clusters(const lora_launch *launch);
 
 /* Threads of a block. */
 static inline unsigned lora_threads(const lora_cut *l)

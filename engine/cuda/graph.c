@@ -1,24 +1,25 @@
-/* graph.c -- decode steps as CUDA graphs: recorded once for each shape,
- * then replayed with one call.
+/* graph.c -- decode steps as CUDA graphs: recorded once for each shape, then replayed with one
+ * call.
  *
- * A shape is a padded number of rows and a kind of adapters (cuda_kind).  Launches of a step
- * that has one are of the shape's sizes, and nothing in their arguments comes from the step:
- * tokens, pages, chunks, adapters' tables and counts are read from the block that step.c sends
- * before.  Kernels leave blocks beyond the counts at once.  A row beyond the step's own has
- * token -1 (zeros), slot -1 (no K and V are written) and no logits; norms and products are
- * computed for it and read by nobody.
+ * A shape is a padded number of rows and a kind of adapters (cuda_kind).  Launches of a step that
+ * has one have the shape's sizes, and no argument depends on the step: tokens, pages, chunks,
+ * adapters' tables and counts are read from the block that step.c sends before.
  *
- * The first step of a shape launches its kernels one by one, with the padded sizes, so that
- * whatever is loaded at its first use (kernels, cuBLAS's) is there; the second is recorded; all
- * later ones are replays.  Where recording fails, or graphs would take the device's last memory,
- * the backend says so once and goes on without.
+ * Surplus blocks end at once.  A padding row has token -1 (zeros), slot -1 (no K and V are written)
+ * and no logits; norms and products are computed for it, and nothing reads them.
  *
- * cuBLAS's products are recorded with the workspace that blas.c gives them at each call, in our
- * arena; so a graph owns no memory but its nodes.  Records are few (CUDA_GRAPHS), the one not
- * used for longest makes room.
+ *   step of a shape    1st: launched kernel by kernel   2nd: recorded   later: replayed
  *
- * Threads: engine thread.  Loaders go on calling the runtime meanwhile:
- * recording is of this thread alone.
+ * The first step uses the padded sizes, too, so that whatever is loaded at its first use (kernels,
+ * cuBLAS's) is there when the second is recorded.  If recording fails, or a graph would take the
+ * device's last memory, the backend logs it once and uses no more graphs.
+ *
+ * cuBLAS's products are recorded with the workspace that blas.c passes at each call, in our arena;
+ * so a graph owns no memory but its nodes.  At most CUDA_GRAPHS are kept; the least recently used
+ * one is replaced.
+ *
+ * Threads: engine thread.  Loaders may call the runtime meanwhile, because recording is of this
+ * thread alone.
  */
 #include <assert.h>
 #include <string.h>

@@ -23,7 +23,7 @@ static err_code open_partials(cuda_state *cu, const attn_shape *shape, int n_pag
     size_t bytes = (size_t)cu->max_partial * each;
     cu->partial = cuda_take(cu, bytes, false);
     return cu->partial ? cuda_clear(cu, cu->partial, bytes, e) /* tickets */
-                       : err_set(e, ERR_NOMEM, "the device has no room for attention's sums");
+                       : err_set(e, ERR_NOMEM, "not enough device memory for attention's sums");
 }
 
 err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
@@ -33,9 +33,10 @@ err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int
     if (cu->kv) return err_set(e, ERR_UNSUPPORTED, "the CUDA backend has one pool of KV pages");
     int v_dim = attn_v_dim(shape), most = shape->head_dim > v_dim ? shape->head_dim : v_dim;
     if (most > CU_HEAD_DIM_MAX || shape->head_dim % 2 != 0 || v_dim % 2 != 0) {
-        return err_set(e, ERR_UNSUPPORTED,
-                       "heads of %d and values of %d: the CUDA backend takes even ones to %d",
-                       shape->head_dim, v_dim, CU_HEAD_DIM_MAX);
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "heads of %d and values of %d: the CUDA backend supports even sizes up to %d",
+            shape->head_dim, v_dim, CU_HEAD_DIM_MAX);
     }
     cuda_kv *kv = calloc(1, sizeof(*kv));
     if (!kv) return err_set(e, ERR_NOMEM, "no memory for a pool of pages");
@@ -60,7 +61,7 @@ err_code cuda_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int
 {
     size_t page = (cuda_kv_page_bytes(be, shape) + 255) / 256 * 256;
     void *mem = cuda_alloc(be, (size_t)n_pages * page);
-    if (!mem) return err_set(e, ERR_NOMEM, "the device has no room for %d KV pages", n_pages);
+    if (!mem) return err_set(e, ERR_NOMEM, "not enough device memory for %d KV pages", n_pages);
     err_code rc = cuda_kv_attach(be, out, shape, n_pages, mem, page, e);
     if (rc)
         cuda_free(be, mem);
@@ -105,6 +106,16 @@ void cuda_kv_load(backend *be, kv_pool *pool, int page, const void *host)
     (void)CU(be,
              cudaMemcpyAsync(page_at((const cuda_kv *)pool, page), host,
                              cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyHostToDevice, stream));
+}
+
+void cuda_kv_copy(backend *be, kv_pool *pool, int from, int to)
+{
+    const cuda_kv *kv = (const cuda_kv *)pool;
+    cudaStream_t stream = cuda_of(be)->stream;
+    cuda_await_uploads(be);
+    (void)CU(be, cudaMemcpyAsync(page_at(kv, to), page_at(kv, from),
+                                 cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToDevice,
+                                 stream));
 }
 
 void cuda_kv_copied(backend *be)
@@ -168,6 +179,7 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       .pairs = rope->pairs,
                       .q_scale = rope->q_scale,
                       .q_floor = rope->q_floor,
+                      .q_from = rope->q_from,
                       .n_head = shape->n_head,
                       .n_rows = cu->step.shape.n_rows,
                       .pos = cu->step.pos,

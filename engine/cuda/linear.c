@@ -35,14 +35,14 @@ static err_code weight_place(backend *be, weight **out, const void *src, size_t 
     if (!w->p) {
         free(w);
         return err_set(e, ERR_NOMEM,
-                       "the device has no room for a matrix of %zu bytes: %zu of %zu are taken "
+                       "not enough device memory for a matrix of %zu bytes: %zu of %zu are in use "
                        "(device-memory-fraction)",
                        bytes, cu->mem.used, cu->mem.bytes);
     }
     err_code rc = src ? cuda_upload(be, w->p, src, bytes) : ERR_NONE;
     if (rc) {
         cuda_weight_destroy(be, &w->head);
-        return err_set(e, rc, "the device takes no matrix of %zu bytes", bytes);
+        return err_set(e, rc, "a matrix of %zu bytes can't be copied to the device", bytes);
     }
     *out = &w->head;
     return ERR_NONE;
@@ -117,7 +117,7 @@ static err_code codes_create(backend *be, weight **out, const weight_source *src
         rc = err_set(e, rc, "%s",
                      rc == ERR_NOMEM
                          ? "no memory to pack a matrix"
-                         : "a quantised matrix has values or scales that are no numbers");
+                         : "a quantised matrix has values or scales that are not numbers");
     } else if (!fits) {
         rc = plain_of_codes(be, out, src, e);
     } else {
@@ -168,7 +168,8 @@ err_code cuda_lora_weight_fill(backend *be, weight *w, const void *src, dtype ty
     if (!values)
         rc = err_set(e, ERR_NOMEM, "no memory for a matrix");
     else if (cuda_upload(be, ((cuda_weight *)w)->p, values, w->bytes))
-        rc = err_set(e, ERR_DEVICE, "the device takes no matrix of %zu bytes", w->bytes);
+        rc =
+            err_set(e, ERR_DEVICE, "a matrix of %zu bytes can't be copied to the device", w->bytes);
     free(padded);
     free(as);
     return rc;
@@ -206,11 +207,11 @@ err_code cuda_table_create(backend *be, const void **out, const void *host, dtyp
         return ERR_NONE;
     }
     void *p = cuda_take(cu, bytes, false);
-    if (!p) return err_set(e, ERR_NOMEM, "the device has no room for %zu bytes", bytes);
+    if (!p) return err_set(e, ERR_NOMEM, "not enough device memory for %zu bytes", bytes);
     err_code rc = host ? cuda_upload(be, p, host, bytes) : ERR_NONE;
     if (rc) {
         cuda_give(cu, p);
-        return err_set(e, rc, "the device takes no input table");
+        return err_set(e, rc, "the input table can't be copied to the device");
     }
     *out = p;
     return ERR_NONE;
@@ -249,7 +250,8 @@ static err_code grow(cuda_state *cu, void **p, size_t bytes, err *e)
     cuda_give(cu, *p);
     *p = cuda_take(cu, bytes, false);
     return *p ? cuda_clear(cu, *p, bytes, e)
-              : err_set(e, ERR_NOMEM, "the device has no room for steps of %d rows", cu->max_rows);
+              : err_set(e, ERR_NOMEM, "not enough device memory for steps of %d rows",
+                        cu->max_rows);
 }
 
 /* Scratch for products of these widths. */
@@ -297,7 +299,7 @@ static err_code plan_for(backend *be, const cuda_weight *w, int rows, err *e)
     size_t bytes = blas_trial_bytes((int)most, type, rows, cols);
     void *trial = cuda_take(cu, bytes, false);
     if (!trial) {
-        return err_set(e, ERR_NOMEM, "the device has no room to try products (%zu bytes)", bytes);
+        return err_set(e, ERR_NOMEM, "not enough device memory to try products (%zu bytes)", bytes);
     }
     err_code rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, &w->codes, (int)most, w->p,
                                 trial, cu->stream, e);
@@ -314,10 +316,10 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
     cu->prepared = true;
     cu->arith = first->type;
     if (first->cols % 8 != 0 && (first->type == DT_F32 || by_codes(first))) {
-        return err_set(e, ERR_UNSUPPORTED,
-                       "layers of %d values in F32 or by codes: the CUDA backend takes multiples "
-                       "of 8",
-                       first->cols);
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "layers of %d values in F32 or by codes: the CUDA backend requires multiples of 8",
+            first->cols);
     }
     cuda_graphs_drop(cu); /* scratch may move */
     cuda_await_uploads(be);
@@ -444,11 +446,16 @@ static void finish(backend *be, sgmv_args *a, bool adapted, bool all_rows)
     if (all_rows || shrunk) (void)CU(be, cu_sgmv_expand(cu->stream, a));
 }
 
-void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y)
+void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y,
+                 uint16_t *gated)
 {
+    cuda_state *cu = cuda_of(be);
     begin_shrink(be, lora, true);
-    (void)multiply(be, w, rows_of_w, lora->x, y, cuda_of(be)->step.shape.n_rows, (blas_sum){0});
-    finish(be, lora, true, false);
+    (void)multiply(be, w, rows_of_w, lora->x, y, cu->step.shape.n_rows, (blas_sum){0});
+    if (!gated)
+        finish(be, lora, true, false);
+    else if (CU(be, cudaStreamWaitEvent(cu->stream, cu->joined, 0)))
+        (void)CU(be, cu_sgmv_expand_gated(cu->stream, lora, gated, false));
 }
 
 static bool is_adapted(const linear_out *o, int layer)
@@ -931,7 +938,7 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     int n = cu->step.shape.n_logit;
     size_t bytes = (size_t)n * (size_t)cu->step.stride * sizeof(float);
     if (logits != cu->logits.host || bytes > cu->logits.bytes) {
-        backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
+        backend_fail(be, ERR_LIMIT, "the logits are not in memory of be_host_alloc()");
         return;
     }
     bool half = head->type == DT_BF16 && dim % 8 == 0;

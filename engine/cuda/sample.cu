@@ -205,8 +205,8 @@ __device__ static double weight_of(const row_state *st, key64 k)
     return exp(((double)logit_of(k) - (double)st->max) / (double)st->r.temperature);
 }
 
-/* Extremes of the logits that are not banned, the best's lowest id; false: one is not a number (or,
- * `strict`, one is infinite).  Applies the mask of allowed tokens on the way. */
+/* Applies the mask of allowed tokens, then finds the largest and the smallest logit that is not
+ * banned; of equal ones the lowest id.  False: with `strict`, a logit is NaN or infinite. */
 __device__ static bool survey(shared *sh, row_state *st, bool strict, const uint32_t *allowed)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -513,7 +513,7 @@ __device__ static int next_band(shared *sh, row_state *st, int want)
     return n;
 }
 
-/* The next band shall be the first. */
+/* Makes next_band() start again with the first band of candidates. */
 __device__ static void rewind_bands(row_state *st)
 {
     st->again = st->n_band > 0 && st->rank0 == 0;

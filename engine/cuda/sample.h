@@ -26,9 +26,7 @@ extern "C" {
 typedef struct cu_sample_row {
     /* Its logits: args.logits + logit_row * args.stride; negative: this row is left out. */
     int32_t logit_row;
-    float temperature, top_p, min_p;
-    int32_t top_k;
-    float repetition_penalty, presence_penalty, frequency_penalty;
+    SAMPLING_LIST(SAMPLING_FIELD)
     uint64_t seed;
     int32_t n_bias, n_stop_id;
     const logit_bias *bias;  /* [n_bias], tokens inside the vocabulary */
@@ -39,7 +37,6 @@ typedef struct cu_sample_row {
     int32_t n_prompt;
     int32_t n_vocab;  /* tokens, at most args.stride */
     int32_t n_output; /* also the draw number */
-    int32_t min_tokens;
     /* Alternatives with log-probabilities, at most SAMPLE_TOP_MAX; -1: no log-probabilities. */
     int32_t n_top;
     int32_t processed; /* not 0: log-probabilities of what is drawn from, else before temperature */

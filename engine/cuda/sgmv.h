@@ -98,7 +98,7 @@ cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *args, const int
 cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype type,
                           const float *x, int x_stride, int n_rows, int cols);
 
-/* ---- inside a product (gemm_lora.cu, gemm_lora_cluster.cu) ---------------------------------
+/* ---- inside a product (gemm_lora.cu) -------------------------------------------------------
  * A product of few rows and all that LoRA adds to it, in one launch: what cu_gemm() by
  * gemm_stream.cu, cu_sgmv_shrink() and cu_sgmv_expand(), or cu_sgmv_expand_gated(), give, bit for
  * bit. */
@@ -107,8 +107,6 @@ enum { GEMM_LORA_COUNTERS = 33 }; /* words of `drawn`: who waits looks at anothe
 
 /* Once after the device is chosen, where cu_gemm_stream_setup() has succeeded. */
 cudaError_t cu_gemm_lora_setup(void);
-/* Where cu_gemm_cluster_setup() has found some: for products of theirs. */
-cudaError_t cu_gemm_lora_cluster_setup(void);
 
 /* Whether such a product can be made so: plain weights of two bytes, up to GEMM_SMALL_ROWS rows in
  * chunks of at most 8, outputs of whole blocks of 64 columns that are the product's columns in

@@ -315,7 +315,7 @@ static bool take_tokens(backend *be, const step *s)
 
 static bool no_room(backend *be, const step *s)
 {
-    backend_fail(be, ERR_LIMIT, "a step of %d rows in %d sequences has no room", s->n_rows,
+    backend_fail(be, ERR_LIMIT, "a step of %d rows in %d sequences does not fit", s->n_rows,
                  s->n_seq);
     return false;
 }

@@ -1,26 +1,26 @@
 /* tensor_parallel.c -- a backend of several devices that share one model.
  *
- * Each device is a CUDA backend of its own (cuda.h) with a share of the rows of every matrix: of
- * queries, keys and values whole heads, so it has those heads' pages as well.  A row of a matrix is
- * summed by one device from beginning to end.  So nothing is added across devices, and the bits are
- * the same for every number of them.  What comes out in parts is brought together by copying:
+ * Each device is a CUDA backend of its own (cuda.h) with some of the rows of every matrix; of
+ * queries, keys and values it has whole heads with their pages.  One device sums a row of a matrix
+ * from beginning to end.  So nothing is added across devices, and the bits are the same for every
+ * number of them.  What is computed in parts is gathered by copies:
  *
- *     what attention answers, the MLP's inner activations   rounded, before the product that reads
- *                                                            them
- *     that product's result, in the residual stream         f32
- *     logits                                                 f32, on the first device alone
+ *   attention's output, the MLP's inner activations      rounded, before the product that reads
+ *   them
+ *   that product's result, in the residual stream        f32
+ *   logits                                               f32, on the first device alone
  *
  * For that each device writes its columns into the memory of all others (rows/exchange.h).  Then
- * all streams wait for all.  What is written there was read for the last time before an exchange
- * between: so nobody's past is overwritten.
+ * all streams wait for all.  Between two writes to the same place is an exchange after its last
+ * read, so no device overwrites what another still reads.
  *
- * Norms and the input table are whole on each device and computed by all.  Adapters lie whole on
- * each device.  All of them shrink, and expand is of a device's own columns.  What adapters do to
- * the output layer, and sampling, is the first device's.
+ * Norms and the input table are whole on each device and computed by all.  Adapters are whole on
+ * each device, too: all of them shrink, and expand has a device's own columns.  Adapters' output
+ * layers and sampling are on the first device.
  *
- * Memory is symmetric: what the model and adapters hold lies equally far from the beginning of each
- * device's arena, so that one address stands for all (cuda_here()).  Who allocates does so on all
- * devices, under one lock.
+ * Memory is symmetric: what the model and adapters hold has the same offset from the beginning of
+ * each device's arena, so one address is valid for all (cuda_here()).  An allocation is made on all
+ * devices under one lock.
  *
  * A decode step is one graph.  It is recorded on the first device's stream, which all others join.
  */
@@ -129,8 +129,8 @@ static err_code open_one(tp_state *tp, int i, const backend_config *cfg, err *e)
     }
     if (cu->mem.bytes != first->mem.bytes || cu->n_sm != first->n_sm)
         return err_set(e, ERR_UNSUPPORTED,
-                       "CUDA devices %d and %d are of different kinds: tensor parallel takes equal "
-                       "ones",
+                       "CUDA devices %d and %d are of different kinds: engine.tensor_parallel "
+                       "requires equal devices",
                        first->device, cu->device);
     return CU_TRY(cu, cudaEventCreateWithFlags(&tp->told[i], cudaEventDisableTiming), e);
 }
@@ -232,13 +232,17 @@ static be_remedy tp_remedy(backend *be)
     return worst;
 }
 
-static be_trial tp_suspect(const backend *be)
+static const char *tp_suspect(const backend *be)
 {
     const tp_state *tp = tp_of(be);
-    be_trial which = BE_TRIAL_N;
-    for (int i = 0; i < tp->n && which == BE_TRIAL_N; i++)
-        which = backend_cuda.suspect(&tp->dev[i]);
-    return which;
+    const char *kernels = NULL;
+    for (int i = 0; i < tp->n && !kernels; i++) kernels = backend_cuda.suspect(&tp->dev[i]);
+    return kernels;
+}
+
+static uint64_t tp_order(const backend *be)
+{
+    return backend_cuda.order(&tp_of(be)->dev[0]);
 }
 
 static void tp_sync(backend *be)
@@ -283,7 +287,8 @@ static void *tp_alloc(backend *be, size_t bytes)
     for (int i = 0; ok && i < tp->n; i++) {
         p[i] = cuda_alloc(&tp->dev[i], bytes);
         ok = p[i] && p[i] == here(be, i, p[0]);
-        if (p[i] && !ok) log_error("engine", "devices' memory is no longer cut alike");
+        if (p[i] && !ok)
+            log_error("engine", "the devices' memory is no longer divided in the same way");
     }
     for (int i = 0; !ok && i < tp->n; i++) cuda_give(state_of(tp, i), p[i]);
     lock_release(&tp->mu);
@@ -491,7 +496,7 @@ static err_code tp_prepare(backend *be, const weight *const *w, int n, err *e)
     for (int k = 0; k < n; k++) {
         if (head || part_of(w[k], 0)->rows % SGMV_COLS == 0) continue;
         return err_set(e, ERR_UNSUPPORTED,
-                       "a matrix of %d rows: each of %d devices takes whole blocks of %d of them",
+                       "a matrix of %d rows: each of %d devices needs whole blocks of %d rows",
                        w[k]->rows, tp->n, SGMV_COLS);
     }
     for (int i = 0; !rc && i < tp->n; i++) {
@@ -670,6 +675,18 @@ static void tp_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 static void tp_kv_load(backend *be, kv_pool *pool, int page, const void *host)
 {
     kv_copy(be, pool, page, (char *)(uintptr_t)host, false);
+}
+
+static void tp_kv_copy(backend *be, kv_pool *pool, int from, int to)
+{
+    size_t bytes = tp_kv_saved_bytes(be, &pool->shape) / (size_t)tp_of(be)->n;
+    for (int i = 0; enter(be, i); i++) {
+        cuda_state *cu = state_of(tp_of(be), i);
+        cuda_await_uploads(&tp_of(be)->dev[i]);
+        (void)CU(&tp_of(be)->dev[i], cudaMemcpyAsync(cu->kv->mem + (size_t)to * cu->kv->stride,
+                                                     cu->kv->mem + (size_t)from * cu->kv->stride,
+                                                     bytes, cudaMemcpyDeviceToDevice, cu->stream));
+    }
 }
 
 static void tp_kv_copied(backend *be)
@@ -926,7 +943,7 @@ static void tp_logits(backend *be, float *logits, const float *x, const float *n
     tp_state *tp = tp_of(be);
     float *all = state_of(tp, 0)->logits.device;
     if (logits != tp->logits[0]) {
-        backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
+        backend_fail(be, ERR_LIMIT, "the logits are not in memory of be_host_alloc()");
         return;
     }
     for (int i = tp->n - 1; i >= 0; i--) {
@@ -995,6 +1012,7 @@ const backend_ops backend_cuda_tp = {
     .lost = tp_lost,
     .remedy = tp_remedy,
     .suspect = tp_suspect,
+    .order = tp_order,
     .alloc = tp_alloc,
     .free = tp_free,
     .map = tp_alloc,
@@ -1024,6 +1042,7 @@ const backend_ops backend_cuda_tp = {
     .kv_destroy = tp_kv_destroy,
     .kv_save = tp_kv_save,
     .kv_load = tp_kv_load,
+    .kv_copy = tp_kv_copy,
     .kv_copied = tp_kv_copied,
     .pin = tp_pin,
     .unpin = tp_unpin,

@@ -61,6 +61,21 @@ static err_code read_all(int fd, const char *name, size_t bytes, char **text, er
     return ERR_NONE;
 }
 
+/* Python writes a number that JSON does not have: the word becomes a string of the same length. */
+static void quote_infinity(char *text)
+{
+    static const char word[] = "Infinity", string[] = "\"Inf\"   ";
+    bool quoted = false;
+    for (char *at = text; *at; at++) {
+        if (quoted && *at == '\\' && at[1]) {
+            at++;
+            continue;
+        }
+        quoted ^= *at == '"';
+        if (!quoted && strncmp(at, word, strlen(word)) == 0) memcpy(at, string, strlen(word));
+    }
+}
+
 static err_code read_file(const char *dir, const char *name, cJSON **out, err *e)
 {
     char path[DOCUMENT_PATH_MAX];
@@ -85,6 +100,7 @@ static err_code read_file(const char *dir, const char *name, cJSON **out, err *e
     (void)close(fd);
     if (rc) return rc;
 
+    if (strcmp(name, "config.json") == 0) quote_infinity(text);
     rc = json_parse(text, (size_t)st.st_size, &json_limits_trusted, out, e);
     free(text);
     if (rc) {
@@ -99,28 +115,49 @@ static err_code read_file(const char *dir, const char *name, cJSON **out, err *e
     return ERR_NONE;
 }
 
-static err_code read_gguf(const char *path, const char *name, cJSON **out, err *e)
+typedef err_code gguf_maker(const gguf *g, cJSON *out, err *e);
+
+/* `words`: of tokenizer.json, which has no other maker. */
+static err_code make_of_gguf(const char *path, gguf_maker *make, gguf_words *words, cJSON **out,
+                             err *e)
 {
-    static const struct {
-        const char *name;
-        err_code (*make)(const gguf *g, cJSON *out, err *e);
-    } makers[] = {{"config.json", gguf_make_config},
-                  {"generation_config.json", gguf_make_generation},
-                  {"tokenizer.json", gguf_make_tokenizer},
-                  {"tokenizer_config.json", gguf_make_tokenizer_config}};
-    size_t i = 0, n = sizeof(makers) / sizeof(makers[0]);
-    while (i < n && strcmp(makers[i].name, name) != 0) i++;
-    if (i == n) return err_set(e, ERR_NOT_FOUND, "the model has no %s", name);
     gguf *g;
     err_code rc = gguf_open(&g, path, &gguf_limits_model, e);
     if (rc) return rc;
     *out = cJSON_CreateObject();
-    rc = *out ? makers[i].make(g, *out, e) : err_set(e, ERR_NOMEM, "no memory to read a GGUF");
+    if (!*out)
+        rc = err_set(e, ERR_NOMEM, "no memory to read a GGUF");
+    else
+        rc = make ? make(g, *out, e) : gguf_make_tokenizer(g, *out, words, e);
     gguf_close(g);
     if (rc) {
         cJSON_Delete(*out);
         *out = NULL;
     }
+    return rc;
+}
+
+static err_code read_gguf(const char *path, const char *name, cJSON **out, err *e)
+{
+    static const struct {
+        const char *name;
+        gguf_maker *make;
+    } makers[] = {{"config.json", gguf_make_config},
+                  {"generation_config.json", gguf_make_generation},
+                  {"tokenizer_config.json", gguf_make_tokenizer_config}};
+    size_t i = 0, n = sizeof(makers) / sizeof(makers[0]);
+    while (i < n && strcmp(makers[i].name, name) != 0) i++;
+    if (i == n) return err_set(e, ERR_NOT_FOUND, "the model has no %s", name);
+    return make_of_gguf(path, makers[i].make, NULL, out, e);
+}
+
+err_code document_tokenizer_read(const char *path, cJSON **out, gguf_words *words, err *e)
+{
+    *words = (gguf_words){0};
+    *out = NULL;
+    if (!document_is_gguf(path)) return read_file(path, "tokenizer.json", out, e);
+    err_code rc = make_of_gguf(path, NULL, words, out, e);
+    if (rc) gguf_words_clear(words);
     return rc;
 }
 

@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/program/mapping.h"
+
 const gguf_limits gguf_limits_model = {.max_header_bytes = (size_t)1 << 30,
                                        .max_tensors = 100000,
                                        .max_keys = 4096,
@@ -214,7 +216,8 @@ static err_code read_alignment(gguf *g, err *e)
     g->alignment = a;
     if (!v) return ERR_NONE;
     if (v->kind != GGUF_U32 || !gguf_whole(v, &a) || a < 8 || a > 65536 || (a & (a - 1)) != 0)
-        return err_set(e, ERR_CORRUPT, "GGUF: general.alignment is no power of two to 65536");
+        return err_set(e, ERR_CORRUPT,
+                       "GGUF: general.alignment must be a power of two up to 65536");
     g->alignment = a;
     return ERR_NONE;
 }
@@ -227,8 +230,9 @@ static err_code measure(const gguf *g, gguf_tensor *t, err *e)
     int bytes = types[t->type].bytes, block = types[t->type].block;
     uint64_t total, most = g->file_bytes;
     if (t->ne[0] % (uint64_t)block != 0)
-        return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s': rows of %llu values are no blocks of %d",
-                       t->name, (unsigned long long)t->ne[0], block);
+        return err_set(e, ERR_CORRUPT,
+                       "GGUF: tensor '%s': rows of %llu values are not whole blocks of %d", t->name,
+                       (unsigned long long)t->ne[0], block);
     total = t->ne[0] / (uint64_t)block;
     bool large = total == 0 || __builtin_mul_overflow(total, (uint64_t)bytes, &total);
     for (int i = 1; i < t->n_dims && !large; i++)
@@ -274,7 +278,7 @@ static err_code check_places(gguf *g, err *e)
         gguf_tensor *t = &g->tensor[i];
         if (data0 > g->file_bytes || t->offset > g->file_bytes - data0 ||
             t->bytes > g->file_bytes - data0 - t->offset)
-            return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s' lies beyond the end of the file",
+            return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s' extends beyond the end of the file",
                            t->name);
         if (t->offset % g->alignment != 0)
             return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s' is not aligned", t->name);
@@ -313,10 +317,10 @@ static err_code read_header(gguf *g, err *e)
     if (!rc) rc = number(g, 8, &n_keys, e);
     if (rc) return rc;
     if (version != 2 && version != 3)
-        return err_set(e, ERR_UNSUPPORTED, "GGUF: version %llu; 2 and 3 are read",
+        return err_set(e, ERR_UNSUPPORTED, "GGUF: version %llu is not supported; 2 and 3 are",
                        (unsigned long long)version);
     if (n_tensors > (uint64_t)g->lim->max_tensors)
-        return err_set(e, ERR_LIMIT, "GGUF: %llu tensors; at most %d are read",
+        return err_set(e, ERR_LIMIT, "GGUF: the file has %llu tensors; at most %d are supported",
                        (unsigned long long)n_tensors, g->lim->max_tensors);
     rc = read_keys(g, n_keys, e);
     if (!rc) rc = read_alignment(g, e);
@@ -365,14 +369,20 @@ err_code gguf_open(gguf **out, const char *path, const gguf_limits *lim, err *e)
     (void)close(fd);
     if (rc) return rc;
     rc = open_bytes(out, map, map, (size_t)st.st_size, (uint64_t)st.st_size, lim, e);
-    if (rc) (void)munmap(map, (size_t)st.st_size);
+    if (rc)
+        (void)munmap(map, (size_t)st.st_size);
+    else
+        mapping_add(map, (size_t)st.st_size);
     return rc;
 }
 
 void gguf_close(gguf *g)
 {
     if (!g) return;
-    if (g->map) (void)munmap(g->map, (size_t)g->file_bytes);
+    if (g->map) {
+        mapping_remove(g->map);
+        (void)munmap(g->map, (size_t)g->file_bytes);
+    }
     free(g->key);
     free(g->keys_by_name);
     free(g->tensor);

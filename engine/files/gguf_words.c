@@ -1,4 +1,4 @@
-/* gguf_words.c -- a GGUF's vocabulary as tokenizer.json and tokenizer_config.json.
+/* gguf_words.c -- a GGUF's vocabulary, tokenizer.json around it, and tokenizer_config.json.
  *
  * Two models of words: "gpt2" (byte-level BPE; tokenizer.ggml.pre names how texts are split) and
  * "llama" (SentencePiece with scores).  The pipeline that each becomes is that of the
@@ -11,8 +11,6 @@
 
 #include "engine/base/utf8.h"
 #include "engine/files/documents_inside.h"
-
-enum { WORDS_MAX = 1 << 22, WORD_BYTES_MAX = 2048 };
 
 /* How texts are split, by the name that llama.cpp gave it. */
 #define SPLIT_OF_LLAMA3(digits)                                                            \
@@ -145,11 +143,17 @@ static const char first_stripped[] =
 
 typedef struct making {
     const gguf *g;
-    gguf_word *word; /* [n] */
-    int n;
-    char *names; /* all words, NUL-ended */
+    gguf_words *words;
     err *e;
 } making;
+
+void gguf_words_clear(gguf_words *w)
+{
+    free(w->word);
+    free(w->merge);
+    free(w->texts);
+    *w = (gguf_words){0};
+}
 
 static err_code no_memory(err *e)
 {
@@ -169,11 +173,11 @@ static bool is_utf8(const char *s, size_t n)
     return true;
 }
 
-static err_code read_word(making *m, int i, const char *s, size_t len, char **at)
+static err_code read_word(const making *m, int i, const char *s, size_t len, char **at)
 {
-    gguf_word *w = &m->word[i];
+    gguf_word *w = &m->words->word[i];
     if (len > WORD_BYTES_MAX || !is_utf8(s, len))
-        return err_set(m->e, ERR_CORRUPT, "GGUF: token %d is no UTF-8, or has more than %d bytes",
+        return err_set(m->e, ERR_CORRUPT, "GGUF: token %d is not UTF-8, or has more than %d bytes",
                        i, WORD_BYTES_MAX);
     memcpy(*at, s, len);
     (*at)[len] = 0;
@@ -183,61 +187,58 @@ static err_code read_word(making *m, int i, const char *s, size_t len, char **at
 }
 
 /* Types and scores, where the file has them. */
-static err_code read_kinds(making *m)
+static err_code read_kinds(const making *m)
 {
+    gguf_word *word = m->words->word;
+    int n = m->words->n;
     const gguf_value *types = gguf_find(m->g, "tokenizer.ggml.token_type"),
                      *scores = gguf_find(m->g, "tokenizer.ggml.scores");
-    if ((types && types->count != (uint64_t)m->n) || (scores && scores->count != (uint64_t)m->n))
+    if ((types && types->count != (uint64_t)n) || (scores && scores->count != (uint64_t)n))
         return err_set(m->e, ERR_CORRUPT, "GGUF: types or scores are not as many as tokens");
-    for (int i = 0; i < m->n; i++) {
+    for (int i = 0; i < n; i++) {
         int64_t type = WORD_NORMAL;
         double score = 0;
         if (types && (!gguf_item_whole(types, (uint64_t)i, &type) || type < 0 || type > WORD_BYTE))
             return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has no known type", i);
         if (scores && (!gguf_item_real(scores, (uint64_t)i, &score) || !isfinite(score)))
             return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has no score", i);
-        m->word[i].type = (int)type;
-        m->word[i].score = (float)score;
+        word[i].type = (int)type;
+        word[i].score = (float)score;
     }
     return ERR_NONE;
 }
 
-static err_code read_words(making *m)
+static err_code read_words(const making *m)
 {
+    gguf_words *w = m->words;
     const gguf_value *v = gguf_find(m->g, "tokenizer.ggml.tokens");
     if (!v || v->kind != GGUF_ARRAY || v->item != GGUF_TEXT || v->count == 0 ||
         v->count > WORDS_MAX)
         return err_set(m->e, ERR_INPUT, "GGUF: tokenizer.ggml.tokens are not 1 to %d texts",
                        WORDS_MAX);
-    m->n = (int)v->count;
-    m->word = calloc((size_t)m->n, sizeof(*m->word));
-    m->names = malloc((size_t)(v->end - v->at) + (size_t)m->n);
-    if (!m->word || !m->names) return no_memory(m->e);
-    char *to = m->names;
+    w->n = (int)v->count;
+    w->word = calloc((size_t)w->n, sizeof(*w->word));
+    w->texts = malloc((size_t)(v->end - v->at) + (size_t)w->n);
+    if (!w->word || !w->texts) return no_memory(m->e);
+    char *to = w->texts;
     const char *s;
     size_t len;
     uint64_t at = 0;
     err_code rc = ERR_NONE;
-    for (int i = 0; i < m->n && !rc; i++)
+    for (int i = 0; i < w->n && !rc; i++)
         rc = gguf_next_text(v, &at, &s, &len)
                  ? read_word(m, i, s, len, &to)
                  : err_set(m->e, ERR_CORRUPT, "GGUF: token %d has a NUL in it", i);
     return rc ? rc : read_kinds(m);
 }
 
-static void clear(making *m)
-{
-    free(m->word);
-    free(m->names);
-}
-
-/* The word that a key like "bos" names; -1: none. */
-static int named(const making *m, const char *name)
+/* The word that a key like "bos" names, of n; -1: none. */
+static int named(const gguf *g, const char *name, uint64_t n)
 {
     char key[64];
     uint64_t id;
     snprintf(key, sizeof(key), "tokenizer.ggml.%s_token_id", name);
-    return gguf_whole(gguf_find(m->g, key), &id) && id < (uint64_t)m->n ? (int)id : -1;
+    return gguf_whole(gguf_find(g, key), &id) && id < n ? (int)id : -1;
 }
 
 /* ---- tokenizer.json -------------------------------------------------------------------------- */
@@ -250,22 +251,12 @@ static err_code put_parsed(const making *m, cJSON *to, const char *name, const c
     return no_memory(m->e);
 }
 
-static err_code put_vocabulary(const making *m, cJSON *model)
-{
-    cJSON *vocab = cJSON_AddObjectToObject(model, "vocab");
-    bool ok = vocab != NULL;
-    for (int i = 0; i < m->n && ok; i++)
-        if (m->word[i].type != WORD_UNUSED && m->word[i].len > 0)
-            ok = cJSON_AddNumberToObject(vocab, m->word[i].s, i) != NULL;
-    return ok ? ERR_NONE : no_memory(m->e);
-}
-
 static err_code put_added(const making *m, cJSON *root)
 {
     cJSON *list = cJSON_AddArrayToObject(root, "added_tokens");
     bool ok = list != NULL;
-    for (int i = 0; i < m->n && ok; i++) {
-        const gguf_word *w = &m->word[i];
+    for (int i = 0; i < m->words->n && ok; i++) {
+        const gguf_word *w = &m->words->word[i];
         bool special = w->type == WORD_CONTROL || w->type == WORD_UNKNOWN;
         if ((!special && w->type != WORD_USER) || w->len == 0) continue;
         cJSON *v = cJSON_CreateObject();
@@ -283,7 +274,8 @@ static err_code put_template(const making *m, cJSON *root, bool add_bos)
     bool add[2] = {add_bos, false};
     (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.add_bos_token"), &add[0]);
     (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.add_eos_token"), &add[1]);
-    const int id[2] = {add[0] ? named(m, "bos") : -1, add[1] ? named(m, "eos") : -1};
+    const uint64_t n = (uint64_t)m->words->n;
+    const int id[2] = {add[0] ? named(m->g, "bos", n) : -1, add[1] ? named(m->g, "eos", n) : -1};
     if (id[0] < 0 && id[1] < 0) return ERR_NONE;
     cJSON *t = cJSON_AddObjectToObject(root, "post_processor"), *single, *specials;
     bool ok = t && cJSON_AddStringToObject(t, "type", "TemplateProcessing") &&
@@ -295,7 +287,7 @@ static err_code put_template(const making *m, cJSON *root, bool add_bos)
         cJSON *v = cJSON_CreateObject();
         ok = v && cJSON_AddItemToArray(single, v);
         cJSON *of = ok ? cJSON_AddObjectToObject(v, i == 1 ? "Sequence" : "SpecialToken") : NULL;
-        const char *name = i == 1 ? "A" : m->word[id[which]].s;
+        const char *name = i == 1 ? "A" : m->words->word[id[which]].s;
         ok = of && cJSON_AddStringToObject(of, "id", name);
         if (!ok || i == 1) continue;
         const double number = id[which];
@@ -305,27 +297,7 @@ static err_code put_template(const making *m, cJSON *root, bool add_bos)
     return ok ? ERR_NONE : no_memory(m->e);
 }
 
-/* The file's own merges: "left right". */
-static err_code put_merges(const making *m, cJSON *list)
-{
-    const gguf_value *v = gguf_find(m->g, "tokenizer.ggml.merges");
-    const char *s;
-    size_t len;
-    uint64_t at = 0, n = 0;
-    if (!v) return err_set(m->e, ERR_INPUT, "GGUF: tokenizer.ggml.merges are missing");
-    for (; gguf_next_text(v, &at, &s, &len); n++) {
-        char text[2 * WORD_BYTES_MAX];
-        if (len >= sizeof(text)) break;
-        memcpy(text, s, len);
-        text[len] = 0;
-        cJSON *each = cJSON_CreateString(text);
-        if (!each || !cJSON_AddItemToArray(list, each)) return no_memory(m->e);
-    }
-    if (n == v->count) return ERR_NONE;
-    return err_set(m->e, ERR_CORRUPT, "GGUF: merge %llu is malformed", (unsigned long long)n);
-}
-
-static err_code make_byte_level(making *m, cJSON *root, cJSON *model, cJSON *merges)
+static err_code make_byte_level(const making *m, cJSON *root, cJSON *model)
 {
     const char *s = "";
     size_t len = 0, i = 0;
@@ -344,37 +316,38 @@ static err_code make_byte_level(making *m, cJSON *root, cJSON *model, cJSON *mer
     if (!rc && splits[i].nfc) rc = put_parsed(m, root, "normalizer", "{\"type\":\"NFC\"}");
     if (!rc && !cJSON_AddBoolToObject(model, "ignore_merges", splits[i].ignore_merges))
         rc = no_memory(m->e);
-    if (!rc) rc = put_merges(m, merges);
+    if (!rc) rc = gguf_read_merges(gguf_find(m->g, "tokenizer.ggml.merges"), m->words, m->e);
     return rc ? rc : put_template(m, root, splits[i].add_bos);
 }
 
-static err_code make_sentence_piece(making *m, cJSON *root, cJSON *model, cJSON *merges)
+static err_code make_sentence_piece(const making *m, cJSON *root, cJSON *model)
 {
+    const gguf_word *word = m->words->word;
     char decoder[sizeof(blocks_decoded) + sizeof(first_stripped)];
     bool front = true, squeeze = false;
-    int unk = named(m, "unknown");
+    int n = m->words->n, unk = named(m->g, "unknown", (uint64_t)n);
     (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.add_space_prefix"), &front);
     (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.remove_extra_whitespaces"), &squeeze);
     if (squeeze || gguf_find(m->g, "tokenizer.ggml.precompiled_charsmap"))
         return err_set(m->e, ERR_UNSUPPORTED,
                        "GGUF: tokenizer.ggml.remove_extra_whitespaces and precompiled_charsmap "
                        "are not supported");
-    for (int i = 0; i < m->n && unk < 0; i++)
-        if (m->word[i].type == WORD_UNKNOWN) unk = i;
+    for (int i = 0; i < n && unk < 0; i++)
+        if (word[i].type == WORD_UNKNOWN) unk = i;
     snprintf(decoder, sizeof(decoder), blocks_decoded, front ? first_stripped : "");
     err_code rc = put_parsed(m, root, "normalizer", front ? blocks_in_front : blocks_alone);
     if (!rc) rc = put_parsed(m, root, "decoder", decoder);
     if (!rc && (!cJSON_AddTrueToObject(model, "byte_fallback") ||
                 !cJSON_AddTrueToObject(model, "fuse_unk") ||
-                (unk >= 0 && !cJSON_AddStringToObject(model, "unk_token", m->word[unk].s))))
+                (unk >= 0 && !cJSON_AddStringToObject(model, "unk_token", word[unk].s))))
         rc = no_memory(m->e);
-    if (!rc) rc = gguf_make_merges(m->word, m->n, merges, m->e);
+    if (!rc) rc = gguf_make_merges(m->words, m->e);
     return rc ? rc : put_template(m, root, true);
 }
 
-err_code gguf_make_tokenizer(const gguf *g, cJSON *out, err *e)
+err_code gguf_make_tokenizer(const gguf *g, cJSON *out, gguf_words *words, err *e)
 {
-    making m = {.g = g, .e = e};
+    const making m = {.g = g, .words = words, .e = e};
     const char *kind = "";
     size_t len = 0;
     (void)gguf_text(gguf_find(g, "tokenizer.ggml.model"), &kind, &len);
@@ -387,15 +360,9 @@ err_code gguf_make_tokenizer(const gguf *g, cJSON *out, err *e)
     cJSON *model = cJSON_AddObjectToObject(out, "model");
     bool ok = model && cJSON_AddStringToObject(model, "type", "BPE");
     err_code rc = ok ? read_words(&m) : no_memory(e);
-    if (!rc) rc = put_vocabulary(&m, model);
     if (!rc) rc = put_added(&m, out);
-    cJSON *merges = rc ? NULL : cJSON_AddArrayToObject(model, "merges");
-    if (!rc && !merges) rc = no_memory(e);
-    if (!rc)
-        rc = bytes ? make_byte_level(&m, out, model, merges)
-                   : make_sentence_piece(&m, out, model, merges);
-    clear(&m);
-    return rc;
+    if (rc) return rc;
+    return bytes ? make_byte_level(&m, out, model) : make_sentence_piece(&m, out, model);
 }
 
 /* ---- tokenizer_config.json ------------------------------------------------------------------- */
@@ -411,14 +378,15 @@ static cJSON *text_of(const gguf_value *v)
     return text;
 }
 
-/* "tokenizer.chat_template", and "tokenizer.chat_template.NAME" for each other one. */
-static err_code put_templates(const making *m, cJSON *out)
+/* Adds the default template ("tokenizer.chat_template") and the named ones
+ * ("tokenizer.chat_template.NAME"). */
+static err_code put_templates(const gguf *g, cJSON *out, err *e)
 {
     static const char prefix[] = "tokenizer.chat_template";
     cJSON *list = cJSON_AddArrayToObject(out, "chat_template");
     bool ok = list != NULL, any = false;
-    for (int i = 0; i < gguf_keys(m->g) && ok; i++) {
-        const gguf_value *v = gguf_key_at(m->g, i);
+    for (int i = 0; i < gguf_keys(g) && ok; i++) {
+        const gguf_value *v = gguf_key_at(g, i);
         char name[64] = "default";
         size_t n = sizeof(prefix) - 1;
         if (v->key_bytes < n || memcmp(v->key, prefix, n) != 0 || v->kind != GGUF_TEXT) continue;
@@ -433,7 +401,30 @@ static err_code put_templates(const making *m, cJSON *out)
         any = true;
     }
     if (ok && !any) cJSON_DeleteItemFromObject(out, "chat_template");
-    return ok ? ERR_NONE : no_memory(m->e);
+    return ok ? ERR_NONE : no_memory(e);
+}
+
+/* The token that a key names, without reading all of them; the vocabulary's own reader checks
+ * each. */
+static err_code put_name(const gguf *g, const char *name, const char *field, cJSON *out, err *e)
+{
+    const gguf_value *v = gguf_find(g, "tokenizer.ggml.tokens"),
+                     *types = gguf_find(g, "tokenizer.ggml.token_type");
+    int id = v ? named(g, name, v->count) : -1;
+    char text[WORD_BYTES_MAX + 1];
+    const char *s = "";
+    size_t len = 0;
+    uint64_t at = 0;
+    int64_t type = WORD_NORMAL;
+    if (id < 0) return ERR_NONE;
+    for (int i = 0; i <= id; i++)
+        if (!gguf_next_text(v, &at, &s, &len)) return ERR_NONE;
+    if (types) (void)gguf_item_whole(types, (uint64_t)id, &type);
+    if (type == WORD_UNUSED || len == 0 || len > WORD_BYTES_MAX || !is_utf8(s, len))
+        return ERR_NONE;
+    memcpy(text, s, len);
+    text[len] = 0;
+    return cJSON_AddStringToObject(out, field, text) ? ERR_NONE : no_memory(e);
 }
 
 err_code gguf_make_tokenizer_config(const gguf *g, cJSON *out, err *e)
@@ -441,14 +432,7 @@ err_code gguf_make_tokenizer_config(const gguf *g, cJSON *out, err *e)
     static const char *const names[] = {"bos", "eos", "padding"}, *const fields[] = {"bos_token",
                                                                                      "eos_token",
                                                                                      "pad_token"};
-    making m = {.g = g, .e = e};
-    err_code rc = read_words(&m);
-    for (int i = 0; i < 3 && !rc; i++) {
-        int id = named(&m, names[i]);
-        bool there = id >= 0 && m.word[id].len > 0 && m.word[id].type != WORD_UNUSED;
-        if (there && !cJSON_AddStringToObject(out, fields[i], m.word[id].s)) rc = no_memory(e);
-    }
-    if (!rc) rc = put_templates(&m, out);
-    clear(&m);
-    return rc;
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < 3 && !rc; i++) rc = put_name(g, names[i], fields[i], out, e);
+    return rc ? rc : put_templates(g, out, e);
 }

@@ -1,13 +1,28 @@
-/* grammar.c -- the cache of compiled grammars, the helper thread, and one
- * answer's place in its grammar.
+/* grammar.c -- cache of compiled grammars, helper thread, and runs (one answer's position in its
+ * grammar).
  *
- * A run's next mask is put together by the engine itself where that is cheap: the masks of its
- * configurations' states are there, or made with little work, and few tokens depend on the stack.
- * Otherwise grammar_run_prepare() hands it to the helper.  Inside a string, most tokens change
- * nothing that a mask depends on: then the mask of the last token is kept as it is.
+ * A run is a set of configurations (state, counter, stack; grammar_automaton.h). Its mask is the
+ * union of the masks of its states, plus the stack-dependent tokens that pass a trial walk:
+ *
+ *               state cheap: compose()                       grammar_run_accept()
+ *   RUN_NEW -------------------------------> RUN_READY ---------------------------> RUN_NEW
+ *      |       too much work: queue              ^
+ *      +-----> RUN_QUEUED ---- helper: compute() +
+ *
+ * "Cheap" means that all state masks exist, or can be built with INLINE_WORK configurations, and
+ * that at most INLINE_DEP_MAX tokens depend on the stack. State masks are published once with
+ * compare-and-swap and never change, so readers take no lock.
+ *
+ * settle() reuses the last mask where it can: PLACE_SAME (inside a string most tokens change
+ * nothing) keeps it; PLACE_NEARER (only counters moved towards their upper bound) retests only the
+ * tokens that the last mask allowed.
+ *
+ * Threads: `maker.mu` guards the cache and the helper's queue. A queued run belongs to the helper,
+ * which writes RUN_READY last (release order).
  */
 #include "engine/grammar/grammar.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -40,6 +55,7 @@ struct grammar {
     grammar_maker *maker;
     g_auto a;
     bool *shown;     /* of tags: which tokens outside of the trie their texts show; else NULL */
+    bool free;       /* tags in free text */
     mask_slot *mask; /* [n_states - n_shared] */
     _Atomic size_t mask_bytes;
     atomic_int refs;
@@ -94,6 +110,7 @@ struct grammar_run {
 
 static mask_slot *slot_of(const grammar *g, int32_t state)
 {
+    assert(state >= 0 && state < g->a.n_states);
     return state < g->a.n_shared ? &g->maker->shared[state] : &g->mask[state - g->a.n_shared];
 }
 
@@ -102,8 +119,8 @@ static state_mask *mask_of(const grammar *g, int32_t state)
     return atomic_load_explicit(slot_of(g, state), memory_order_acquire);
 }
 
-/* Builds and publishes; somebody else may be first.  NULL: it can't be kept or made, or not with
- * so little work. */
+/* Builds and publishes the mask of a state; another thread may publish first. NULL: memory is
+ * short, the limit of all masks is reached, or it needs more than `most` work. */
 static state_mask *make_mask(grammar *g, int32_t state, g_walk *w, uint64_t most)
 {
     grammar_maker *m = g->maker;
@@ -129,6 +146,7 @@ static void free_grammar(grammar *g)
     for (int s = 0; g->mask && s < g->a.n_states - g->a.n_shared; s++) {
         mask_free(atomic_load(&g->mask[s]));
     }
+    assert(atomic_load(&g->maker->mask_bytes) >= atomic_load(&g->mask_bytes));
     atomic_fetch_sub(&g->maker->mask_bytes, atomic_load(&g->mask_bytes));
     free(g->mask);
     free(g->shown);
@@ -139,7 +157,9 @@ static void free_grammar(grammar *g)
 
 void grammar_release(grammar *g)
 {
-    if (g && atomic_fetch_sub(&g->refs, 1) == 1) free_grammar(g);
+    int refs = g ? atomic_fetch_sub(&g->refs, 1) : 0;
+    assert(!g || refs > 0);
+    if (refs == 1) free_grammar(g);
 }
 
 /* -------------------------------------------------------------------------- the mask -- */
@@ -149,7 +169,7 @@ static int depth_below(const grammar_run *r, const g_conf *f)
     return f->node < 0 ? 0 : r->node[f->node].depth;
 }
 
-/* The masks of the states are enough, and at most so many tokens are to be tried. */
+/* All state masks exist, and at most `most` tokens depend on the stack. */
 static bool is_cheap(const grammar_run *r, int most)
 {
     int64_t dep = 0;
@@ -176,7 +196,8 @@ typedef struct {
     g_walk *w;
 } doubt;
 
-/* A token that may lead to repetitions alone; `before` says which were looked at. */
+/* Clears a token after which every continuation repeats an item of an array with uniqueItems.
+ * `before` marks tokens that were tested already. */
 static void look_at(void *arg, int32_t token)
 {
     const doubt *d = arg;
@@ -233,14 +254,15 @@ static void make_masks(grammar_run *r, g_walk *w, uint64_t most)
     }
 }
 
-/* What a new place needs, if it is little; the helper does the rest. */
+/* Builds the state masks of a new position if that is little work; otherwise the helper does it. */
 static void make_small(grammar_run *r, g_walk *w)
 {
     bool asks = r->g && atomic_load(&r->state) == RUN_NEW && !r->over && !r->failed;
     if (asks) make_masks(r, w, INLINE_WORK);
 }
 
-/* On the helper: whatever it takes, within bounds. */
+/* Runs on the helper: unlimited state masks, then a composed mask, or one walk over the whole
+ * vocabulary. */
 static void compute(grammar_run *r, g_walk *w)
 {
     make_masks(r, w, UINT64_MAX);
@@ -260,7 +282,7 @@ static void compute(grammar_run *r, g_walk *w)
 void grammar_run_prepare(grammar_run *r)
 {
     if (!r->g) return;
-    /* First: while it is queued, all else is the helper's. */
+    /* Test the state first: a queued run belongs to the helper. */
     if (atomic_load(&r->state) != RUN_NEW) return;
     if (r->over || r->failed || is_cheap(r, INLINE_DEP_MAX)) return;
     grammar_maker *m = r->g->maker;
@@ -268,6 +290,7 @@ void grammar_run_prepare(grammar_run *r)
     atomic_fetch_add(&r->refs, 1);
     r->next = NULL;
     lock_take(&m->mu);
+    assert(!m->first == !m->last);
     if (m->last)
         m->last->next = r;
     else
@@ -277,7 +300,7 @@ void grammar_run_prepare(grammar_run *r)
     lock_release(&m->mu);
 }
 
-/* The lead says what may come, and needs nothing of the form's. */
+/* The reasoning part decides the mask, and does not need the mask of the grammar. */
 static bool is_led(const grammar_run *r)
 {
     return r->lead && lead_rules(r->lead) && !lead_asks_form(r->lead);
@@ -286,6 +309,11 @@ static bool is_led(const grammar_run *r)
 bool grammar_run_ready(const grammar_run *r)
 {
     return is_led(r) || atomic_load_explicit(&r->state, memory_order_acquire) != RUN_QUEUED;
+}
+
+bool grammar_run_still(const grammar_run *r)
+{
+    return atomic_load_explicit(&r->state, memory_order_acquire) != RUN_QUEUED;
 }
 
 bool grammar_run_over(const grammar_run *r)
@@ -326,7 +354,7 @@ static int32_t keep_node(grammar_run *r, g_walk *w, int32_t i, int *n)
     return at;
 }
 
-/* A counter that no single token can bring to either bound. */
+/* A counter so far from both bounds that no single token can reach one. */
 static bool counts_freely(const g_auto *a, const g_conf *f)
 {
     if (f->bounds < 0) return true;
@@ -345,7 +373,7 @@ static bool same_frames(const grammar_run *r, int32_t x, int32_t y)
     return x == y;
 }
 
-/* A string that has got longer, say, and no nearer to what is wanted at least. */
+/* The counter has passed its lower bound and has not decreased: a string that grew, for example. */
 static bool counts_on(const g_auto *a, const g_conf *x, const g_conf *y)
 {
     return x->bounds < 0 || (x->c >= a->bounds[x->bounds].min && y->c >= x->c);
@@ -353,7 +381,7 @@ static bool counts_on(const g_auto *a, const g_conf *x, const g_conf *y)
 
 typedef enum { PLACE_NEW, PLACE_NEARER, PLACE_SAME } place_kind;
 
-/* PLACE_NEARER: nothing is allowed that was not allowed before. */
+/* PLACE_NEARER: the allowed tokens are a subset of those of the last mask. */
 static place_kind compare(const grammar_run *r, const g_conf *conf, int n)
 {
     place_kind kind = PLACE_SAME;
@@ -369,7 +397,7 @@ static place_kind compare(const grammar_run *r, const g_conf *conf, int n)
     return kind;
 }
 
-/* The sets after the token's bytes; false: it leads nowhere. */
+/* Walks the bytes of a token; false: the grammar does not allow it. */
 static bool walk_token(g_walk *w, const grammar *g, int32_t token, int *depth)
 {
     const token_trie *t = &g->maker->trie;
@@ -393,11 +421,12 @@ static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int3
     return walk_token(w, r->g, token, depth);
 }
 
-/* Set `depth` of the walk becomes where the text stands. */
+/* Set `depth` of the walk becomes the run's position. */
 static void settle(grammar_run *r, g_walk *w, int depth)
 {
     g_conf conf[GRAMMAR_SET_MAX];
     int n = 0, n_node = 0;
+    assert(w->conf_at[depth + 1] - w->conf_at[depth] <= GRAMMAR_SET_MAX);
     memset(w->moved, 0xFF, (size_t)(w->n_base + w->n_node) * sizeof(*w->moved));
     for (int i = w->conf_at[depth]; i < w->conf_at[depth + 1]; i++) {
         g_conf f = w->conf[i];
@@ -464,7 +493,8 @@ const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
     return form && r->lead && lead_rules(r->lead) ? lead_mask(r->lead, form) : form;
 }
 
-/* What of thoughts' last token is free text behind them; the helper may still have the run. */
+/* Bytes of the last reasoning token behind the closing mark: taken before the next mask, because
+ * the helper may hold the run now. */
 static void keep_rest(grammar_run *r)
 {
     size_t len;
@@ -489,7 +519,7 @@ void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
     }
     int depth = 0;
     bool ok = try_token(r, w, r->conf, r->n_conf, token, &depth);
-    /* Together they may have been too many: one by one they are not. */
+    /* The set of all configurations may have overflowed: retry one by one. */
     for (int i = 0; !ok && i < r->n_conf; i++) {
         ok = try_token(r, w, &r->conf[i], 1, token, &depth);
     }
@@ -522,6 +552,7 @@ static int only_tokens(const grammar *g, g_walk *w, int last, int most, int32_t 
             token = outside_longest(&g->maker->outside, g->shown, text + from, len - from, &bytes);
         if (token < 0) token = trie_longest(t, text + from, len - from, &bytes);
         if (token < 0) break;
+        assert(bytes > 0 && from + bytes <= len);
         out[n] = token;
         end[n++] = from + bytes;
     }
@@ -545,6 +576,7 @@ static int take_only(grammar_guess *g, int *likely, const int32_t *only, int k)
 
 void grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, grammar_guess *g)
 {
+    assert(g->n >= 0 && g->most >= 0);
     int likely = g->n, depth;
     g->only = -1;
     if ((r->lead && lead_rules(r->lead)) || !grammar_run_ready(r) || r->over || r->failed) return;
@@ -564,7 +596,7 @@ void grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, gra
         } else if (walk_token(w, r->g, g->token[g->n], &depth)) {
             g->n++;
         } else {
-            likely = 0; /* the form knows better */
+            likely = 0; /* the grammar excludes the draft */
             continue;
         }
         walk_go_on(w, depth);
@@ -586,7 +618,9 @@ void grammar_walk_destroy(grammar_walk *w)
 
 void grammar_run_release(grammar_run *r)
 {
-    if (!r || atomic_fetch_sub(&r->refs, 1) != 1) return;
+    int refs = r ? atomic_fetch_sub(&r->refs, 1) : 0;
+    assert(!r || refs > 0);
+    if (refs != 1) return;
     grammar_release(r->g);
     lead_destroy(r->lead);
     free(r->mask);
@@ -596,6 +630,29 @@ void grammar_run_release(grammar_run *r)
     free(r->stop_id);
     unique_destroy(r->text);
     free(r);
+}
+
+void grammar_run_copy(grammar_run *to, const grammar_run *from)
+{
+    assert(!from->lead == !to->lead && !from->text == !to->text);
+    if (from->lead) lead_copy(to->lead, from->lead);
+    if (!from->g) return;
+    assert(to->g == from->g && grammar_run_still(to) && grammar_run_still(from));
+    size_t bytes = mask_words(from->g->maker->trie.n_vocab) * sizeof(*from->mask);
+    memcpy(to->mask, from->mask, bytes);
+    memcpy(to->before, from->before, bytes);
+    memcpy(to->conf, from->conf, sizeof(to->conf));
+    memcpy(to->node, from->node, (size_t)from->n_node * sizeof(*from->node));
+    memcpy(to->rest, from->rest, sizeof(to->rest));
+    to->n_conf = from->n_conf;
+    to->n_node = from->n_node;
+    to->n_rest = from->n_rest;
+    to->complete = from->complete;
+    to->over = from->over;
+    to->nearer = from->nearer;
+    to->starved = from->starved || (from->text && !unique_copy(to->text, from->text));
+    to->failed = from->failed || to->starved;
+    atomic_store(&to->state, atomic_load(&from->state));
 }
 
 static bool begin_run(grammar_run *r)
@@ -649,7 +706,7 @@ grammar_run *grammar_run_create_led(grammar *g, const grammar_lead *lead, const 
                                     int n_stop_id)
 {
     grammar_run *r = g ? grammar_run_create(g, stop_id, n_stop_id) : create_lead_alone();
-    bool loose = g && g->shown;
+    bool loose = g && g->free;
     if (r) r->lead = lead_create(lead, g != NULL, loose, stop_id, n_stop_id);
     if (!r || r->lead) return r;
     grammar_run_release(r);
@@ -673,6 +730,7 @@ static void *helper(void *arg)
         if (!m->first) m->last = NULL;
         lock_release(&m->mu);
         uint64_t failures = memory_failures();
+        assert(atomic_load(&r->state) == RUN_QUEUED);
         compute(r, m->walk);
         r->starved = r->failed && memory_failures() != failures;
         atomic_store_explicit(&r->state, RUN_READY, memory_order_release);
@@ -854,8 +912,8 @@ void grammar_maker_take_documents(grammar_maker *m, grammar_documents *d)
         log_info("grammar", "%d documents that schemas can refer to", grammar_documents_count(d));
 }
 
-/* The cache gets a reference of its own; what was used longest ago goes.  What was compiled with
- * documents that are others by now is not kept. */
+/* Inserts into the cache, which holds its own reference, and evicts the least recently used
+ * grammar. A grammar compiled with documents that were replaced meanwhile is not kept. */
 static void remember(grammar_maker *m, grammar *g, const grammar_documents *d)
 {
     grammar *out = NULL;
@@ -879,6 +937,42 @@ static void remember(grammar_maker *m, grammar *g, const grammar_documents *d)
     atomic_fetch_add(&g->refs, 1);
     lock_release(&m->mu);
     grammar_release(out);
+}
+
+bool grammar_answer_of(const grammar_spec *tags, grammar_spec *out)
+{
+    const cJSON *v = tags->kind == GRAMMAR_TAGS ? json_get(tags->json, "answer") : NULL;
+    const cJSON *kind = v ? json_get(v, "kind") : NULL;
+    if (!kind) return false;
+    *out = (grammar_spec){.kind = (grammar_kind)kind->valueint,
+                          .json = json_get(v, "json"),
+                          .text = cJSON_GetStringValue(json_get(v, "text"))};
+    return true;
+}
+
+static err_code build_plain(g_auto *out, const grammar_spec *spec, const grammar_documents *d,
+                            err *e)
+{
+    switch (spec->kind) {
+    case GRAMMAR_SCHEMA: return grammar_build_schema(out, spec->json, d, e);
+    case GRAMMAR_REGEX: return build_regex(out, spec->text, e);
+    case GRAMMAR_CFG: return grammar_build_cfg(out, spec->text, e);
+    case GRAMMAR_CHOICE: return build_choice(out, spec->json, e);
+    case GRAMMAR_TAGS: break;
+    }
+    return grammar_build_tags(out, spec->json, NULL, e);
+}
+
+static err_code build(g_auto *out, const grammar_spec *spec, const grammar_documents *d, err *e)
+{
+    g_auto answer;
+    grammar_spec own;
+    if (!grammar_answer_of(spec, &own)) return build_plain(out, spec, d, e);
+    err_code rc = build_plain(&answer, &own, d, e);
+    if (rc) return rc;
+    rc = grammar_build_tags(out, spec->json, &answer, e);
+    g_auto_clear(&answer);
+    return rc;
 }
 
 err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **out, err *e)
@@ -905,11 +999,7 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     grammar *g = calloc(1, sizeof(*g));
     err_code rc = g ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
     grammar_documents *d = hold_documents(m);
-    if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, d, e);
-    if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->text, e);
-    if (!rc && spec->kind == GRAMMAR_CFG) rc = grammar_build_cfg(&g->a, spec->text, e);
-    if (!rc && spec->kind == GRAMMAR_CHOICE) rc = build_choice(&g->a, spec->json, e);
-    if (!rc && spec->kind == GRAMMAR_TAGS) rc = grammar_build_tags(&g->a, spec->json, e);
+    if (!rc) rc = build(&g->a, spec, d, e);
     if (g) rc = or_no_memory(rc, &g->a, failures, e);
     if (rc) {
         grammar_documents_release(d);
@@ -922,8 +1012,10 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     g->key_len = len;
     g->hash = hash;
     atomic_store(&g->refs, 1);
+    assert(g->a.n_shared <= m->n_shared); /* whose masks are the maker's */
     g->mask = calloc((size_t)(g->a.n_states - g->a.n_shared) + 1, sizeof(*g->mask));
     bool tags = spec->kind == GRAMMAR_TAGS;
+    g->free = tags && !json_get(spec->json, "answer");
     if (tags) g->shown = outside_shown(&m->outside, spec->json);
     bool kept = g->mask && (!tags || g->shown);
     if (kept) remember(m, g, d);

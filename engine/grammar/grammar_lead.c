@@ -1,16 +1,32 @@
-/* grammar_lead.c -- four phases, each with its own mask.
+/* grammar_lead.c -- reasoning before a structured answer: free text between two marks, with a
+ * budget of tokens.
  *
- * The mark that ends thoughts is looked for in the bytes that the tokens stand for, so it may be a
- * token of its own or several. */
+ * A state machine, each state with its own token mask:
+ *
+ *   BEFORE --open mark--> INSIDE --close mark, or budget spent--> WRITING --queue empty--> REST
+ *      |                                                             ^
+ *      +--- answer begins without reasoning -------------------------+
+ *
+ * BEFORE   the opening mark, or the beginning of the answer INSIDE   any token, but none that ends
+ * the answer WRITING  exactly the tokens of `queue`, which the server dictates: the closing mark,
+ * `gap`, `then` REST     no constraint from here; the grammar decides
+ *
+ * The closing mark is searched in the bytes of the tokens (Knuth-Morris-Pratt without a table),
+ * because it can be one token, several, or a part of one. A "loose" grammar is free text with tags:
+ * reasoning is then recognised if the model begins it, and never enforced.
+ *
+ * Threads: those of its run.
+ */
 #include "engine/grammar/grammar_lead.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { IDS_MAX = 96, MARK_MAX = 64 };
 
-/* BEFORE: thoughts may begin; WRITING: what stands in `queue`; REST: nothing is asked any more. */
+/* BEFORE: reasoning may begin; WRITING: the tokens of `queue` are dictated; REST: unconstrained. */
 typedef enum { BEFORE, INSIDE, WRITING, REST } phase;
 
 typedef struct {
@@ -22,7 +38,7 @@ struct g_lead {
     const tokenizer *tok;
     int n_vocab;
     phase now, next; /* next: behind the queue */
-    bool form, loose, once;
+    bool form, loose, once, channel;
     const char *rest; /* of the last token, behind the mark */
     size_t n_rest;
     ids open, close, then; /* then: between the thoughts, or none, and the form */
@@ -53,7 +69,7 @@ static void set(uint32_t *mask, int32_t id)
     mask[id / 32] |= 1U << (id % 32);
 }
 
-/* The text in tokens; false: too long for this, or no memory. */
+/* Tokenises a text; false: more than IDS_MAX tokens, an id beyond the vocabulary, or no memory. */
 static bool encode(const g_lead *l, const char *text, ids *out)
 {
     int64_t n = tokenizer_encode(l->tok, text, strlen(text), TOK_PARSE_SPECIAL, out->id, IDS_MAX);
@@ -66,6 +82,7 @@ static bool encode(const g_lead *l, const char *text, ids *out)
 
 static void push(g_lead *l, const ids *more)
 {
+    assert(l->queue.n + more->n <= IDS_MAX);
     for (int i = 0; i < more->n && l->queue.n < IDS_MAX; i++)
         l->queue.id[l->queue.n++] = more->id[i];
 }
@@ -77,7 +94,7 @@ static void write_queue(g_lead *l, phase next)
     l->now = l->queue.n ? WRITING : next;
 }
 
-/* Behind the mark; `forced`: the mark is still to be written. */
+/* Leaves the reasoning; `forced`: the closing mark must still be written. */
 static void leave(g_lead *l, bool forced)
 {
     l->queue.n = 0;
@@ -108,7 +125,8 @@ static bool fill(g_lead *l, const grammar_lead *spec, const int32_t *stop_id, in
         if (id >= 0 && id < l->n_vocab) l->any[id / 32] &= ~(1U << (id % 32));
     }
     return encode(l, spec->open, &l->open) && encode(l, spec->close, &l->close) &&
-           encode(l, spec->gap, &l->gap) && encode(l, spec->then, &l->then);
+           encode(l, spec->gap, &l->gap) && encode(l, spec->then, &l->then) &&
+           l->close.n + l->gap.n + l->then.n <= IDS_MAX;
 }
 
 g_lead *lead_create(const grammar_lead *spec, bool form, bool loose, const int32_t *stop_id,
@@ -120,6 +138,7 @@ g_lead *lead_create(const grammar_lead *spec, bool form, bool loose, const int32
     l->n_vocab = spec->n_vocab;
     l->budget = spec->budget;
     l->form = form;
+    l->channel = spec->once;
     l->once = spec->once && spec->budget >= 0;
     l->loose = loose;
     if (!fill(l, spec, stop_id, n_stop_id)) {
@@ -136,6 +155,16 @@ void lead_destroy(g_lead *l)
     free(l->any);
     free(l->room);
     free(l);
+}
+
+void lead_copy(g_lead *to, const g_lead *from)
+{
+    assert(to->n_vocab == from->n_vocab);
+    uint32_t *any = to->any, *room = to->room; /* `any` depends on the spec only; `room` is
+                                                * scratch */
+    *to = *from;
+    to->any = any;
+    to->room = room;
 }
 
 bool lead_rules(const g_lead *l)
@@ -157,17 +186,20 @@ const uint32_t *lead_mask(g_lead *l, const uint32_t *form)
     else
         memset(l->room, 0, words(l) * sizeof(*l->room));
     if (l->now == WRITING) {
+        assert(l->at < l->queue.n);
         set(l->room, l->queue.id[l->at]);
     } else {
+        assert(l->now == BEFORE && l->open.n > 0);
         set(l->room, l->open.id[0]);
         if (l->then.n) set(l->room, l->then.id[0]);
     }
     return l->room;
 }
 
-/* How much of the mark the text ends with, now that it has one byte more. */
+/* Advances the search for the closing mark by one byte. */
 static void see_byte(g_lead *l, char c)
 {
+    assert(l->seen < l->mark_len);
     while (l->seen > 0 && l->mark[l->seen] != c) {
         size_t n = l->seen - 1; /* the longest shorter beginning that the text ends with */
         while (n > 0 && memcmp(l->mark, l->mark + l->seen - n, n) != 0) n--;
@@ -176,7 +208,7 @@ static void see_byte(g_lead *l, char c)
     if (l->mark[l->seen] == c) l->seen++;
 }
 
-/* One more token of thoughts. */
+/* Accounts for one more reasoning token. */
 static void think(g_lead *l, int32_t token)
 {
     size_t len = 0;
@@ -194,7 +226,7 @@ static void think(g_lead *l, int32_t token)
         leave(l, true);
 }
 
-/* Where nothing is asked, the mark that begins thoughts comes as it may. */
+/* Without a constraint, recognises the opening mark at the beginning of the answer. */
 static void watch(g_lead *l, int32_t token)
 {
     size_t len = 0;
@@ -213,19 +245,22 @@ static void watch(g_lead *l, int32_t token)
     if (!s) l->now = REST;
 }
 
-/* The first token of `all` has come: the others are written. */
+/* The first token of `all` was sampled: the rest of it is dictated. */
 static void go_on(g_lead *l, const ids *all, phase next)
 {
+    assert(all->n > 0);
     l->queue.n = 0;
     for (int i = 1; i < all->n; i++) l->queue.id[l->queue.n++] = all->id[i];
     write_queue(l, next);
     if (l->now == INSIDE) enter(l);
 }
 
-/* True: the answer has begun, with this token. */
+/* Returns true if the answer has begun with this token. */
 static bool begin(g_lead *l, int32_t token, const uint32_t *form)
 {
-    bool theirs = form && has(form, token);
+    /* The opening mark of a channel starts reasoning, calls and answers alike: reasoning has
+     * priority. */
+    bool theirs = form && has(form, token) && !(l->channel && token == l->open.id[0]);
     if (!l->form || l->loose) {
         watch(l, token);
         return l->form && l->now != INSIDE && l->now != WRITING;
@@ -255,6 +290,7 @@ bool lead_accept(g_lead *l, int32_t token, const uint32_t *form)
     case BEFORE: return begin(l, token, form);
     case INSIDE: think(l, token); break;
     case WRITING:
+        assert(l->at < l->queue.n);
         if (++l->at < l->queue.n) break;
         l->now = l->next;
         if (l->now == INSIDE) enter(l);

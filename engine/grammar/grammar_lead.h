@@ -18,6 +18,8 @@ typedef struct g_lead g_lead;
 g_lead *lead_create(const grammar_lead *spec, bool form, bool loose, const int32_t *stop_id,
                     int n_stop_id);
 void lead_destroy(g_lead *l);
+/* Of the same spec. */
+void lead_copy(g_lead *to, const g_lead *from);
 
 /* It says what may come; false: the form does, from here on. */
 bool lead_rules(const g_lead *l);

@@ -1,5 +1,19 @@
-/* grammar_outside.c -- a token that is shown is its bytes; one that is not leaves free text as it
- * is. */
+/* grammar_outside.c -- tokens that are not in the vocabulary trie: special, added, and overlong
+ * ones.
+ *
+ * JSON and the other strict grammars exclude them all. Free text with tags (grammar_tags.c) needs
+ * them: the marks around tool calls are special tokens in most models.
+ *
+ * For one grammar each such token is either shown or not (outside_shown()): it is shown if it is an
+ * ordinary added token or occurs in a mark of the tags. A shown token counts as its bytes and is
+ * walked like any other. A hidden one has no bytes in the text, so it is allowed wherever text is
+ * free, and changes nothing.
+ *
+ * The list is sorted by id, so find() is a binary search; it has a few hundred entries at most in
+ * the usual vocabularies, so outside_longest() scans it.
+ *
+ * Threads: immutable after outside_build().
+ */
 #include "engine/grammar/grammar_outside.h"
 
 #include <stdlib.h>
@@ -36,11 +50,11 @@ static bool is_said(const cJSON *v, const outside_token *x)
 
 static bool is_mark(const cJSON *tags, const outside_token *x)
 {
-    static const char *const texts[] = {"triggers", "heads", "leads"}, *const lists[] = {"tags",
-                                                                                         "first"};
+    static const char *const texts[] = {"triggers", "heads", "leads", "before", "marks"};
+    static const char *const lists[] = {"tags", "first"};
     const cJSON *v;
-    bool found = false;
-    for (int i = 0; i < 3; i++)
+    bool found = is_said(json_get(tags, "lead"), x);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         cJSON_ArrayForEach(v, json_get(tags, texts[i])) found |= is_said(v, x);
     for (int i = 0; i < 2; i++)
         cJSON_ArrayForEach(v, json_get(tags, lists[i])) found |=
@@ -56,7 +70,7 @@ bool *outside_shown(const outside *o, const cJSON *tags)
     return shown;
 }
 
-/* Set 0 of the walk leads over the token's bytes, however many there are. */
+/* Walks the token's bytes from set 0; tokens longer than one walk continue with walk_go_on(). */
 static bool walk_bytes(const outside_token *x, g_walk *w, int *depth)
 {
     *depth = 0;
@@ -70,9 +84,10 @@ static bool walk_bytes(const outside_token *x, g_walk *w, int *depth)
     return true;
 }
 
-/* The answer may end in this state of the root's rule: there text is free. */
+/* Text is free in a state of the root rule from which the answer may end. */
 static bool is_free(const g_auto *a, int32_t state)
 {
+    if (a->rule_of[state] != a->root) return false;
     for (int k = a->first[state] + a->n_bytes[state]; k < a->first[state + 1]; k++)
         if (a->edge[k].kind == EDGE_EPS && a->is_end[a->edge[k].to]) return true;
     return false;
@@ -113,13 +128,12 @@ static int find(const outside *o, int32_t id)
     return lo < o->n && o->list[lo].id == id ? lo : -1;
 }
 
-/* The answer may end where set 0 is. */
-static bool may_end(const g_walk *w)
+/* Whether text is free in set 0. */
+static bool stands_free(const g_walk *w)
 {
-    bool end = false;
-    for (int i = w->conf_at[0]; i < w->conf_at[1]; i++)
-        end |= w->conf[i].node == NODE_ROOT && w->a->is_end[w->conf[i].state];
-    return end;
+    bool open = false;
+    for (int i = w->conf_at[0]; i < w->conf_at[1]; i++) open |= is_free(w->a, w->conf[i].state);
+    return open;
 }
 
 bool outside_walk(const outside *o, const bool *shown, int32_t token, g_walk *w, int *depth)
@@ -127,7 +141,7 @@ bool outside_walk(const outside *o, const bool *shown, int32_t token, g_walk *w,
     int k = find(o, token);
     *depth = 0;
     if (k < 0) return false;
-    return shown[k] ? walk_bytes(&o->list[k], w, depth) : may_end(w);
+    return shown[k] ? walk_bytes(&o->list[k], w, depth) : stands_free(w);
 }
 
 int32_t outside_longest(const outside *o, const bool *shown, const uint8_t *s, int len, int *n)

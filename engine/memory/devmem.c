@@ -1,7 +1,21 @@
-/* devmem.c -- one array of chunks, a stack of free ones, two heaps of what may be evicted.
+/* devmem.c -- the arena: equal chunks for KV pages and adapters, a free stack, and two heaps of
+ * what can be evicted.
  *
- * A lease stands in its heap under its first chunk, so both heaps hold chunk numbers.  Two heaps
- * instead of one, because the bound on adapters is kept by evicting adapters.
+ *   FREE --take--> PAGE_HELD <--> PAGE_IDLE (prefix cache)   --evict--> FREE
+ *   FREE --lease--> LEASED (filling, held, pinned: not evictable; else in the heap) --evict--> FREE
+ *
+ * A heap entry is a chunk number; a lease is in its heap under its first chunk, and the chunks of a
+ * lease are linked through `next`. Two heaps instead of one, because the limit on adapters is kept
+ * by evicting adapters only. Eviction compares the tops of both: rank first (idle, prefetched,
+ * demanded), then worth (GreedyDual-Size with frequency, devmem.h), then age.
+ *
+ * `claimed` counts chunks that a caller was promised in this step; loaders may not take those
+ * (devmem_lease_take()). `fresh` leases are those that nobody has used yet, in the order of their
+ * arrival; expire() turns them idle after DEVMEM_FRESH_US.
+ *
+ * An evicted lease stays allocated until its owner drops it: the owner learns of it by
+ * devmem_lost(). Threads: any; `mu` guards everything, never while bytes are copied. Sources:
+ * devmem.h.
  */
 #include "engine/memory/devmem.h"
 
@@ -18,11 +32,11 @@ typedef enum { FREE, PAGE_HELD, PAGE_IDLE, LEASED } chunk_kind;
 
 typedef struct {
     chunk_kind kind;
-    int next; /* in the free stack, or in the lease */
+    int next; /* next chunk in the free stack or in the lease */
     int at;   /* place in its heap, or NONE */
     int rank; /* IDLE, PREFETCHED, DEMANDED; of a lease's first chunk or a page */
     double worth;
-    uint64_t seq;  /* equal worth: who became idle first goes first */
+    uint64_t seq;  /* tie-break: the one that became idle first is evicted first */
     uint32_t uses; /* of a page's content */
     devmem_lease *lease;
 } chunk;
@@ -34,7 +48,7 @@ struct devmem_lease {
     bool pinned, filling, lost;
     double cost_us, popularity;
     int64_t ready_us;
-    devmem_lease *older, *newer; /* among those that nobody has come for yet */
+    devmem_lease *older, *newer; /* list of leases that were not used yet */
     bool fresh;
     devmem_lease *next_lost;
 };
@@ -47,7 +61,7 @@ typedef struct {
 struct devmem {
     backend *be;
     void *mem;
-    populate *ahead; /* of the chunks that were ever taken */
+    populate *ahead; /* touches memory ahead of the highest chunk taken */
     size_t chunk_bytes;
     int n_chunks, lease_cap;
     void (*evicted)(void *self, int chunk);
@@ -188,7 +202,7 @@ static void free_chunks(devmem_lease *l)
     l->first = NONE;
 }
 
-/* The one that goes next, or NONE. */
+/* The next chunk or lease to evict, or NONE. */
 static int victim(const devmem *a, bool leases_only)
 {
     int l = a->leases.n > 0 ? a->leases.v[0] : NONE;
@@ -220,7 +234,7 @@ static bool evict_one(devmem *a, bool leases_only)
     return true;
 }
 
-/* Whom nobody came for is as idle as the others. */
+/* Leases that nobody used in time become ordinary idle ones. */
 static void expire(devmem *a, int64_t now_us)
 {
     while (a->fresh_first && now_us - a->fresh_first->ready_us >= DEVMEM_FRESH_US) {
@@ -343,7 +357,7 @@ devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_
         free(l);
         return NULL;
     }
-    bool got = true; /* those of a higher rank go last, and there are enough before them */
+    bool got = true; /* enough of a lower rank exist, so none of a higher rank is evicted */
     while (got && a->n_lease_chunks + n > a->lease_cap) got = evict_one(a, true);
     while (got && a->n_free < n) got = evict_one(a, false);
     assert(got);
@@ -361,7 +375,7 @@ devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_
     return l;
 }
 
-/* The chain is the lease's own: nobody else writes it while the lease lives. */
+/* The chain belongs to the lease; nobody else writes it while the lease lives. */
 int devmem_lease_chunk(const devmem_lease *l, int i)
 {
     assert(i >= 0 && i < l->n);
@@ -548,7 +562,14 @@ void devmem_page_hold_locked(devmem *a, int c)
     a->chunk[c].kind = PAGE_HELD;
     a->chunk[c].uses++;
     a->n_pages_held++;
-    if (a->claimed > 0) a->claimed--; /* it was among those that the promise counted on */
+    if (a->claimed > 0) a->claimed--; /* the claim had counted it as available */
+}
+
+void devmem_page_borrow_locked(devmem *a, int c)
+{
+    int claimed = a->claimed;
+    devmem_page_hold_locked(a, c);
+    a->claimed = claimed;
 }
 
 void devmem_page_cost(devmem *a, double us)

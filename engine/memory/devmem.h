@@ -94,6 +94,8 @@ int devmem_page_take_locked(devmem *a); /* -1: none */
 void devmem_page_free_locked(devmem *a, int chunk);
 void devmem_page_idle_locked(devmem *a, int chunk);
 void devmem_page_hold_locked(devmem *a, int chunk); /* idle to held */
+/* The same for a short time, in which a copy is made: no part of what was promised. */
+void devmem_page_borrow_locked(devmem *a, int chunk);
 /* Microseconds to compute a page's tokens again: from now on.  Any thread. */
 void devmem_page_cost(devmem *a, double us);
 

@@ -1,10 +1,21 @@
-/* kv.c -- arrays indexed by page; a chained hash table over published pages.
+/* kv.c -- KV pages: reference counts, and the prefix cache as a hash table over full pages.
  *
- * A published page remembers its parent page and the parent's serial number, which changes whenever
- * a page is published or loses its content.  So a chain is intact exactly when each link's serial
- * still matches, and walking from the root verifies everything that comes before.
+ * A full page can be published under (hash of all pages before it, its adapter and tenant domain,
+ * its tokens). kv_match() walks a prompt page by page and takes the longest published chain:
  *
- * All of it is guarded by the arena's lock, because a loader that needs room may evict a page.
+ *   root --tokens 0..31--> page a --tokens 32..63--> page b --> ...
+ *
+ * A published page stores its parent page and the parent's serial number. The serial changes
+ * whenever a page is published or loses its content, so a chain is intact exactly when each
+ * parent_serial matches; no list of children is needed when a page is evicted. Hashes only find
+ * candidates: tokens and domain are compared.
+ *
+ * With sliding windows, pages that no later row attends to are represented by KV_GONE
+ * (kv_unseen()). For models with recurrent states, snapshots hang on published pages (snapshot.h).
+ *
+ * Threads: everything is guarded by the arena's lock, because a loader that needs memory may evict
+ * a page (evicted()). Source: PagedAttention (Kwon et al. 2023); hash chains as in vLLM's automatic
+ * prefix caching.
  */
 #include "engine/memory/kv.h"
 
@@ -25,6 +36,9 @@ typedef struct {
     uint64_t hash;
     int parent;
     int chain; /* next in the hash bucket */
+    /* The same of another table, whose key ends with the page's first token. */
+    uint64_t start_hash;
+    int start_chain;
 } page_info;
 
 struct kv_pages {
@@ -34,9 +48,10 @@ struct kv_pages {
     page_info *page;
     int32_t *tokens;   /* [n_pages][page_tokens] of published pages */
     kv_domain *domain; /* [n_pages] of published pages, as key_of() has it */
-    int *bucket;
+    int *bucket, *start_bucket;
     int bucket_mask;
     uint64_t next_serial;
+    snapshots *states; /* beside pages; NULL: none */
 };
 
 static void evicted(void *self, int page);
@@ -58,11 +73,12 @@ kv_pages *kv_create(devmem *a, int page_tokens, bool prefix_cache)
     kv->tokens = calloc((size_t)n_pages * (size_t)page_tokens, sizeof(*kv->tokens));
     kv->domain = calloc((size_t)n_pages, sizeof(*kv->domain));
     kv->bucket = malloc((size_t)buckets * sizeof(*kv->bucket));
-    if (!kv->page || !kv->tokens || !kv->domain || !kv->bucket) {
+    kv->start_bucket = malloc((size_t)buckets * sizeof(*kv->start_bucket));
+    if (!kv->page || !kv->tokens || !kv->domain || !kv->bucket || !kv->start_bucket) {
         kv_destroy(kv);
         return NULL;
     }
-    for (int i = 0; i < buckets; i++) kv->bucket[i] = NONE;
+    for (int i = 0; i < buckets; i++) kv->bucket[i] = kv->start_bucket[i] = NONE;
     devmem_on_evict(a, evicted, kv);
     return kv;
 }
@@ -82,6 +98,8 @@ void kv_destroy(kv_pages *kv)
     free(kv->tokens);
     free(kv->domain);
     free(kv->bucket);
+    free(kv->start_bucket);
+    snapshots_destroy(kv->states);
     free(kv);
 }
 
@@ -93,7 +111,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
     return h ^ (h >> 29);
 }
 
-/* Whose the page `index` is: the bare base's where it ends before the adapter begins. */
+/* The domain of page `index`: the bare base model's if the page ends before the adapter begins. */
 static kv_domain key_of(const kv_pages *kv, const kv_domain *d, int index)
 {
     if (index < d->from / kv->page_tokens) return (kv_domain){.isolation = d->isolation};
@@ -128,16 +146,28 @@ static void unpublish(kv_pages *kv, int i)
         link = &kv->page[*link].chain;
     }
     *link = p->chain;
+    link = &kv->start_bucket[p->start_hash & (uint64_t)kv->bucket_mask];
+    while (*link != i) link = &kv->page[*link].start_chain;
+    *link = p->start_chain;
     p->published = false;
     p->serial = 0;
+    if (kv->states) snapshots_drop(kv->states, i);
 }
 
-/* The arena takes a page of nobody: its text cannot be found any more. */
+/* The arena evicts an unreferenced page: it leaves the hash table. */
 static void evicted(void *self, int page)
 {
     const kv_pages *kv = self;
     assert(page >= 0 && page < kv->n_pages && kv->page[page].refs == 0);
     unpublish(self, page);
+}
+
+/* Whether the published page i is of `key` and continues `parent` (NONE: it is a root). */
+static bool continues(const kv_pages *kv, int i, const kv_domain *key, int parent)
+{
+    const page_info *p = &kv->page[i];
+    return p->parent == parent && same_key(&kv->domain[i], key) &&
+           (parent == NONE || p->parent_serial == kv->page[parent].serial);
 }
 
 /* The published page of `key` that continues `parent` (NONE: it is a root) by `tokens`. */
@@ -146,9 +176,7 @@ static int find(const kv_pages *kv, const kv_domain *key, int parent, uint64_t h
 {
     size_t bytes = (size_t)kv->page_tokens * sizeof(*tokens);
     for (int i = kv->bucket[hash & (uint64_t)kv->bucket_mask]; i != NONE; i = kv->page[i].chain) {
-        const page_info *p = &kv->page[i];
-        if (p->hash != hash || p->parent != parent || !same_key(&kv->domain[i], key)) continue;
-        if (parent != NONE && p->parent_serial != kv->page[parent].serial) continue;
+        if (kv->page[i].hash != hash || !continues(kv, i, key, parent)) continue;
         if (memcmp(kv->tokens + (size_t)i * kv->page_tokens, tokens, bytes) == 0) return i;
     }
     return NONE;
@@ -171,6 +199,15 @@ static void hold(kv_pages *kv, int page)
     page_info *p = &kv->page[page];
     assert(p->published && p->refs >= 0);
     if (p->refs++ == 0) devmem_page_hold_locked(kv->arena, page);
+}
+
+void kv_retain(kv_pages *kv, int page)
+{
+    assert(page >= 0 && page < kv->n_pages);
+    devmem_lock(kv->arena);
+    assert(kv->page[page].refs > 0);
+    kv->page[page].refs++;
+    devmem_unlock(kv->arena);
 }
 
 void kv_release(kv_pages *kv, int page)
@@ -240,20 +277,71 @@ int kv_match(kv_pages *kv, const kv_domain *d, const kv_sight *see, const int32_
     return n;
 }
 
-static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
-                    const int32_t *tokens)
+/* How many of n tokens are the first ones of page i. */
+static int shared_tokens(const kv_pages *kv, int i, const int32_t *tokens, int n)
+{
+    const int32_t *own = kv->tokens + (size_t)i * kv->page_tokens;
+    int k = 0;
+    while (k < n && own[k] == tokens[k]) k++;
+    return k;
+}
+
+/* Hash of what precedes a page that continues `parent`. */
+static uint64_t hash_before(const kv_pages *kv, int parent)
+{
+    return parent == NONE ? HASH_ROOT : kv->page[parent].hash;
+}
+
+bool kv_part_begin(kv_pages *kv, const kv_domain *d, const int32_t *pages, int n,
+                   const int32_t *tokens, int n_tokens, kv_part *out)
+{
+    int parent = n > 0 ? pages[n - 1] : NONE, most = n_tokens - 1 - n * kv->page_tokens;
+    if (most > kv->page_tokens) most = kv->page_tokens;
+    *out = (kv_part){.from = NONE, .page = NONE};
+    if (!kv->cache || most < 1) return false;
+    const kv_domain key = key_of(kv, d, n);
+    const int32_t *block = tokens + (size_t)n * kv->page_tokens;
+    devmem_lock(kv->arena);
+    uint64_t hash = page_hash(hash_before(kv, parent), &key, block, 1);
+    int i = kv->start_bucket[hash & (uint64_t)kv->bucket_mask];
+    for (; i != NONE && out->n_tokens < most; i = kv->page[i].start_chain) {
+        if (kv->page[i].start_hash != hash || !continues(kv, i, &key, parent)) continue;
+        int shared = shared_tokens(kv, i, block, most);
+        if (shared > out->n_tokens) *out = (kv_part){i, NONE, shared};
+    }
+    if (out->from != NONE) {
+        page_info *p = &kv->page[out->from];
+        if (p->refs++ == 0) devmem_page_borrow_locked(kv->arena, out->from);
+        out->page = devmem_page_take_locked(kv->arena);
+        if (out->page != NONE) kv->page[out->page].refs = 1;
+    }
+    devmem_unlock(kv->arena);
+    if (out->page != NONE) return true;
+    if (out->from != NONE) kv_release(kv, out->from);
+    return false;
+}
+
+void kv_part_end(kv_pages *kv, const kv_part *p)
+{
+    kv_release(kv, p->from);
+}
+
+/* Publishes a page. Returns the page that has the same content already; NONE: there is none. */
+static int publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
+                   const int32_t *tokens)
 {
     int i = pages[index], parent = index ? pages[index - 1] : NONE;
     assert(index >= 0 && i >= 0 && i < kv->n_pages && parent < kv->n_pages);
     assert(index == 0 || parent >= 0);
     page_info *p = &kv->page[i];
     assert(p->refs > 0);
-    if (!kv->cache || p->published) return;
-    if (parent != NONE && !kv->page[parent].published) return;
+    if (!kv->cache || p->published) return NONE;
+    if (parent != NONE && !kv->page[parent].published) return NONE;
     const kv_domain key = key_of(kv, d, index);
-    uint64_t before = parent == NONE ? HASH_ROOT : kv->page[parent].hash;
+    uint64_t before = hash_before(kv, parent);
     uint64_t hash = page_hash(before, &key, tokens, kv->page_tokens);
-    if (find(kv, &key, parent, hash, tokens) != NONE) return; /* somebody was first */
+    int first = find(kv, &key, parent, hash, tokens);
+    if (first != NONE) return first;
     p->published = true;
     p->serial = kv->next_serial++;
     p->parent = parent;
@@ -265,13 +353,73 @@ static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int 
     int *head = &kv->bucket[hash & (uint64_t)kv->bucket_mask];
     p->chain = *head;
     *head = i;
+    p->start_hash = page_hash(before, &key, tokens, 1);
+    head = &kv->start_bucket[p->start_hash & (uint64_t)kv->bucket_mask];
+    p->start_chain = *head;
+    *head = i;
+    return NONE;
 }
 
 void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
                 const int32_t *tokens)
 {
     devmem_lock(kv->arena);
-    publish(kv, d, pages, index, tokens);
+    (void)publish(kv, d, pages, index, tokens);
+    devmem_unlock(kv->arena);
+}
+
+void kv_share(kv_pages *kv, const kv_domain *d, int32_t *pages, int index, const int32_t *tokens)
+{
+    int own = pages[index];
+    devmem_lock(kv->arena);
+    int first = publish(kv, d, pages, index, tokens);
+    if (first != NONE) {
+        hold(kv, first);
+        pages[index] = first;
+    }
+    devmem_unlock(kv->arena);
+    if (first != NONE) kv_release(kv, own);
+}
+
+bool kv_keep_snapshots(kv_pages *kv, int n_slots)
+{
+    if (n_slots == 0) return true;
+    kv->states = snapshots_create(n_slots, kv->n_pages);
+    return kv->states != NULL;
+}
+
+int kv_snapshot_put(kv_pages *kv, int page, int instead)
+{
+    assert(kv->states && page >= 0 && page < kv->n_pages && kv->page[page].refs > 0);
+    int slot = NONE;
+    devmem_lock(kv->arena);
+    if (kv->page[page].published && snapshots_find(kv->states, page) == NONE) {
+        if (instead != NONE && snapshots_uses(kv->states, instead) == 0)
+            snapshots_drop(kv->states, instead);
+        slot = snapshots_put(kv->states, page);
+    }
+    devmem_unlock(kv->arena);
+    return slot;
+}
+
+int kv_snapshot_get(kv_pages *kv, const int32_t *pages, int n, int *slot)
+{
+    assert(kv->states || n == 0);
+    *slot = NONE;
+    devmem_lock(kv->arena);
+    for (; n > 0 && *slot == NONE; n--) {
+        assert(kv->page[pages[n - 1]].refs > 0);
+        *slot = snapshots_find(kv->states, pages[n - 1]);
+        if (*slot != NONE) snapshots_use(kv->states, pages[n - 1]);
+    }
+    devmem_unlock(kv->arena);
+    return *slot == NONE ? 0 : n + 1;
+}
+
+void kv_snapshot_count(const kv_pages *kv, snapshot_counts *out)
+{
+    devmem_lock(kv->arena);
+    snapshots_count(kv->states, out);
     devmem_unlock(kv->arena);
 }
 
@@ -308,7 +456,7 @@ void kv_count(const kv_pages *kv, kv_counts *out)
 bool kv_check(const kv_pages *kv)
 {
     kv_counts c;
-    int n_cached = 0, n_held = 0, n_chained = 0, n_published = 0;
+    int n_cached = 0, n_held = 0, n_chained = 0, n_published = 0, n_starts = 0;
     kv_count(kv, &c);
     if (!devmem_check(kv->arena)) return false;
     devmem_lock(kv->arena);
@@ -323,7 +471,14 @@ bool kv_check(const kv_pages *kv)
         for (int i = kv->bucket[b]; i != NONE && ok; i = kv->page[i].chain) {
             ok = kv->page[i].published && n_chained++ <= kv->n_pages;
         }
+        for (int i = kv->start_bucket[b]; i != NONE && ok; i = kv->page[i].start_chain) {
+            ok = kv->page[i].published && n_starts++ <= kv->n_pages;
+        }
     }
+    for (int i = 0; kv->states && i < kv->n_pages; i++)
+        ok = ok && (kv->page[i].published || snapshots_find(kv->states, i) == NONE);
+    ok = ok && (!kv->states || snapshots_check(kv->states));
     devmem_unlock(kv->arena);
-    return ok && n_cached == c.n_cached && n_held == c.n_held && n_chained == n_published;
+    return ok && n_cached == c.n_cached && n_held == c.n_held && n_chained == n_published &&
+           n_starts == n_published;
 }

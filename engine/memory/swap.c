@@ -1,4 +1,18 @@
-/* swap.c -- one mapping cut into page-sized slots, a stack of the free ones, two moving means. */
+/* swap.c -- host memory for the KV pages of pre-empted requests: page-sized slots in one mapping, a
+ * stack of free ones, and measured copy times.
+ *
+ * swap_save() copies a request's pages to slots and swap_load() back; a page of -1 (outside the
+ * sliding window) takes no slot. A recurrent state is saved as a "piece" over several slots.
+ *
+ * swap_round_trip_us() is what the scheduler compares with recomputation (sched_plan.c). It starts
+ * from a calibration at creation (the least of three copies, because an interrupted one is
+ * meaningless) and follows each copy with a weight of `newest`.
+ *
+ * The mapping is reserved without commitment (MAP_NORESERVE): memory is used only for slots that
+ * were used, the lowest first. It is pinned for the device if possible.
+ *
+ * Threads: the engine's. A slot belongs to its request from save until swap_drop().
+ */
 #include "engine/memory/swap.h"
 
 #include <assert.h>
@@ -31,7 +45,7 @@ static void *bytes_of(const swap_pool *sw, int32_t slot)
     return sw->data + (size_t)slot * sw->page_bytes;
 }
 
-/* The least of a few: one that the system interrupted says nothing. */
+/* Takes the least of a few copies: an interrupted one is meaningless. */
 static void calibrate(swap_pool *sw)
 {
     for (int i = 0; i < TRIALS; i++) {
@@ -86,7 +100,7 @@ void swap_destroy(swap_pool *sw)
     free(sw);
 }
 
-/* How many of n are there. */
+/* How many of n entries are present. */
 static int count(const int32_t *at, int n)
 {
     int all = 0;
@@ -120,6 +134,43 @@ void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page)
     be_kv_copied(sw->be);
     sw->n_loaded += (uint64_t)some;
     if (some > 0) sw->load_us += newest * ((double)(clock_now_us() - t0) / some - sw->load_us);
+}
+
+int swap_slots_of(const swap_pool *sw, size_t bytes)
+{
+    return (int)((bytes + sw->page_bytes - 1) / sw->page_bytes);
+}
+
+/* Bytes of the i-th slot of such a piece. */
+static size_t part_bytes(const swap_pool *sw, size_t bytes, int i)
+{
+    size_t left = bytes - (size_t)i * sw->page_bytes;
+    return left < sw->page_bytes ? left : sw->page_bytes;
+}
+
+err_code swap_save_piece(swap_pool *sw, const void *there, size_t bytes, int32_t *slot, err *e)
+{
+    int n = swap_slots_of(sw, bytes);
+    if (n > sw->n_free) return err_set(e, ERR_LIMIT, "the swap pool is full");
+    err_code rc = be_sync(sw->be, e);
+    for (int i = 0; i < n && !rc; i++) {
+        slot[i] = sw->free_slot[sw->n_free - 1 - i];
+        rc =
+            be_download(sw->be, bytes_of(sw, slot[i]),
+                        (const char *)there + (size_t)i * sw->page_bytes, part_bytes(sw, bytes, i));
+    }
+    if (!rc) sw->n_free -= n;
+    return rc;
+}
+
+err_code swap_load_piece(const swap_pool *sw, const int32_t *slot, size_t bytes, void *there,
+                         err *e)
+{
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < swap_slots_of(sw, bytes) && !rc; i++)
+        rc = be_upload(sw->be, (char *)there + (size_t)i * sw->page_bytes, bytes_of(sw, slot[i]),
+                       part_bytes(sw, bytes, i));
+    return rc ? err_set(e, rc, "a swapped state cannot be written") : ERR_NONE;
 }
 
 void swap_drop(swap_pool *sw, const int32_t *slot, int n)

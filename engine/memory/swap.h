@@ -34,6 +34,12 @@ void swap_destroy(swap_pool *sw);
 bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot);
 /* Copies one slot's content into each page; the slots stay in use. */
 void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page);
+/* The same for a piece of the backend's memory that is no page: slots that it takes, then the
+ * copies.  ERR_LIMIT: no room; ERR_DEVICE. */
+int swap_slots_of(const swap_pool *sw, size_t bytes);
+err_code swap_save_piece(swap_pool *sw, const void *there, size_t bytes, int32_t *slot, err *e);
+err_code swap_load_piece(const swap_pool *sw, const int32_t *slot, size_t bytes, void *there,
+                         err *e);
 /* Gives slots back. */
 void swap_drop(swap_pool *sw, const int32_t *slot, int n);
 

@@ -247,7 +247,7 @@ static void add_rows(draft *d, draft_part *p)
         d->token[s->n_rows + i] = p->token[i];
         d->pos[s->n_rows + i] = pos0 + i;
     }
-    d->seq[s->n_seq++] = (step_seq){s->n_rows, p->n, pos0, t->page, t->n_page};
+    d->seq[s->n_seq++] = (step_seq){s->n_rows, p->n, pos0, t->page, t->n_page, 0};
     s->n_rows += p->n;
     remember(t, p);
     if (!p->pick) return;

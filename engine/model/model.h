@@ -16,6 +16,8 @@
 
 #include "engine/backend.h"
 #include "engine/base/err.h"
+#include "engine/model/resident.h"
+#include "engine/sample/sampling_list.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,8 +32,10 @@ enum {
 
 /* How positions turn the heads of a layer. */
 typedef struct rope_config {
-    enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG } kind;
-    int dim; /* the first values of each head that turn */
+    enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG, ROPE_PROPORTIONAL } kind;
+    int dim;  /* the first values of each head that turn */
+    int some; /* proportional: of the dim / 2 frequencies those that are not 0 */
+    int back; /* they turn the other way */
     float theta, factor;
     int original_pos;                   /* all but plain and linear */
     float low_freq, high_freq;          /* llama3 */
@@ -44,46 +48,103 @@ typedef struct rope_config {
 } rope_config;
 
 /* Of one layer; bits of model_config.layer. */
-enum { LAYER_WINDOW = 1, LAYER_NO_ROPE = 2, LAYER_EXPERTS = 4 };
+enum {
+    LAYER_WINDOW = 1,
+    LAYER_NO_ROPE = 2,
+    LAYER_EXPERTS = 4,
+    LAYER_NO_MLP = 8,
+    LAYER_SHARES_KV = 16, /* it reads keys and values of the last layer of its kind that has them */
+    LAYER_WIDE = 32,      /* its MLP is twice as wide */
+    LAYER_SPARSE = 64,    /* of its MLP's gate the highest values alone count */
+};
 
 /* What the modules of an MLP and of experts are called: "mlp." and "shared_expert."; as DeepSeek,
- * "shared_experts."; as Llama 4, "feed_forward.". */
-typedef enum { MLP_USUAL, MLP_SHARED_EXPERTS, MLP_FEED_FORWARD } mlp_names;
+ * "shared_experts."; as Llama 4, "feed_forward."; as StarCoder 2, "mlp.c_fc" and "mlp.c_proj"; as
+ * Hunyuan, "shared_mlp.". */
+typedef enum {
+    MLP_USUAL,
+    MLP_SHARED_EXPERTS,
+    MLP_FEED_FORWARD,
+    MLP_C_FC,
+    MLP_SHARED_MLP
+} mlp_names;
 
 /* A mixture of experts, in layers with LAYER_EXPERTS; route.n 0: there are none. */
 typedef struct experts_config {
     expert_route route;
     int ffn_dim;
-    int shared_dim; /* of the MLP that every row takes besides; 0: there is none */
-    bool biased;    /* the router has a bias, and so has each product of an expert */
-    bool alternate; /* gate and up take turns in the parameter that has both */
+    int shared_dim;    /* of the MLP that every row takes besides; 0: there is none */
+    bool biased;       /* the router has a bias, and so has each product of an expert */
+    bool alternate;    /* gate and up take turns in the parameter that has both */
+    bool choice;       /* scores have a bias for the choice */
+    bool shared_gated; /* a score of its own multiplies what the shared MLP answers */
+    /* The router, experts and the shared MLP have each their own norms of the stream and of what
+     * they answer, and the router a weight for each expert (Gemma 4). */
+    bool beside;
     activation act;
 } experts_config;
 
+/* Falcon-H1's multipliers of a layer's parts: of what attention and the scan beside it read and
+ * add, of an MLP's gate and of what it adds; 1: none. */
+typedef struct layer_multipliers {
+    float attn_in, attn_out, scan_in, scan_out, gate, down;
+} layer_multipliers;
+
+/* Streams that the layers update together (Gemma 3n); n 0: there is one, as usual. */
+typedef struct streams_config {
+    int n, laurel;   /* laurel: the rank of a layer's other residual */
+    float sparse_by; /* of LAYER_SPARSE: standard deviations above the mean */
+    bool scaled;     /* what a layer's own input is gated by is multiplied first */
+} streams_config;
+
 /* What config.json and generation_config.json say, checked. */
 typedef struct model_config {
-    char family[16]; /* "llama", "gemma3_text": engine/model/family.c */
+    char family[24]; /* "llama", "gemma3_text": engine/model/family.c */
     bool wrapped;    /* the text part of a model that also takes images */
     /* It has no output layer (the table stands where one is asked for): its prompts are pooled, and
      * no text is made.  scored: it has a head of classes instead. */
     bool headless, scored;
     int n_layer, dim, n_head, n_kv_head, head_dim, ffn_dim, n_vocab;
+    /* Of layers with attention and without a window, where theirs differ; 0: as all others. */
+    int full_head_dim, full_kv_head;
+    bool full_k_is_v;       /* their values are their keys, before norm and rotation */
+    bool v_unit;            /* values are normed without weights */
+    bool layer_scaled;      /* a number of each layer multiplies the stream behind it */
+    int ple_dim, ple_vocab; /* of a layer's own input; 0: there is none */
+    streams_config streams;
     int spare_layers; /* in the files behind n_layer: they guess more tokens, and are left out */
     int max_pos;      /* max_position_embeddings */
     int window;       /* sliding window in tokens of LAYER_WINDOW's layers; 0: there are none */
-    uint8_t layer[MODEL_LAYERS_MAX];
+    uint8_t layer[MODEL_LAYERS_MAX];   /* bits LAYER_... */
+    uint8_t mixer[MODEL_LAYERS_MAX];   /* which one a layer has */
+    mixer_shape state;                 /* of the layers that keep one */
+    bool conv_bias, in_bias, out_bias; /* of their convolutions and projections */
+    delta_rules delta;
+    scan_rules scan;
+    int dt_rank; /* of the values that steps of MIXER_CHANNELS are made of; 0: there are none */
+    layer_multipliers by;
     float norm_eps;
     bool qkv_bias, o_bias, mlp_bias, tied;
     bool qk_norm, qk_norm_whole; /* of each head; of all heads together */
+    bool qk_norm_last;           /* after the rotation */
+    bool q_gated;                /* PROJ_Q makes a gate beside each head's query */
     bool layer_norm;             /* norms take the mean away */
+    bool norm_bare;              /* norms of the stream have no weights */
+    bool head_bias;              /* the output layer has one */
+    bool norm_first;             /* the stream is normed before the first layer (norm_bare) */
+    bool no_post_norm;           /* no norms of outputs, whatever the family's row says */
     bool fixed_norms;            /* an adapter cannot bring norms of its own */
-    bool parallel;               /* attention and MLP read the same input */
+    bool parallel;               /* attention and MLP read the same stream, */
+    bool parallel_apart;         /* each by a norm of its own; else by one */
+    int n_position;              /* rows of the table of positions; 0: there is none */
     latent_shape latent;         /* rank 0: keys and values are made of the stream itself */
+    bool absorbs;                /* pages hold latents; known after model_config_place() */
     int q_rank;                  /* of a latent of queries; 0: there is none */
     bool qk_unit; /* queries and keys are normed without weights, where positions turn them */
     bool chunked; /* windows do not slide (attn_shape.chunked) */
     int kept;     /* first tokens that stay beside the window (model_config_stream()); 0: none */
-    float q_scale, q_floor;       /* of layers without positions (rope_table.q_scale); 0: none */
+    float q_scale, q_floor;       /* rope_table's, of layers without positions; 0: none */
+    bool q_scale_all;             /* of all layers, counted from position 0 (Ministral 3) */
     bool sinks;                   /* of attention: a learnt score for each head */
     bool ungated;                 /* the MLP has no gate: PROJ_GATE is nowhere */
     bool rope_pairs;              /* neighbours turn together */
@@ -109,12 +170,9 @@ typedef struct model_config {
     int bos_id; /* -1: none */
     int n_eos;
     int32_t eos_id[MODEL_EOS_MAX];
-    /* defaults of generation_config.json; negative: not given */
-    float gen_temperature, gen_top_p;
-    int gen_top_k;
-    /* of the same; 0: not given */
-    float gen_min_p, gen_repetition_penalty;
-    int gen_max_tokens; /* that an answer may have where the request names no number */
+    /* Of generation_config.json: */
+    sampling_defaults generation; /* neutral where it has none */
+    int gen_max_tokens;           /* of an answer where the request names no number; 0: not given */
     /* suppress_tokens and bad_words_ids: sequences that never come, each behind its length */
     int n_gen_barred;
     int32_t gen_barred[MODEL_BARRED_MAX];
@@ -123,6 +181,19 @@ typedef struct model_config {
 /* Reads and checks config.json (and generation_config.json where there is one) of the model at
  * `path`: a directory, or a GGUF, whose keys say the same. */
 err_code model_config_read(const char *path, model_config *out, err *e);
+
+/* What a backend with these rules keeps of it: weight_rules.absorbs.  Part of model_load(). */
+void model_config_place(model_config *c, const weight_rules *rules);
+
+/* ERR_UNSUPPORTED: engine.page_tokens is less than LATENT_PAGE_MIN, and pages hold latents:
+ * attention reads a block of these where it lies.  After model_config_place(); part of
+ * model_load(). */
+enum { LATENT_PAGE_MIN = 32 };
+err_code model_config_pages(const model_config *c, int page_tokens, err *e);
+
+/* Of keys and values of one position in all layers, or of what is kept in their place, in bytes;
+ * backends pad them. */
+size_t model_kv_bytes(const model_config *c, dtype type);
 
 /* Makes it a model of streams: each token sees the first `sinks` tokens and the last `window` ones,
  * at positions within these (attn_shape.kept), so that `max_context` is no bound of the model's.
@@ -142,6 +213,16 @@ typedef enum {
 /* model.weights' word for it: auto, plain, bf16, q8, q4, fp8; any other: as auto. */
 weights_form model_weights_form(const char *word);
 
+/* How the CPU's products with integer codes round their input (x_rounding, model_weights.c). */
+typedef enum {
+    ACTIVATIONS_MIXED, /* outliers to 16 bits where they matter most, all else to 8 */
+    ACTIVATIONS_INT8,  /* to 8 bits */
+    ACTIVATIONS_INT16, /* to 16 bits */
+} activations_form;
+
+/* model.activations' word for it: mixed, int8, int16; any other: as mixed. */
+activations_form model_activations_form(const char *word);
+
 /* What the weights are and take, without loading them. */
 typedef struct model_survey {
     char format[24];     /* as in model_config */
@@ -150,22 +231,48 @@ typedef struct model_survey {
     size_t device_bytes; /* of these, what a device's own memory must hold (a tied table once) */
     int by_codes;        /* tensors that the kernels take by their codes */
     int dequantised;     /* tensors that become plain values */
+    uint64_t sampled;    /* digest of samples of the tensors: model_config.weights_print */
+    uint64_t full;       /* digest of all bytes of the tensors; 0: not asked for */
+    size_t heads_bytes;  /* of memory_bytes, of latents' heads: model.resident_bytes has none */
+    double token_bytes;  /* that a step of one row reads from the disk; 0: all stay in memory */
 } model_survey;
 
 /* Opens the files of the model at `path`, finds every tensor of the configuration in them and
- * checks its shape and type.  `rules`: what the backend takes by its codes (backend_caps.rules). */
+ * checks its shape and type.  `rules`: what the backend takes by its codes (backend_caps.rules).
+ * `deep`: reads all tensors for the full digest.  `resident_bytes`: model_options'; 0: all. */
 err_code model_survey_read(const char *path, const model_config *c, weights_form weights,
-                           const weight_rules *rules, model_survey *out, err *e);
+                           const weight_rules *rules, bool deep, size_t resident_bytes,
+                           model_survey *out, err *e);
 
-/* d_out and d_in of one wrapped linear layer: of a layer without experts; of layer `layer`, whose
- * MLP beside experts is the shared one; of each expert of a layer (PROJ_GATE, PROJ_UP,
- * PROJ_DOWN). */
+/* d_out and d_in of one wrapped linear layer: of a layer without experts, the widest where they
+ * differ; of layer `layer`, whose MLP beside experts is the shared one; of each expert of a layer
+ * (PROJ_GATE, PROJ_UP, PROJ_DOWN). */
 void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in);
 void model_layer_shape(const model_config *c, int layer, proj p, int *d_out, int *d_in);
 void model_expert_shape(const model_config *c, proj p, int *d_out, int *d_in);
 /* False: this layer has no such projection (no gate; experts alone). */
 bool model_has_proj(const model_config *c, int layer, proj p);
+/* Groups of heads in the module of queries, keys and values that adapters and folders have, each
+ * with its queries, then its keys, then its values; 1: all queries stand first. */
+int model_qkv_groups(const model_config *c);
 bool model_proj_has_bias(const model_config *c, proj p);
+/* The type of its weights as they were made plain, and of what adapters add to it. */
+dtype model_proj_type(const model_config *c, proj p);
+/* What the module is called behind "model.layers.N." of a layer that has it. */
+void model_proj_name(const model_config *c, int layer, proj p, char *out, size_t size);
+/* The module of the base's files that it is a part of, with others behind or before it; NULL: it is
+ * its own. */
+const char *model_fused_name(const model_config *c, int layer, proj p);
+
+/* Whether any of model_config.by is not 1. */
+bool model_multiplied(const model_config *c);
+
+/* Layers with keys and values of their own; floats of the state that all others keep of one
+ * sequence, 0: all have attention. */
+int model_attention_layers(const model_config *c);
+/* Heads of keys and values of a layer with attention. */
+attn_heads model_layer_heads(const model_config *c, int layer);
+size_t model_state_floats(const model_config *c);
 
 typedef struct model model;
 
@@ -183,14 +290,22 @@ typedef struct model_options {
     const char *packed_dir;
     uint64_t packed_floor_bytes; /* that must stay free on its disk */
     weights_form weights;
+    activations_form activations;
     int max_context;   /* positions that will be served; 0: all that the model has */
     int sinks, window; /* of model_config_stream(); 0: neither */
+    /* Memory for the matrices, which are streamed from packed_dir's file (engine/model/resident.h);
+     * 0: all of them stay in memory.  ERR_INPUT: too little; ERR_UNSUPPORTED: no packed_dir, or not
+     * the CPU backend. */
+    size_t resident_bytes;
 } model_options;
 err_code model_load_with(model **out, const char *dir, backend *be, int max_rows, int max_logits,
                          const model_options *options, err *e);
 /* Whether the weights are mapped from packed_dir; whether nobody writes there (any more). */
 bool model_packed_mapped(const model *m);
 bool model_packed_settled(const model *m);
+/* Of model_options.resident_bytes; zeros: all stay in memory.  Any thread while the model is not
+ * reloaded. */
+void model_resident(const model *m, resident_counts *out);
 void model_destroy(model *m);
 
 /* Makes room in the logits for adapters that add up to `max` tokens to the vocabulary, or leave out

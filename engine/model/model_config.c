@@ -71,6 +71,18 @@ err_code config_flag(const cJSON *obj, const char *name, bool *out, err *e)
     return json_bool(obj, name, out, NULL, e);
 }
 
+err_code config_rename(const cJSON *obj, const char *from, cJSON *j, const char *to, err *e)
+{
+    if (!config_is_set(obj, from)) return ERR_NONE;
+    if (config_is_set(j, to) && !cJSON_Compare(json_get(obj, from), json_get(j, to), true))
+        return err_set(e, ERR_INPUT, "\"%s\" and \"%s\" differ", from, to);
+    cJSON_DeleteItemFromObjectCaseSensitive(j, to);
+    cJSON *copy = cJSON_Duplicate(json_get(obj, from), true);
+    if (copy && cJSON_AddItemToObject(j, to, copy)) return ERR_NONE;
+    cJSON_Delete(copy);
+    return err_set(e, ERR_NOMEM, "no memory to read the configuration");
+}
+
 /* ---------------------------------------------------------------------------- parts -- */
 
 /* The one of architectures; NULL: there is none, or several. */
@@ -142,6 +154,8 @@ static err_code find_family(cJSON *j, const model_family **out, cJSON **text, bo
     *wrapped = w != NULL;
     *out = w ? family_find(w->text) : family_find(type);
     if (!*out || (!w && !(*out)->architecture)) return unknown_type(type, e);
+    const char *have = architecture_of(j), *other = (*out)->other_architecture;
+    if (!w && have && other && strcmp(have, other) == 0) return ERR_NONE;
     if (!w) return check_architecture(j, (*out)->architecture, e);
     rc = check_architecture(j, w->architecture, e);
     if (rc || !config_is_set(j, "text_config")) return rc;
@@ -150,19 +164,49 @@ static err_code find_family(cJSON *j, const model_family **out, cJSON **text, bo
     const char *inner = w->text;
     rc = json_str(*text, "model_type", &inner, NULL, e);
     if (rc) return rc;
-    if (strcmp(inner, w->text) != 0) return unknown_type(inner, e);
+    bool second = w->other && strcmp(inner, w->other) == 0;
+    if (!second && strcmp(inner, w->text) != 0) return unknown_type(inner, e);
+    *out = family_find(inner);
     return inherit(j, *text, e);
+}
+
+/* One key for all heads (multi_query, on), or Falcon's groups of heads, whose MLP may have a norm
+ * of its own. */
+static err_code read_multi(const cJSON *j, model_config *c, err *e)
+{
+    static const char order[] = "parallel_attn", norms[] = "num_ln_in_parallel_attn";
+    bool one = true, groups = false;
+    int64_t n_norm = 2;
+    c->n_kv_head = c->n_head;
+    err_code rc = config_flag(j, "multi_query", &one, e);
+    if (!rc) rc = config_flag(j, "new_decoder_architecture", &groups, e);
+    if (!rc) rc = config_flag(j, order, &c->parallel, e);
+    if (!rc) rc = json_int(j, norms, 1, 2, &n_norm, NULL, e);
+    if (rc) return rc;
+    if (groups && !c->parallel) return config_refuse(e, j, order);
+    c->parallel_apart = groups && n_norm == 2;
+    if (groups) return config_dimension(j, "num_kv_heads", HEADS_MAX, &c->n_kv_head, e);
+    if (one) c->n_kv_head = 1;
+    return ERR_NONE;
 }
 
 static err_code read_kv_heads(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     c->n_kv_head = f->n_kv_head ? f->n_kv_head : c->n_head;
+    c->parallel = f->parallel;
+    c->parallel_apart = f->parallel_apart;
+    bool multi = f->files && f->files->reads_multi;
+    err_code rc = multi ? read_multi(j, c, e) : ERR_NONE;
+    int by_flags = c->n_kv_head;
+    if (rc) return rc;
     if (json_get(j, "num_key_value_heads") && !config_is_set(j, "num_key_value_heads"))
         c->n_kv_head = c->n_head; /* null: no grouping */
-    err_code rc = config_dimension(j, "num_key_value_heads", HEADS_MAX, &c->n_kv_head, e);
+    rc = config_dimension(j, "num_key_value_heads", HEADS_MAX, &c->n_kv_head, e);
+    if (!rc && multi && config_is_set(j, "multi_query") && c->n_kv_head != by_flags)
+        rc = config_refuse(e, j, "num_key_value_heads");
     if (!rc && c->n_head % c->n_kv_head != 0)
         rc = err_set(e, ERR_INPUT,
-                     "\"num_attention_heads\": %d is no multiple of \"num_key_value_heads\": %d",
+                     "\"num_attention_heads\": %d is not a multiple of \"num_key_value_heads\": %d",
                      c->n_head, c->n_kv_head);
     return rc;
 }
@@ -176,16 +220,25 @@ static err_code read_latent(const cJSON *j, const model_family *f, model_config 
     if (l->rank == 0) return ERR_NONE;
     c->q_rank = f->q_rank;
     if (json_get(j, "q_lora_rank") && !config_is_set(j, "q_lora_rank")) c->q_rank = 0;
+    if (config_is_set(j, "q_lora_rank") && c->q_rank == 0) c->q_rank = 1; /* the file says it */
     err_code rc = config_dimension(j, "kv_lora_rank", DIM_MAX, &l->rank, e);
     if (!rc && c->q_rank) rc = config_dimension(j, "q_lora_rank", DIM_MAX, &c->q_rank, e);
     if (!rc) rc = config_dimension(j, "qk_nope_head_dim", HEAD_DIM_MAX, &l->nope, e);
     if (!rc) rc = config_dimension(j, "qk_rope_head_dim", HEAD_DIM_MAX, &l->rope, e);
+    if (l->v == 0) l->v = c->dim / c->n_head;
     if (!rc) rc = config_dimension(j, "v_head_dim", HEAD_DIM_MAX, &l->v, e);
     if (rc) return rc;
     if (c->n_kv_head != c->n_head) return config_refuse(e, j, "num_key_value_heads");
     if (l->rope % 2 != 0) return config_refuse(e, j, "qk_rope_head_dim");
     l->n_head = c->n_head;
     c->head_dim = l->nope + l->rope;
+    int whole = c->head_dim, turned = l->rope; /* which files may say, too */
+    rc = config_dimension(j, "qk_head_dim", HEAD_DIM_MAX, &whole, e);
+    if (!rc && whole != c->head_dim) rc = config_refuse(e, j, "qk_head_dim");
+    if (!rc) rc = config_dimension(j, "head_dim", HEAD_DIM_MAX, &turned, e);
+    /* In Kimi Linear, nothing reads it. */
+    if (!rc && turned != l->rope && !f->mixer) rc = config_refuse(e, j, "head_dim");
+    if (rc) return rc;
     int most = c->head_dim > l->nope + l->v ? c->head_dim : l->nope + l->v;
     if ((int64_t)c->n_head * most > FFN_MAX)
         return err_set(e, ERR_INPUT, "%d heads of %d values exceed %d", c->n_head, most, FFN_MAX);
@@ -198,7 +251,7 @@ static err_code read_head_dim(const cJSON *j, const model_family *f, model_confi
     if (!c->head_dim && !config_is_set(j, "head_dim")) {
         if (c->dim % c->n_head != 0)
             return err_set(e, ERR_INPUT,
-                           "\"hidden_size\": %d is no multiple of \"num_attention_heads\": %d",
+                           "\"hidden_size\": %d is not a multiple of \"num_attention_heads\": %d",
                            c->dim, c->n_head);
         c->head_dim = c->dim / c->n_head;
     }
@@ -213,24 +266,43 @@ static err_code read_head_dim(const cJSON *j, const model_family *f, model_confi
     return ERR_NONE;
 }
 
+/* A dimension, or a list that says the same one for each layer. */
+static err_code read_alike(const cJSON *j, const char *name, int max, int *out, err *e)
+{
+    const cJSON *list = json_get(j, name), *item;
+    if (!cJSON_IsArray(list)) return config_dimension(j, name, max, out, e);
+    double first = cJSON_IsNumber(list->child) ? list->child->valuedouble : 0;
+    if (!(first >= 1 && first <= max) || floor(first) != first) return config_refuse(e, j, name);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || item->valuedouble != first) return config_refuse(e, j, name);
+    }
+    *out = (int)first;
+    return ERR_NONE;
+}
+
 static err_code read_shape(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    c->n_layer = f->n_layer;
+    c->n_layer = f->n_layer ? f->n_layer : mixer_config_blocks(j, f);
     c->dim = f->dim;
     c->n_head = f->n_head;
     c->ffn_dim = f->ffn_dim;
     c->n_vocab = f->n_vocab;
     c->max_pos = f->max_pos;
+    const char *ffn = f->ffn_field ? f->ffn_field : "intermediate_size";
     err_code rc = config_dimension(j, "num_hidden_layers", MODEL_LAYERS_MAX, &c->n_layer, e);
     if (!rc) rc = config_dimension(j, "hidden_size", DIM_MAX, &c->dim, e);
     if (!rc) rc = config_dimension(j, "num_attention_heads", HEADS_MAX, &c->n_head, e);
-    const char *ffn = f->ffn_field ? f->ffn_field : "intermediate_size";
-    if (!rc) rc = config_dimension(j, ffn, FFN_MAX, &c->ffn_dim, e);
+    if (f->ffn_by) c->ffn_dim = f->ffn_by * c->dim;
+    if (!rc) rc = (f->streams ? read_alike : config_dimension)(j, ffn, FFN_MAX, &c->ffn_dim, e);
     if (!rc) rc = config_dimension(j, "vocab_size", VOCAB_MAX, &c->n_vocab, e);
     if (!rc) rc = config_dimension(j, "max_position_embeddings", POS_MAX, &c->max_pos, e);
+    if (f->files && f->files->positions) c->n_position = c->max_pos + f->files->before;
     if (!rc) rc = read_kv_heads(j, f, c, e);
     if (!rc) rc = read_latent(j, f, c, e);
-    return rc || c->latent.rank ? rc : read_head_dim(j, f, c, e);
+    bool attends = !f->mixer || !f->mixer->all || f->mixer->kind == MIXER_BOTH;
+    if (!rc && !attends) c->head_dim = f->head_dim; /* whatever else has the field's name */
+    return rc || c->latent.rank || !attends ? rc : read_head_dim(j, f, c, e);
 }
 
 /* ------------------------------------------------------------------------- layers -- */
@@ -247,6 +319,9 @@ static err_code read_layer_types(const cJSON *j, const model_family *f, model_co
 {
     const char *some = f->reads & READS_CHUNKS ? "chunked_attention" : "sliding_attention";
     *given = config_is_set(j, "layer_types");
+    /* GPT-Neo's files have it under this name, too, in a shorter form. */
+    if (!*given && config_is_set(j, "attention_types"))
+        return config_refuse(e, j, "attention_types");
     if (!*given) return ERR_NONE;
     const cJSON *list = json_get(j, "layer_types"), *item;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != c->n_layer)
@@ -254,8 +329,9 @@ static err_code read_layer_types(const cJSON *j, const model_family *f, model_co
     int layer = 0;
     cJSON_ArrayForEach(item, list)
     {
-        bool full = cJSON_IsString(item) && strcmp(item->valuestring, "full_attention") == 0;
-        bool slides = cJSON_IsString(item) && strcmp(item->valuestring, some) == 0;
+        const char *word = cJSON_IsString(item) ? item->valuestring : "";
+        bool full = strcmp(word, "full_attention") == 0 || strcmp(word, "global") == 0;
+        bool slides = strcmp(word, some) == 0 || strcmp(word, "local") == 0;
         if (!full && !slides) return config_refuse(e, j, "layer_types");
         set_window(c, layer++, slides);
     }
@@ -270,17 +346,28 @@ static err_code default_layers(const cJSON *j, const model_family *f, model_conf
     int64_t full = 28, every = f->window_every;
     err_code rc = ERR_NONE;
     if (!on) rc = config_flag(j, "use_sliding_window", &on, e);
-    if (!rc) rc = json_int(j, "max_window_layers", 0, INT32_MAX, &full, NULL, e);
-    if (!rc && f->window_every_field)
+    bool some = f->reads & READS_WINDOW_SWITCH || f->window_first;
+    if (f->window_first) full = f->window_first;
+    if (!rc && some) rc = json_int(j, "max_window_layers", 0, INT32_MAX, &full, NULL, e);
+    if (!rc && f->window_every_field && !config_is_set(j, "layer_types"))
         rc = json_int(j, f->window_every_field, 1, INT32_MAX, &every, NULL, e);
     if (rc) return rc;
     for (int i = 0; i < c->n_layer; i++) {
         bool slides = on;
-        if (f->reads & READS_WINDOW_SWITCH) slides = on && i >= full;
-        if (every) slides = (i + 1) % every != 0;
+        if (some) slides = on && i >= full;
+        if (every) slides = (i + !f->window_zero) % every != 0;
+        if (f->window_listed) slides = false;
         set_window(c, i, slides);
     }
     return ERR_NONE;
+}
+
+/* Of a family whose windows are not served. */
+static err_code refuse_window(const cJSON *j, const model_family *f, err *e)
+{
+    bool on = false, read = f->experts || f->reads & (READS_NO_ROPE | READS_WINDOW_OFF);
+    err_code rc = read ? config_flag(j, "use_sliding_window", &on, e) : ERR_NONE;
+    return rc || !on ? rc : config_refuse(e, j, "use_sliding_window");
 }
 
 static err_code read_window(const cJSON *j, const model_family *f, model_config *c, err *e)
@@ -289,7 +376,8 @@ static err_code read_window(const cJSON *j, const model_family *f, model_config 
     bool given = false, any = false;
     const char *field = f->reads & READS_CHUNKS ? "attention_chunk_size" : "sliding_window";
     if (json_get(j, field) && !config_is_set(j, field)) window = 0;
-    err_code rc = f->no_window ? ERR_NONE : json_int(j, field, 1, POS_MAX, &window, NULL, e);
+    err_code rc =
+        f->no_window ? refuse_window(j, f, e) : json_int(j, field, 1, POS_MAX, &window, NULL, e);
     if (!rc && window > 0) rc = default_layers(j, f, c, e);
     if (!rc) rc = read_layer_types(j, f, c, &given, e);
     if (rc) return rc;
@@ -301,17 +389,36 @@ static err_code read_window(const cJSON *j, const model_family *f, model_config 
     return ERR_NONE;
 }
 
+/* position_embedding_type: no layer knows positions unless it is "rope"; *none. */
+static err_code read_position_type(const cJSON *j, const model_family *f, bool *none, err *e)
+{
+    static const char field[] = "position_embedding_type";
+    const char *type = NULL;
+    *none = f->no_rope;
+    if (!(f->reads & READS_POSITION_TYPE)) return ERR_NONE;
+    err_code rc = json_str(j, field, &type, NULL, e);
+    *none = !type || strcmp(type, "rope") != 0;
+    if (!rc && *none && type && strcmp(type, "nope") != 0) rc = config_refuse(e, j, field);
+    return rc;
+}
+
 /* Which layers know no positions: SmolLM3 lists those that do, Cohere 2 turns windowed ones. */
 static err_code read_no_rope(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     int64_t every = 4;
-    bool on = false;
-    for (int i = 0; f->window_turns && i < c->n_layer; i++)
+    bool none = json_get(j, "sliding_window") && !config_is_set(j, "sliding_window");
+    bool some = f->window_turns && !(none && f->all_turn), all = false;
+    for (int i = 0; some && i < c->n_layer; i++)
         if (!(c->layer[i] & LAYER_WINDOW)) c->layer[i] |= LAYER_NO_ROPE;
+    err_code rc = read_position_type(j, f, &all, e);
+    if (rc) return rc;
+    const cJSON *r = json_get(j, "rope_parameters");
+    all |= (f->reads & READS_KIMI) != 0;
+    all |=
+        f->reads & READS_NULL_THETA && cJSON_IsObject(r) && cJSON_IsNull(json_get(r, "rope_theta"));
+    for (int i = 0; all && i < c->n_layer; i++) c->layer[i] |= LAYER_NO_ROPE;
     if (!(f->reads & READS_NO_ROPE)) return ERR_NONE;
-    err_code rc = config_flag(j, "use_sliding_window", &on, e);
-    if (!rc && on) rc = config_refuse(e, j, "use_sliding_window");
-    if (!rc) rc = json_int(j, "no_rope_layer_interval", 1, INT32_MAX, &every, NULL, e);
+    rc = json_int(j, "no_rope_layer_interval", 1, INT32_MAX, &every, NULL, e);
     if (rc) return rc;
     const cJSON *list = config_is_set(j, "no_rope_layers") ? json_get(j, "no_rope_layers") : NULL;
     bool chunks = f->reads & READS_CHUNKS; /* where an empty list means none, too */
@@ -403,6 +510,36 @@ static err_code read_first_dense(const cJSON *j, const family_experts *fx, model
     return rc;
 }
 
+/* Layers of experts: each so-manieth, counted from an offset. */
+static err_code read_expert_period(const cJSON *j, model_config *c, err *e)
+{
+    int64_t every = 2, offset = 1;
+    err_code rc = json_int(j, "expert_layer_period", 1, MODEL_LAYERS_MAX, &every, NULL, e);
+    if (!rc) rc = json_int(j, "expert_layer_offset", 0, MODEL_LAYERS_MAX, &offset, NULL, e);
+    bool one = c->experts.route.n == 1;
+    for (int i = 0; i < c->n_layer; i++)
+        if (one || i % every != offset) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;
+    if (one) c->experts = (experts_config){.route = {.n = 0}};
+    return rc;
+}
+
+/* Layers of experts: each so-manieth of those from one to another (-1: the last). */
+static err_code read_moe_span(const cJSON *j, model_config *c, err *e)
+{
+    int64_t first = 1, last = -1, every = 1;
+    float least = 0;
+    err_code rc = json_int(j, "moe_layer_start_index", 0, INT32_MAX, &first, NULL, e);
+    if (!rc) rc = json_int(j, "moe_layer_end_index", -1, INT32_MAX, &last, NULL, e);
+    if (!rc) rc = json_int(j, "moe_layer_interval", 1, INT32_MAX, &every, NULL, e);
+    if (!rc) rc = config_real(j, "moe_norm_min", 0, 1, &least, e);
+    if (!rc && least > 1e-6F) rc = config_refuse(e, j, "moe_norm_min");
+    for (int i = 0; i < c->n_layer; i++) {
+        bool experts = i >= first && (last == -1 || i <= last) && (i + 1) % every == 0;
+        if (!experts) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;
+    }
+    return rc;
+}
+
 /* Which layers have experts: a list, or each so-manieth. */
 static err_code read_moe_layers(const cJSON *j, model_config *c, err *e)
 {
@@ -425,18 +562,67 @@ static err_code read_moe_layers(const cJSON *j, model_config *c, err *e)
 }
 
 /* How many experts there are has two names; where both are given they agree. */
-static err_code read_expert_count(const cJSON *j, const char *field, expert_route *x, err *e)
+static err_code read_expert_count(const cJSON *j, const family_experts *fx, expert_route *x, err *e)
 {
     int first = x->n;
-    if (!field) field = "num_experts";
+    const char *field = fx->n_field ? fx->n_field : "num_experts";
+    const char *topk = fx->topk_field ? fx->topk_field : "num_experts_per_tok";
     err_code rc = config_dimension(j, field, EXPERTS_MAX, &x->n, e);
     if (!rc && config_is_set(j, field)) first = x->n;
     if (!rc) rc = config_dimension(j, "num_local_experts", EXPERTS_MAX, &x->n, e);
     if (rc) return rc;
     if (config_is_set(j, field) && x->n != first) return config_refuse(e, j, "num_local_experts");
-    rc = config_dimension(j, "num_experts_per_tok", EXPERTS_MAX, &x->top_k, e);
+    rc = read_alike(j, topk, EXPERTS_MAX, &x->top_k, e);
     if (!rc && x->top_k > x->n)
-        rc = err_set(e, ERR_INPUT, "\"num_experts_per_tok\": %d of %d experts", x->top_k, x->n);
+        rc = err_set(e, ERR_INPUT, "\"%s\": %d of %d experts", topk, x->top_k, x->n);
+    return rc;
+}
+
+/* mlp_layer_types names each layer's MLP. */
+static err_code read_mlp_types(const cJSON *j, model_config *c, err *e)
+{
+    const cJSON *list = json_get(j, "mlp_layer_types"), *item;
+    if (!config_is_set(j, "mlp_layer_types")) return ERR_NONE;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != c->n_layer)
+        return err_set(e, ERR_INPUT, "\"mlp_layer_types\" must name each of the %d layers",
+                       c->n_layer);
+    int i = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        bool dense = cJSON_IsString(item) && strcmp(item->valuestring, "dense") == 0;
+        bool sparse = cJSON_IsString(item) && strcmp(item->valuestring, "sparse") == 0;
+        if (!dense && !sparse) return config_refuse(e, j, "mlp_layer_types");
+        c->layer[i] =
+            (uint8_t)(sparse ? c->layer[i] | LAYER_EXPERTS : c->layer[i] & ~LAYER_EXPERTS);
+        i++;
+    }
+    return ERR_NONE;
+}
+
+/* How near scores must be to share a row. */
+static err_code read_jitter(const cJSON *j, expert_route *x, err *e)
+{
+    err_code rc = config_real(j, "router_jitter_noise", 1e-9, 1e3, &x->jitter, e);
+    return !rc && x->top_k != 2 ? config_refuse(e, j, "num_experts_per_tok") : rc;
+}
+
+/* The MLP that all rows take beside experts, by its width (0 where the family has none by default)
+ * or as so many of an expert's. */
+static err_code read_shared(const cJSON *j, const family_experts *fx, experts_config *x, err *e)
+{
+    int n = fx->n_shared;
+    int64_t dim = fx->shared_dim;
+    const char *count = fx->n_shared_field ? fx->n_shared_field : "n_shared_experts";
+    const char *width = fx->shared_field ? fx->shared_field : "shared_expert_intermediate_size";
+    err_code rc = ERR_NONE;
+    if (fx->shared_dim || fx->shared_field)
+        rc = json_int(j, width, fx->shared_dim > 0, FFN_MAX, &dim, NULL, e);
+    x->shared_dim = (int)dim;
+    if (rc || !n) return rc;
+    rc = config_dimension(j, count, EXPERTS_MAX, &n, e);
+    if (!rc && x->ffn_dim > FFN_MAX / n)
+        rc = err_set(e, ERR_INPUT, "\"%s\": %d of %d values", count, n, x->ffn_dim);
+    if (!rc) x->shared_dim = n * x->ffn_dim;
     return rc;
 }
 
@@ -444,32 +630,39 @@ static err_code read_experts(const cJSON *j, const model_family *f, model_config
 {
     const family_experts *fx = f->experts;
     experts_config *x = &c->experts;
-    bool slides = false;
-    if (!fx) return ERR_NONE;
+    const cJSON *count = json_get(j, "num_local_experts");
+    bool on = !fx || !fx->on_field;
+    err_code rc = fx && fx->on_field ? config_flag(j, fx->on_field, &on, e) : ERR_NONE;
+    if (rc || !fx || !on) return rc;
+    if (fx->may_be_none && cJSON_IsNumber(count) && count->valuedouble == 0) {
+        c->ffn_dim = fx->shared_dim;
+        return config_dimension(j, fx->shared_field, FFN_MAX, &c->ffn_dim, e);
+    }
     *x = (experts_config){.route = fx->route,
                           .ffn_dim = fx->ffn_dim,
                           .shared_dim = fx->shared_dim,
+                          .choice = fx->choice_bias != NULL,
+                          .shared_gated = fx->shared_gate != NULL,
                           .biased = fx->biased,
+                          .beside = fx->beside,
                           .alternate = fx->alternate};
     if (x->route.scale == 0) x->route.scale = 1;
     for (int i = 0; i < c->n_layer; i++) c->layer[i] |= LAYER_EXPERTS;
-    err_code rc = read_expert_count(j, fx->n_field, &x->route, e);
+    rc = read_expert_count(j, fx, &x->route, e);
     if (!fx->ffn_field) x->ffn_dim = c->ffn_dim;
     if (!rc && fx->ffn_field) rc = config_dimension(j, fx->ffn_field, FFN_MAX, &x->ffn_dim, e);
-    if (!rc && fx->shared_dim)
-        rc = config_dimension(j, "shared_expert_intermediate_size", FFN_MAX, &x->shared_dim, e);
-    int n_shared = fx->n_shared;
-    if (!rc && n_shared) rc = config_dimension(j, "n_shared_experts", EXPERTS_MAX, &n_shared, e);
-    if (!rc && n_shared && x->ffn_dim > FFN_MAX / n_shared)
-        rc = err_set(e, ERR_INPUT, "\"n_shared_experts\": %d of %d values", n_shared, x->ffn_dim);
-    if (!rc && n_shared) x->shared_dim = n_shared * x->ffn_dim;
+    if (!rc) rc = read_shared(j, fx, x, e);
+    if (!rc && fx->choice_field) rc = config_flag(j, fx->choice_field, &x->choice, e);
+    if (!rc && fx->scale_field) rc = config_real(j, fx->scale_field, 1e-6, 1e6, &x->route.scale, e);
     if (!rc && fx->reads_groups) rc = read_groups(j, fx, &x->route, e);
-    if (!rc && fx->reads_layers) rc = read_moe_layers(j, c, e);
+    if (!rc && fx->layers == LAYERS_LISTED) rc = read_moe_layers(j, c, e);
     if (!rc && fx->first_dense) rc = read_first_dense(j, fx, c, e);
+    if (!rc && fx->layers == LAYERS_SPAN) rc = read_moe_span(j, c, e);
+    if (!rc && fx->layers == LAYERS_PERIODIC) rc = read_expert_period(j, c, e);
     if (!rc && fx->reads_norm) rc = config_flag(j, "norm_topk_prob", &x->route.normed, e);
     if (!rc && fx->some_dense) rc = read_dense_layers(j, c, e);
-    if (!rc && f->no_window) rc = config_flag(j, "use_sliding_window", &slides, e);
-    if (!rc && slides) rc = config_refuse(e, j, "use_sliding_window");
+    if (!rc && fx->reads_types) rc = read_mlp_types(j, c, e);
+    if (!rc && fx->reads_jitter) rc = read_jitter(j, &x->route, e);
     return rc;
 }
 
@@ -477,15 +670,21 @@ static err_code read_experts(const cJSON *j, const model_family *f, model_config
 
 static err_code read_biases(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    bool bias = f->bias_default, mlp_bias = false;
+    bool bias = f->bias_default, mlp_bias = f->mlp_bias_default, o_bias = f->o_bias_default;
     const char *field = f->bias_field ? f->bias_field : "attention_bias";
+    bool old = f->reads & READS_OLD_BIASES;
     err_code rc = config_flag(j, field, &bias, e);
     if (!rc) rc = config_flag(j, "mlp_bias", &mlp_bias, e);
+    if (!rc && old) rc = config_flag(j, "qkv_bias", &bias, e);
+    if (!rc && old) rc = config_flag(j, "bias", &mlp_bias, e);
+    if (!rc && old && bias != mlp_bias)
+        rc = err_set(e, ERR_UNSUPPORTED, "\"qkv_bias\" and \"bias\" must be the same");
+    if (!rc && f->o_bias_field) rc = config_flag(j, f->o_bias_field, &o_bias, e);
     if (rc) return rc;
     if (mlp_bias && !(f->reads & READS_MLP_BIAS)) return config_refuse(e, j, "mlp_bias");
     if (bias && !f->bias_field && !f->qkv_bias) return config_refuse(e, j, field);
     c->qkv_bias = f->qkv_bias || (f->bias_field && bias);
-    c->o_bias = f->bias_field && f->o_bias && bias;
+    c->o_bias = f->o_bias_field ? o_bias : f->bias_field && f->o_bias && bias;
     c->mlp_bias = mlp_bias || (f->mlp_bias && bias);
     return ERR_NONE;
 }
@@ -497,8 +696,17 @@ static err_code read_activation(const cJSON *j, const model_family *f, model_con
     if (rc) return rc;
     if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
         c->act = ACT_SILU;
-    else if (strcmp(act, "gelu_pytorch_tanh") == 0)
+    else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0 ||
+             strcmp(act, "gelu_fast") == 0 || (f->gelu_by_tanh && strcmp(act, "gelu") == 0))
         c->act = ACT_GELU_TANH;
+    else if (strcmp(act, "relu2") == 0)
+        c->act = ACT_RELU2;
+    else if (strcmp(act, "gelu") == 0 && !f->experts)
+        c->act = ACT_GELU;
+    else if (strcmp(act, "relu") == 0 && !f->experts)
+        c->act = ACT_RELU;
+    else if (strcmp(act, "xielu") == 0 && strcmp(f->act, "xielu") == 0)
+        c->act = ACT_XIELU;
     else
         return config_refuse(e, j, f->act_field);
     c->experts.act = f->experts && f->experts->clamped ? ACT_SWIGLU_CLAMPED : c->act;
@@ -519,28 +727,71 @@ static err_code check_unsupported(const cJSON *j, const model_family *f, const m
                   {"num_experts", READS_EXPERTS},
                   {"num_local_experts", READS_EXPERTS},
                   {"clip_qkv", 0},
-                  {"embedding_multiplier", READS_MULTIPLIERS},
+                  {"embedding_multiplier", READS_MULTIPLIERS | READS_FALCON},
                   {"residual_multiplier", READS_MULTIPLIERS},
                   {"attention_multiplier", READS_MULTIPLIERS},
                   {"logits_scaling", READS_MULTIPLIERS},
                   {"logit_scale", READS_LOGIT_SCALE},
                   {"no_rope_layers", READS_NO_ROPE},
+                  {"scale_emb", READS_MINICPM},
+                  {"scale_depth", READS_MINICPM},
+                  {"dim_model_base", READS_MINICPM},
+                  {"full_attention_interval", READS_INTERVAL},
                   {"swiglu_limit", READS_SWIGLU_LIMIT},
+                  {"moe_latent_size", 0},
+                  {"key_multiplier", READS_FALCON},
+                  {"ssm_multipliers", READS_FALCON},
+                  {"swiglu_alpha", READS_SWIGLU_LIMIT},
                   {"attention_sinks", 0}};
     unsigned reads = f->reads | (f->experts ? READS_EXPERTS : 0U);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
         if (config_is_set(j, fields[i].field) && !(reads & fields[i].reads))
             return config_refuse(e, j, fields[i].field);
-    float limit = 7;
+    float limit = 7, alpha = 1.702F;
+    int embedded = c->dim;
     err_code rc = config_real(j, "swiglu_limit", 0, 1e6, &limit, e);
     if (!rc && limit != 7) rc = config_refuse(e, j, "swiglu_limit");
+    if (!rc) rc = config_real(j, "swiglu_alpha", 0, 1e6, &alpha, e);
+    if (!rc && alpha != 1.702F) rc = config_refuse(e, j, "swiglu_alpha");
+    if (!rc) rc = config_dimension(j, "word_embed_proj_dim", DIM_MAX, &embedded, e);
+    if (!rc && embedded != c->dim) rc = config_refuse(e, j, "word_embed_proj_dim");
     if (rc) return rc;
     /* In such a model transformers leaves out the cap that the text part's own class applies. */
-    if (c->wrapped && config_is_set(j, "final_logit_softcapping"))
+    bool capped = f->reads & READS_GEMMA4 || f->streams;
+    if (c->wrapped && !capped && config_is_set(j, "final_logit_softcapping"))
         return config_refuse(e, j, "final_logit_softcapping");
+    const struct {
+        const char *field;
+        unsigned reads;
+        bool always; /* what the family does, whatever other files may say */
+    } flags[] = {{"use_qk_norm", READS_QK_NORM | READS_LLAMA4, f->norm[NORM_Q] && !f->latent.rank},
+                 {"use_parallel_residual", READS_PARALLEL, false},
+                 {"use_bias", 0, false},
+                 {"alibi", 0, false},
+                 {"scale_attn_weights", 0, true},
+                 {"scale_attn_by_inverse_layer_idx", 0, false},
+                 {"add_cross_attention", 0, false},
+                 {"do_layer_norm_before", 0, true},
+                 {"layer_norm_elementwise_affine", 0, true},
+                 {"_remove_final_layer_norm", 0, false},
+                 {"use_cla", 0, false},
+                 {"lm_head_bias", 0, false},
+                 {"qk_layernorm", 0, false}};
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && !rc; i++) {
+        bool read = f->bias_field && strcmp(f->bias_field, flags[i].field) == 0;
+        read |= f->head_bias_field && strcmp(f->head_bias_field, flags[i].field) == 0;
+        const family_scan *scan = f->mixer ? f->mixer->scan : NULL;
+        read |= scan && strcmp(scan->in_bias, flags[i].field) == 0;
+        if (read || reads & flags[i].reads) continue;
+        bool always = flags[i].always, on = always;
+        rc = config_flag(j, flags[i].field, &on, e);
+        if (!rc && on != always) rc = config_refuse(e, j, flags[i].field);
+    }
+    if (rc) return rc;
     bool causal = true, both_ways = false;
     rc = config_flag(j, "is_causal", &causal, e);
-    if (!rc) rc = config_flag(j, "use_bidirectional_attention", &both_ways, e);
+    if (!rc && !(f->reads & READS_GEMMA4))
+        rc = config_flag(j, "use_bidirectional_attention", &both_ways, e);
     if (rc) return rc;
     if (!causal) return config_refuse(e, j, "is_causal"); /* an embedder that looks both ways */
     if (both_ways) return config_refuse(e, j, "use_bidirectional_attention");
@@ -561,19 +812,36 @@ static err_code read_cap(const cJSON *j, const char *name, float usual, float *o
     return config_real(j, name, 1e-3, 1e6, out, e);
 }
 
+/* Multipliers by depth and by width; null leaves one out. */
+static err_code read_minicpm(const cJSON *j, model_config *c, err *e)
+{
+    bool deep = json_get(j, "scale_depth") && !config_is_set(j, "scale_depth");
+    bool wide = json_get(j, "dim_model_base") && !config_is_set(j, "dim_model_base");
+    float depth = deep ? (float)sqrt((double)c->n_layer) : 1.4F;
+    int base = wide ? c->dim : 256;
+    c->embed_scale = 12;
+    err_code rc = config_real(j, "scale_emb", 1e-6, 1e6, &c->embed_scale, e);
+    if (!rc) rc = config_real(j, "scale_depth", 1e-6, 1e6, &depth, e);
+    if (!rc) rc = config_dimension(j, "dim_model_base", DIM_MAX, &base, e);
+    c->residual_scale = deep ? 1 : (float)((double)depth / sqrt((double)c->n_layer));
+    c->logit_scale = (float)base / (float)c->dim;
+    return rc;
+}
+
 static err_code read_multipliers(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     float divisor = 1, query = f->query_scalar;
     c->residual_scale = c->logit_scale = c->embed_scale = 1;
+    c->by = (layer_multipliers){1, 1, 1, 1, 1, 1};
     c->score_scale = (float)(1.0 / sqrt((double)c->head_dim));
     err_code rc = ERR_NONE;
     if (f->reads & READS_MULTIPLIERS) {
-        c->score_scale = 1;
+        if (!f->mup) c->score_scale = 1;
         rc = config_real(j, "embedding_multiplier", 1e-6, 1e6, &c->embed_scale, e);
         if (!rc) rc = config_real(j, "residual_multiplier", 1e-6, 1e6, &c->residual_scale, e);
         if (!rc) rc = config_real(j, "attention_multiplier", 1e-6, 1e6, &c->score_scale, e);
         if (!rc) rc = config_real(j, "logits_scaling", 1e-6, 1e6, &divisor, e);
-        c->logit_scale = 1 / divisor;
+        c->logit_scale = f->mup ? divisor : 1 / divisor;
     }
     if (!rc && f->reads & READS_LOGIT_SCALE) {
         c->logit_scale = f->logit_scale;
@@ -587,6 +855,7 @@ static err_code read_multipliers(const cJSON *j, const model_family *f, model_co
         rc = config_real(j, "query_pre_attn_scalar", 1e-3, 1e6, &query, e);
         c->score_scale = (float)(1.0 / sqrt((double)query));
     }
+    if (!rc && f->reads & READS_MINICPM) rc = read_minicpm(j, c, e);
     if (c->latent.rank) c->score_scale *= c->rope.mscale_all * c->rope.mscale_all;
     if (f->scaled_embedding) c->embed_scale = (float)sqrt((double)c->dim);
     return rc;
@@ -613,6 +882,20 @@ static err_code read_llama4(const cJSON *j, model_config *c, err *e)
     return rc;
 }
 
+/* All queries grow with their position, by a field of the rotation (Ministral 3). */
+static err_code read_temper(const cJSON *j, model_config *c, err *e)
+{
+    bool old = !config_is_set(j, "rope_parameters");
+    const cJSON *r = json_get(j, old ? "rope_scaling" : "rope_parameters");
+    if (!cJSON_IsObject(r) || !config_is_set(r, "llama_4_scaling_beta")) return ERR_NONE;
+    int original = 0;
+    err_code rc = config_real(r, "llama_4_scaling_beta", 0, 1e3, &c->q_scale, e);
+    if (!rc) rc = config_dimension(r, "original_max_position_embeddings", POS_MAX, &original, e);
+    c->q_floor = (float)original;
+    c->q_scale_all = true;
+    return rc;
+}
+
 /* transformers, too, leaves these layers out. */
 static err_code read_spare_layers(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
@@ -630,19 +913,39 @@ static err_code read_flags(const cJSON *j, const model_family *f, model_config *
     c->norm_eps = f->eps;
     c->qk_norm = f->norm[NORM_Q] && !f->qk_norm_whole && !f->latent.rank;
     c->qk_norm_whole = f->qk_norm_whole;
+    c->qk_norm_last = f->qk_norm_last;
+    c->q_gated = f->q_gated;
+    c->norm_bare = f->norm_bare;
+    c->norm_first = f->norm_first;
+    c->qk_unit = f->unit_heads;
     c->layer_norm = f->layer_norm;
-    c->parallel = f->parallel;
     c->sinks = f->sinks;
     c->mlp_names = f->mlp_names;
     c->ungated = f->up != NULL;
     c->rope_pairs = f->rope_pairs;
     /* Only the norms before attention and before the MLP are an adapter's to bring. */
-    c->fixed_norms = f->one_plus || f->layer_norm || f->parallel || f->norm[NORM_ATTN_OUT];
+    c->fixed_norms =
+        f->one_plus || f->layer_norm || f->parallel || f->norm[NORM_ATTN_OUT] || f->last_norm ||
+        !f->norm[NORM_ATTN_IN] || strcmp(f->norm[NORM_ATTN_IN], "input_layernorm") != 0 ||
+        !f->norm[NORM_MLP_IN] || strcmp(f->norm[NORM_MLP_IN], "post_attention_layernorm") != 0;
     err_code rc = config_flag(j, "tie_word_embeddings", &c->tied, e);
+    if (!rc && f->reads & READS_QK_NORM) {
+        c->qk_norm = false;
+        rc = config_flag(j, "use_qk_norm", &c->qk_norm, e);
+    }
+    if (!rc && f->reads & READS_PARALLEL)
+        rc = config_flag(j, "use_parallel_residual", &c->parallel, e);
+    c->parallel_apart = c->parallel_apart && c->parallel;
     if (!rc && f->reads & READS_INTERLEAVE)
         rc = config_flag(j, "rope_interleave", &c->rope_pairs, e);
-    if (!rc) rc = config_real(j, f->eps_field, 0.0, 1.0, &c->norm_eps, e);
+    c->head_bias = f->head_bias;
+    if (!rc && f->head_bias_field) rc = config_flag(j, f->head_bias_field, &c->head_bias, e);
+    bool post = true;
+    if (!rc && f->reads & READS_POST_NORM) rc = config_flag(j, "use_post_norm", &post, e);
+    c->no_post_norm = !post;
+    if (!rc && f->eps_field) rc = config_real(j, f->eps_field, 0.0, 1.0, &c->norm_eps, e);
     if (!rc && f->reads & READS_LLAMA4) rc = read_llama4(j, c, e);
+    if (!rc && f->reads & READS_TEMPER) rc = read_temper(j, c, e);
     if (!rc) rc = read_spare_layers(j, f, c, e);
     if (!rc) rc = read_biases(j, f, c, e);
     if (!rc) rc = read_activation(j, f, c, e);
@@ -676,7 +979,8 @@ static err_code read_eos(const cJSON *j, model_config *c, err *e)
     int n = 0;
     while (item) {
         if (n == MODEL_EOS_MAX) {
-            return err_set(e, ERR_LIMIT, "\"eos_token_id\": more than %d ids", MODEL_EOS_MAX);
+            return err_set(e, ERR_LIMIT, "\"eos_token_id\" must have at most %d ids",
+                           MODEL_EOS_MAX);
         }
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0.0) ||
             item->valuedouble >= c->n_vocab || floor(item->valuedouble) != item->valuedouble) {
@@ -705,15 +1009,22 @@ static err_code read_config(cJSON *whole, model_config *c, err *e)
     err_code rc = find_family(whole, &f, &j, &c->wrapped, e);
     if (rc) return rc;
     snprintf(c->family, sizeof(c->family), "%s", f->type);
+    rc = f->reads & READS_KIMI ? kimi_config_rename(j, e) : ERR_NONE;
+    for (int i = 0; f->files && f->files->fields && f->files->fields[i][0] && !rc; i++)
+        rc = config_rename(j, f->files->fields[i][0], j, f->files->fields[i][1], e);
+    if (rc) return rc;
     const char *have = architecture_of(whole);
     c->scored = is_variant(have, f->architecture, "ForSequenceClassification");
     c->headless = c->scored || is_variant(have, f->architecture, "Model");
     rc = read_shape(j, f, c, e);
-    if (!rc) rc = read_window(j, f, c, e);
+    if (!rc && !f->mixer) rc = read_window(j, f, c, e);
+    if (!rc && f->reads & READS_GEMMA4) rc = gemma_config_read(j, c, e);
+    if (!rc && f->streams) rc = gemma3n_config_read(j, c, e);
     if (!rc) rc = read_no_rope(j, f, c, e);
     if (!rc) rc = read_experts(j, f, c, e);
     if (!rc) rc = rope_config_read(j, f, c, e);
     if (!rc) rc = read_flags(j, f, c, e);
+    if (!rc && f->mixer) rc = mixer_config_read(j, f, c, e);
     if (!rc) rc = read_dtype(j, c, e);
     if (!rc) rc = read_bos(j, c, e);
     if (!rc) rc = read_eos(j, c, e);
@@ -803,21 +1114,41 @@ static err_code read_barred(const cJSON *j, model_config *c, err *e)
     return ERR_NONE;
 }
 
+/* One reader for each kind of sampling_list.h.  0 in place of an `above` means that it is off. */
+static err_code read_real(const cJSON *j, const char *name, double most, float *out, err *e)
+{
+    return config_real(j, name, 0, most, out, e);
+}
+
+static err_code read_above(const cJSON *j, const char *name, double most, float *out, err *e)
+{
+    float given = *out;
+    err_code rc = config_real(j, name, 0, most, &given, e);
+    if (given > 0) *out = given;
+    return rc;
+}
+
+static err_code read_whole(const cJSON *j, const char *name, int64_t most, int *out, err *e)
+{
+    int64_t given = *out;
+    err_code rc = json_int(j, name, 0, most, &given, NULL, e);
+    *out = (int)given;
+    return rc;
+}
+
 static err_code read_generation(const cJSON *j, model_config *c, err *e)
 {
+    sampling_defaults *to = &c->generation;
+    int64_t most_tokens = 0;
     err_code rc = read_bos(j, c, e);
     if (!rc) rc = read_eos(j, c, e);
-    if (!rc) rc = config_real(j, "temperature", 0.0, 100.0, &c->gen_temperature, e);
-    if (cJSON_IsFalse(json_get(j, "do_sample"))) c->gen_temperature = 0; /* the likeliest token */
-    if (!rc) rc = config_real(j, "top_p", 0.0, 1.0, &c->gen_top_p, e);
-    if (!rc) rc = config_real(j, "min_p", 0.0, 1.0, &c->gen_min_p, e);
-    if (!rc) rc = config_real(j, "repetition_penalty", 0.0, 10.0, &c->gen_repetition_penalty, e);
-    if (rc) return rc;
-    int64_t k = c->gen_top_k, most = 0;
-    rc = json_int(j, "top_k", 0, INT32_MAX, &k, NULL, e);
-    if (!rc) rc = json_int(j, "max_new_tokens", 1, INT32_MAX, &most, NULL, e);
-    c->gen_top_k = (int)k;
-    c->gen_max_tokens = (int)most;
+#define READ(kind, name, low, high, neutral, most, gguf) \
+    if (!rc) rc = read_##kind(j, #name, most, &to->name, e);
+    SAMPLING_MODEL_LIST(READ)
+#undef READ
+    if (cJSON_IsFalse(json_get(j, "do_sample"))) to->temperature = 0; /* the likeliest token */
+    if (!rc) rc = json_int(j, "max_new_tokens", 1, INT32_MAX, &most_tokens, NULL, e);
+    c->gen_max_tokens = (int)most_tokens;
     if (!rc) rc = read_barred(j, c, e);
     if (!rc) tell_what_is_not_taken(j);
     return rc;
@@ -825,7 +1156,7 @@ static err_code read_generation(const cJSON *j, model_config *c, err *e)
 
 err_code model_config_read(const char *dir, model_config *out, err *e)
 {
-    model_config c = {.bos_id = -1, .gen_temperature = -1.0F, .gen_top_p = -1.0F, .gen_top_k = -1};
+    model_config c = {.bos_id = -1, .generation = {SAMPLING_MODEL_LIST(SAMPLING_NEUTRAL)}};
     cJSON *j;
     err_code rc = document_read(dir, "config.json", &j, e);
     if (rc) return rc;
@@ -851,77 +1182,13 @@ err_code model_config_read(const char *dir, model_config *out, err *e)
     return ERR_NONE;
 }
 
-/* Of attention over latents. */
-static void latent_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
-{
-    const latent_shape *l = &c->latent;
-    *d_out = *d_in = c->dim;
-    if (p == PROJ_Q_A) *d_out = c->q_rank;
-    if (p == PROJ_Q) *d_out = l->n_head * c->head_dim, *d_in = c->q_rank ? c->q_rank : c->dim;
-    if (p == PROJ_K) *d_out = l->rank + l->rope;
-    if (p == PROJ_V) *d_out = l->n_head * (l->nope + l->v), *d_in = l->rank;
-    if (p == PROJ_O) *d_in = l->n_head * l->v;
-}
-
-static void proj_shape(const model_config *c, int ffn_dim, proj p, int *d_out, int *d_in)
-{
-    if (c->latent.rank && p <= PROJ_O) {
-        latent_proj_shape(c, p, d_out, d_in);
-        return;
-    }
-    int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
-    switch (p) {
-    case PROJ_Q_A: *d_out = *d_in = 0; return;
-    case PROJ_Q: *d_out = q, *d_in = c->dim; return;
-    case PROJ_K:
-    case PROJ_V: *d_out = kv, *d_in = c->dim; return;
-    case PROJ_O: *d_out = c->dim, *d_in = q; return;
-    case PROJ_GATE:
-    case PROJ_UP: *d_out = ffn_dim, *d_in = c->dim; return;
-    case PROJ_DOWN: *d_out = c->dim, *d_in = ffn_dim; return;
-    case PROJ_COUNT: break;
-    }
-    abort(); /* not a projection: a bug of the caller */
-}
-
-void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
-{
-    proj_shape(c, c->ffn_dim, p, d_out, d_in);
-}
-
-void model_layer_shape(const model_config *c, int layer, proj p, int *d_out, int *d_in)
-{
-    bool mixed = c->layer[layer] & LAYER_EXPERTS;
-    proj_shape(c, mixed ? c->experts.shared_dim : c->ffn_dim, p, d_out, d_in);
-}
-
-void model_expert_shape(const model_config *c, proj p, int *d_out, int *d_in)
-{
-    proj_shape(c, c->experts.ffn_dim, p, d_out, d_in);
-}
-
-bool model_has_proj(const model_config *c, int layer, proj p)
-{
-    if (p == PROJ_GATE && c->ungated) return false;
-    if (p == PROJ_Q_A) return c->q_rank > 0;
-    return p < PROJ_GATE || !(c->layer[layer] & LAYER_EXPERTS) || c->experts.shared_dim > 0;
-}
-
-bool model_proj_has_bias(const model_config *c, proj p)
-{
-    if (p == PROJ_GATE && c->ungated) return false;
-    if (p == PROJ_O) return c->o_bias;
-    if (p == PROJ_Q_A) return c->q_rank > 0 && c->qkv_bias;
-    if (c->latent.rank && (p == PROJ_Q || p == PROJ_V)) return false;
-    return p < PROJ_O ? c->qkv_bias : c->mlp_bias;
-}
-
 /* ------------------------------------------------------------------------ streams -- */
 
 /* What would not mean the same with tokens left out of the middle; NULL: nothing. */
 static const char *holds_no_stream(const model_config *c)
 {
     if (c->latent.rank > 0) return "attention over latents";
+    if (c->state.taps > 0) return "layers that keep a state";
     if (c->window > 0) return c->chunked ? "chunks of its own" : "windows of its own";
     if (c->sinks) return "learnt sinks";
     if (c->q_scale > 0) return "queries that grow with their position";
@@ -940,7 +1207,7 @@ err_code model_config_stream(model_config *c, int sinks, int window, int max_con
                        c->family, why);
     if (sinks > c->max_pos - window)
         return err_set(e, ERR_INPUT,
-                       "%d attention sinks and a window of %d tokens are no part of the %d "
+                       "%d attention sinks and a window of %d tokens are not within the %d "
                        "positions that the model was made for",
                        sinks, window, c->max_pos);
     c->kept = sinks;

@@ -27,10 +27,10 @@ uint64_t model_files_stamp(const model_files *f);
 err_code model_files_find(model_files *f, const char *module, const char *suffix, int rows,
                           int cols, stored *out, err *e);
 
-/* Rows [row0, row0 + rows) of the matrix MODULE.weight, which has `whole` of them.  ERR_UNSUPPORTED
- * also where it is quantised: such a matrix is not cut. */
-err_code model_files_find_rows(model_files *f, const char *module, int whole, int row0, int rows,
-                               int cols, stored *out, err *e);
+/* The same of rows that MODULE shares with others, or of a folder has across.  ERR_UNSUPPORTED also
+ * where it is quantised in a folder: such a matrix is not cut. */
+err_code model_files_find_rows(model_files *f, const char *module, const char *suffix,
+                               const stored_rows *at, int rows, int cols, stored *out, err *e);
 
 /* Rows row0, row0 + step, ... of the slice-th of n_slice matrices of `whole` rows, all in one
  * tensor of three dimensions, whose whole name this is; `across`: of `whole` columns, which are the
@@ -48,6 +48,8 @@ bool model_files_stacks(const model_files *f);
 /* Of a folder: the tensor of this name, or NULL; and the same taken, that is, not left over.
  * ERR_INPUT: it is missing, or in two files. */
 const st_tensor *model_files_look(const model_files *f, const char *name);
+/* The same of a module as model_files_find() has it. */
+bool model_files_has(const model_files *f, const char *module, const char *suffix);
 err_code model_files_take(model_files *f, const char *name, const st_tensor **out, err *e);
 
 /* Of a folder: the names begin where others have "model.", as a body without an output layer is
@@ -57,6 +59,10 @@ bool model_files_bare(const model_files *f);
 /* The divisors of the rotation's frequencies, a GGUF's rope_freqs.weight: f32 [head_dim / 2] into
  * `out`; *found false: there are none. */
 err_code model_files_rope(model_files *f, float *out, bool *found, err *e);
+
+/* Weights [channels][1][taps] of a convolution, as [taps][channels]. */
+err_code model_files_find_taps(model_files *f, const char *module, int channels, int taps,
+                               stored *out, err *e);
 
 /* Nothing may be left over.  A tied model may have its table, as it was found, a second time as the
  * head. */

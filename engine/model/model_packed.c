@@ -18,14 +18,15 @@ static void add_source(packed_key *k, const weight_source *s)
                               (uint64_t)s->group,          (uint64_t)s->bits, s->has_min,
                               (uint64_t) !!s->order,       table[0],          table[1],
                               (uint64_t)s->scale_type,     (uint64_t)s->span, (uint64_t)s->form,
-                              (uint64_t)(uint8_t)s->least, !!s->floats,       (uint64_t)s->rounded};
+                              (uint64_t)(uint8_t)s->least, !!s->floats,       (uint64_t)s->rounded,
+                              (uint64_t)s->rounding};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) packed_key_add(k, words[i]);
 }
 
 bool model_packed_plan(const model *m, packed_key *files, const weight_source *const *src, size_t n,
                        packed_plan *plan)
 {
-    *plan = (packed_plan){.n = n};
+    *plan = (packed_plan){.n = n, .in_parts = m->resident_bytes > 0};
     if (!m->packed_dir) return false;
     size_t *bytes = calloc(n, sizeof(*bytes));
     if (!bytes) return false;

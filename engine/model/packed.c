@@ -1,4 +1,22 @@
-/* packed.c -- keeps packed weights in a file and maps it; packed.h says what is in it. */
+/* packed.c -- a cache file with a model's packed weights, so that the next start maps instead of
+ * packing.
+ *
+ *   0       header: magic, version, key, sizes, notes, checksums
+ *   4 KiB   table: size and fingerprint of each matrix
+ *   2 MiB   the matrices, aligned for huge pages
+ *
+ * The key covers everything that the result depends on: stamps of the source files, configuration,
+ * backend, instruction set, form of the weights. A file with another key is ignored and later
+ * removed.
+ *
+ * Writing happens in a background thread at the lowest priority after the start (packed_keep()):
+ * space first, then the matrices in whole pieces (larger pages in the page cache), checksums and
+ * header last, then rename; a crash leaves no valid file. Reading verifies every matrix against its
+ * fingerprint on all threads before it is used.
+ *
+ * The file is only written if enough disk space remains (packed_floor_bytes). Threads: open and
+ * close on the start-up thread; one writer thread, which packed_keep_end() stops.
+ */
 #include "engine/model/packed.h"
 
 #include <assert.h>
@@ -16,12 +34,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/base/durable.h"
 #include "engine/base/log.h"
 #include "engine/base/round.h"
+#include "engine/program/mapping.h"
 
 enum {
-    VERSION = 1,
+    VERSION = 2,
     ALIGN = 4096,
+    TABLE_AT = ALIGN,
     DATA_AT = 2 << 20, /* the data may lie on huge pages, in the file as in memory */
     PIECE = 8 << 20,
     NICENESS = 19,
@@ -35,12 +56,21 @@ typedef struct packed_header {
     uint32_t version, n;
     uint64_t key, bytes; /* of the whole file */
     uint64_t notes[PACKED_NOTES];
-    uint64_t check; /* fingerprint of what stands before */
+    uint64_t table; /* fingerprint of the table */
+    uint64_t check; /* fingerprint of the fields above */
 } packed_header;
+
+/* One row of the table, one for each matrix. */
+typedef struct packed_row {
+    uint64_t bytes, sum; /* size and fingerprint of the matrix */
+} packed_row;
+
+enum { ROWS_MAX = (DATA_AT - TABLE_AT) / sizeof(packed_row) };
 
 struct packed_file {
     packed_header head;
     char *map;
+    int fd;     /* of a plan in_parts; else -1 */
     size_t *at; /* [n] */
 };
 
@@ -48,10 +78,12 @@ struct packed_keeper {
     char dir[PATH_BYTES];
     uint64_t floor_bytes;
     packed_header head;
-    size_t *bytes, *at; /* [n] */
-    const void **data;  /* [n] */
+    packed_row *row;   /* [n] */
+    size_t *at;        /* [n] */
+    const void **data; /* [n] */
     pthread_t thread;
     atomic_bool stop, done;
+    int fd; /* of packed_write() */
 };
 
 /* ----------------------------------------------------------------------------- key -- */
@@ -99,12 +131,17 @@ static uint64_t lay_out(const packed_plan *plan, size_t *at)
     return end;
 }
 
-static uint64_t check_of(const packed_header *h)
+static uint64_t sum_of(const void *data, size_t n)
 {
     fingerprint f;
     fingerprint_begin(&f);
-    fingerprint_add(&f, h, offsetof(packed_header, check));
+    fingerprint_add(&f, data, n);
     return fingerprint_end(&f);
+}
+
+static uint64_t check_of(const packed_header *h)
+{
+    return sum_of(h, offsetof(packed_header, check));
 }
 
 static packed_header header_of(const packed_plan *plan, uint64_t bytes)
@@ -125,6 +162,13 @@ static bool path_of(char *out, const char *dir, uint64_t key, const char *suffix
 {
     int n = snprintf(out, PATH_BYTES, "%s/%016llx.%s", dir, (unsigned long long)key, suffix);
     return n > 0 && n < PATH_BYTES;
+}
+
+/* Whether path_of() makes this name. */
+static bool is_ours(const char *name)
+{
+    size_t hex = strspn(name, "0123456789abcdef");
+    return hex == 16 && (strcmp(name + hex, ".weights") == 0 || strcmp(name + hex, ".tmp") == 0);
 }
 
 /* -------------------------------------------------------------------------- reading -- */
@@ -158,6 +202,55 @@ static bool bring(packed_file *f, backend *be)
     return !atomic_load(&b.failed);
 }
 
+/* Reads one matrix of an open file, drops it from memory, and compares it with its row. */
+static bool matrix_intact(int fd, const packed_row *row, off_t at, char *piece)
+{
+    fingerprint f;
+    fingerprint_begin(&f);
+    for (uint64_t done = 0; done < row->bytes; done += PIECE) {
+        size_t n = row->bytes - done < PIECE ? (size_t)(row->bytes - done) : PIECE;
+        if (pread(fd, piece, n, at + (off_t)done) != (ssize_t)n) return false;
+        (void)posix_fadvise(fd, at + (off_t)done, (off_t)n, POSIX_FADV_DONTNEED);
+        fingerprint_add(&f, piece, n);
+    }
+    return fingerprint_end(&f) == row->sum;
+}
+
+typedef struct {
+    const packed_file *f;
+    const packed_row *row;
+    atomic_size_t bad; /* number of a damaged matrix + 1; 0: none so far */
+} verifying;
+
+static void verify_matrix(void *arg, int i)
+{
+    verifying *v = arg;
+    const packed_row *row = &v->row[i];
+    bool same;
+    if (v->f->fd >= 0) {
+        char *piece = malloc(PIECE);
+        same = piece && matrix_intact(v->f->fd, row, (off_t)v->f->at[i], piece);
+        free(piece);
+    } else {
+        same = sum_of(v->f->map + v->f->at[i], (size_t)row->bytes) == row->sum;
+    }
+    if (!same) atomic_store(&v->bad, (size_t)i + 1);
+}
+
+/* Compares every matrix with its checksum, on all of be's threads. */
+static bool verify(const packed_file *f, const packed_plan *plan, backend *be)
+{
+    verifying v = {.f = f, .row = (const packed_row *)(const void *)(f->map + TABLE_AT)};
+    bool same = sum_of(v.row, plan->n * sizeof(*v.row)) == f->head.table;
+    for (size_t i = 0; same && i < plan->n; i++) same = v.row[i].bytes == plan->bytes[i];
+    if (same) be_parallel(be, verify_matrix, &v, (int)plan->n);
+    size_t bad = atomic_load(&v.bad);
+    if (bad > 0)
+        log_warn("model", "packed weights: matrix %zu of %zu does not match its checksum", bad,
+                 plan->n);
+    return same && bad == 0;
+}
+
 /* Maps fd if its header is `want` and it is as long as that says. */
 static bool map_checked(packed_file *f, int fd, const packed_header *want)
 {
@@ -168,13 +261,15 @@ static bool map_checked(packed_file *f, int fd, const packed_header *want)
         return false;
     void *map = mmap(NULL, (size_t)want->bytes, PROT_READ, MAP_SHARED, fd, 0);
     f->map = map == MAP_FAILED ? NULL : map;
+    if (f->map) mapping_add(map, (size_t)want->bytes);
     return f->map != NULL;
 }
 
 packed_file *packed_open(const char *dir, const packed_plan *plan, backend *be)
 {
     char path[PATH_BYTES];
-    packed_file *f = calloc(1, sizeof(*f));
+    packed_file *f = plan->n <= ROWS_MAX ? calloc(1, sizeof(*f)) : NULL;
+    if (f) f->fd = -1;
     if (!f || !(f->at = calloc(plan->n, sizeof(*f->at))) ||
         !path_of(path, dir, plan->key, "weights")) {
         packed_close(f);
@@ -182,10 +277,15 @@ packed_file *packed_open(const char *dir, const packed_plan *plan, backend *be)
     }
     packed_header want = header_of(plan, lay_out(plan, f->at));
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    bool there = fd >= 0, fits = there && map_checked(f, fd, &want) && bring(f, be);
-    if (there) (void)close(fd);
+    bool there = fd >= 0, fits = there && map_checked(f, fd, &want);
+    if (fits && plan->in_parts)
+        f->fd = fd;
+    else if (there)
+        (void)close(fd);
+    fits = fits && (plan->in_parts || bring(f, be)) && verify(f, plan, be);
     if (fits) return f;
-    if (there) log_warn("model", "the file of packed weights is damaged: it is made anew");
+    if (there)
+        log_warn("model", "packed weights: %s is damaged; the weights are packed again", path);
     packed_close(f);
     return NULL;
 }
@@ -196,15 +296,81 @@ const void *packed_at(const packed_file *f, size_t i)
     return f->map + f->at[i];
 }
 
+char *packed_map(const packed_file *f, size_t *bytes, int *fd)
+{
+    *bytes = (size_t)f->head.bytes;
+    *fd = f->fd;
+    return f->map;
+}
+
+bool packed_path(const char *dir, char *out, size_t size)
+{
+    DIR *d = opendir(dir);
+    bool found = false;
+    if (!d) return false;
+    for (struct dirent *de; !found && (de = readdir(d)) != NULL;) {
+        if (!is_ours(de->d_name) || !strstr(de->d_name, ".weights")) continue;
+        int n = snprintf(out, size, "%s/%s", dir, de->d_name);
+        found = n > 0 && (size_t)n < size;
+    }
+    (void)closedir(d);
+    return found;
+}
+
 const uint64_t *packed_notes(const packed_file *f)
 {
     return f->head.notes;
 }
 
+static bool matrices_intact(int fd, const packed_header *h, const packed_row *row)
+{
+    char *piece = malloc(PIECE);
+    bool ok = piece != NULL;
+    uint64_t at = DATA_AT;
+    for (size_t i = 0; ok && i < h->n; i++) {
+        ok = row[i].bytes <= h->bytes && matrix_intact(fd, &row[i], (off_t)at, piece);
+        at += round_up_size(ok ? (size_t)row[i].bytes : 0, ALIGN);
+    }
+    free(piece);
+    return ok && at == h->bytes;
+}
+
+static bool file_intact(int fd)
+{
+    packed_header h;
+    bool ok = pread(fd, &h, sizeof(h), 0) == (ssize_t)sizeof(h) && h.check == check_of(&h) &&
+              memcmp(h.magic, magic, sizeof(magic)) == 0 && h.version == VERSION && h.n <= ROWS_MAX;
+    size_t bytes = ok ? h.n * sizeof(packed_row) : 0;
+    packed_row *row = ok ? malloc(bytes + 1) : NULL;
+    ok = row && pread(fd, row, bytes, TABLE_AT) == (ssize_t)bytes &&
+         sum_of(row, bytes) == h.table && matrices_intact(fd, &h, row);
+    free(row);
+    return ok;
+}
+
+packed_state packed_check(const char *dir)
+{
+    packed_state state = PACKED_NONE;
+    DIR *d = opendir(dir);
+    if (!d) return state;
+    for (struct dirent *de; state != PACKED_DAMAGED && (de = readdir(d)) != NULL;) {
+        if (!is_ours(de->d_name) || !strstr(de->d_name, ".weights")) continue;
+        int fd = openat(dirfd(d), de->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        state = fd >= 0 && file_intact(fd) ? PACKED_INTACT : PACKED_DAMAGED;
+        if (fd >= 0) (void)close(fd);
+    }
+    (void)closedir(d);
+    return state;
+}
+
 void packed_close(packed_file *f)
 {
     if (!f) return;
-    if (f->map) (void)munmap(f->map, (size_t)f->head.bytes);
+    if (f->map) {
+        mapping_remove(f->map);
+        (void)munmap(f->map, (size_t)f->head.bytes);
+    }
+    if (f->fd >= 0) (void)close(f->fd);
     free(f->at);
     free(f);
 }
@@ -237,7 +403,7 @@ static void stage(const packed_keeper *k, char *to, size_t at, size_t n, size_t 
 {
     memset(to, 0, n);
     for (size_t i = *first; i < k->head.n && k->at[i] < at + n; i++) {
-        size_t from = k->at[i] > at ? k->at[i] : at, end = k->at[i] + k->bytes[i];
+        size_t from = k->at[i] > at ? k->at[i] : at, end = k->at[i] + (size_t)k->row[i].bytes;
         size_t some = (end < at + n ? end : at + n) - from;
         memcpy(to + (from - at), (const char *)k->data[i] + (from - k->at[i]), some);
         if (end <= at + n) *first = i + 1;
@@ -261,18 +427,40 @@ static bool write_matrices(const packed_keeper *k, int fd, int *error)
     return ok;
 }
 
-/* The room first, then the matrices, then the header. */
-static bool write_all(const packed_keeper *k, int fd, int *error)
+/* The checksums of the matrices in memory. */
+static bool sum_matrices(packed_keeper *k)
+{
+    for (size_t i = 0; i < k->head.n; i++) {
+        fingerprint f;
+        fingerprint_begin(&f);
+        for (size_t at = 0, n = (size_t)k->row[i].bytes; at < n; at += PIECE) {
+            if (atomic_load(&k->stop)) return false;
+            fingerprint_add(&f, (const char *)k->data[i] + at, n - at < PIECE ? n - at : PIECE);
+        }
+        k->row[i].sum = fingerprint_end(&f);
+    }
+    return true;
+}
+
+static bool take_room(const packed_keeper *k, int fd, int *error)
 {
     off_t data = (off_t)k->head.bytes - DATA_AT;
     *error = 0;
-    if (ftruncate(fd, (off_t)k->head.bytes) != 0 ||
-        (fallocate(fd, 0, DATA_AT, data) != 0 && errno != EOPNOTSUPP)) {
-        *error = errno;
-        return false;
-    }
-    bool ok = write_matrices(k, fd, error) &&
-              write_range(k, fd, (const char *)&k->head, sizeof(k->head), 0, error);
+    if (ftruncate(fd, (off_t)k->head.bytes) == 0 &&
+        (fallocate(fd, 0, DATA_AT, data) == 0 || errno == EOPNOTSUPP))
+        return true;
+    *error = errno;
+    return false;
+}
+
+/* The checksums of the matrices, and the header that covers them: the file is valid then. */
+static bool write_header(packed_keeper *k, int fd, int *error)
+{
+    k->head.table = sum_of(k->row, k->head.n * sizeof(*k->row));
+    k->head.check = check_of(&k->head);
+    bool ok =
+        write_range(k, fd, (const char *)k->row, k->head.n * sizeof(*k->row), TABLE_AT, error) &&
+        write_range(k, fd, (const char *)&k->head, sizeof(k->head), 0, error);
     if (ok && fsync(fd) != 0) {
         *error = errno;
         return false;
@@ -280,19 +468,10 @@ static bool write_all(const packed_keeper *k, int fd, int *error)
     return ok;
 }
 
-static bool sync_dir(const char *dir)
+static bool write_all(packed_keeper *k, int fd, int *error)
 {
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0) (void)close(fd);
-    return ok;
-}
-
-/* A name that path_of() makes? */
-static bool is_ours(const char *name)
-{
-    size_t hex = strspn(name, "0123456789abcdef");
-    return hex == 16 && (strcmp(name + hex, ".weights") == 0 || strcmp(name + hex, ".tmp") == 0);
+    return take_room(k, fd, error) && sum_matrices(k) && write_matrices(k, fd, error) &&
+           write_header(k, fd, error);
 }
 
 /* What is not the plan's is of no more use. */
@@ -324,7 +503,7 @@ static bool has_room(const packed_keeper *k)
     return false;
 }
 
-static void keep_file(const packed_keeper *k)
+static void keep_file(packed_keeper *k)
 {
     char to[PATH_BYTES], tmp[PATH_BYTES];
     int error = 0;
@@ -339,7 +518,7 @@ static void keep_file(const packed_keeper *k)
         error = errno;
         ok = false;
     }
-    if (ok && sync_dir(k->dir)) {
+    if (ok && durable_sync(k->dir)) {
         log_info("model", "packed weights are kept for the next start: %llu MiB",
                  (unsigned long long)(k->head.bytes - DATA_AT) >> 20);
         return;
@@ -367,32 +546,107 @@ static void *keep_main(void *arg)
 static void keeper_free(packed_keeper *k)
 {
     if (!k) return;
-    free(k->bytes);
+    free(k->row);
     free(k->at);
     free(k->data);
     free(k);
 }
 
-packed_keeper *packed_keep(const char *dir, uint64_t floor_bytes, const packed_plan *plan,
-                           const void *const *data, const uint64_t notes[PACKED_NOTES])
+static packed_keeper *keeper_new(const char *dir, uint64_t floor_bytes, const packed_plan *plan)
 {
-    packed_keeper *k = calloc(1, sizeof(*k));
+    packed_keeper *k = plan->n <= ROWS_MAX ? calloc(1, sizeof(*k)) : NULL;
     if (!k) return NULL;
     int n = snprintf(k->dir, sizeof(k->dir), "%s", dir);
     k->floor_bytes = floor_bytes;
-    k->bytes = calloc(plan->n, sizeof(*k->bytes));
+    k->fd = -1;
+    k->row = calloc(plan->n, sizeof(*k->row));
     k->at = calloc(plan->n, sizeof(*k->at));
     k->data = calloc(plan->n, sizeof(*k->data));
-    if (n > 0 && n < PATH_BYTES && k->bytes && k->at && k->data) {
-        memcpy(k->bytes, plan->bytes, plan->n * sizeof(*k->bytes));
-        memcpy(k->data, data, plan->n * sizeof(*k->data));
-        k->head = header_of(plan, lay_out(plan, k->at));
-        memcpy(k->head.notes, notes, sizeof(k->head.notes));
-        k->head.check = check_of(&k->head);
-        if (pthread_create(&k->thread, NULL, keep_main, k) == 0) return k;
+    if (n <= 0 || n >= PATH_BYTES || !k->row || !k->at || !k->data) {
+        keeper_free(k);
+        return NULL;
     }
+    for (size_t i = 0; i < plan->n; i++) k->row[i].bytes = plan->bytes[i];
+    k->head = header_of(plan, lay_out(plan, k->at));
+    return k;
+}
+
+packed_keeper *packed_keep(const char *dir, uint64_t floor_bytes, const packed_plan *plan,
+                           const void *const *data, const uint64_t notes[PACKED_NOTES])
+{
+    packed_keeper *k = keeper_new(dir, floor_bytes, plan);
+    if (!k) return NULL;
+    memcpy(k->data, data, plan->n * sizeof(*k->data));
+    memcpy(k->head.notes, notes, sizeof(k->head.notes));
+    if (pthread_create(&k->thread, NULL, keep_main, k) == 0) return k;
     keeper_free(k);
     return NULL;
+}
+
+static err_code write_failed(err *e, int error)
+{
+    return err_set(e, ERR_IO, "packed weights cannot be written to data.dir: %s", strerror(error));
+}
+
+err_code packed_write_begin(packed_keeper **out, const char *dir, uint64_t floor_bytes,
+                            const packed_plan *plan, err *e)
+{
+    char tmp[PATH_BYTES];
+    int error = 0;
+    packed_keeper *k = keeper_new(dir, floor_bytes, plan);
+    *out = NULL;
+    if (!k || !path_of(tmp, dir, plan->key, "tmp")) {
+        keeper_free(k);
+        return err_set(e, ERR_NOMEM, "no memory to write packed weights");
+    }
+    if (mkdir(dir, 0700) == 0 || errno == EEXIST) remove_others(k);
+    if (!has_room(k)) {
+        keeper_free(k);
+        return err_set(e, ERR_IO, "data.dir has no room for packed weights (data.min_free)");
+    }
+    k->fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (k->fd < 0) error = errno;
+    if (k->fd >= 0 && take_room(k, k->fd, &error)) {
+        *out = k;
+        return ERR_NONE;
+    }
+    (void)packed_write_end(k, NULL, NULL);
+    return write_failed(e, error);
+}
+
+err_code packed_write(packed_keeper *k, size_t i, const void *data, err *e)
+{
+    assert(i < k->head.n);
+    size_t n = (size_t)k->row[i].bytes;
+    int error = 0;
+    k->row[i].sum = sum_of(data, n);
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t some = n - at < PIECE ? n - at : PIECE;
+        off_t to = (off_t)(k->at[i] + at);
+        if (!write_range(k, k->fd, (const char *)data + at, some, to, &error))
+            return write_failed(e, error);
+        (void)posix_fadvise(k->fd, to, (off_t)some, POSIX_FADV_DONTNEED);
+    }
+    return ERR_NONE;
+}
+
+err_code packed_write_end(packed_keeper *k, const uint64_t *notes, err *e)
+{
+    char to[PATH_BYTES], tmp[PATH_BYTES];
+    int error = 0;
+    bool named =
+        path_of(to, k->dir, k->head.key, "weights") && path_of(tmp, k->dir, k->head.key, "tmp");
+    if (notes) memcpy(k->head.notes, notes, sizeof(k->head.notes));
+    bool ok = named && notes && write_header(k, k->fd, &error);
+    if (k->fd >= 0) (void)close(k->fd);
+    if (ok && rename(tmp, to) != 0) {
+        error = errno;
+        ok = false;
+    }
+    ok = ok && durable_sync(k->dir);
+    if (!ok && named) (void)unlink(tmp);
+    keeper_free(k);
+    return ok || !notes ? ERR_NONE : write_failed(e, error);
 }
 
 bool packed_keep_done(const packed_keeper *k)

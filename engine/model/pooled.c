@@ -89,7 +89,7 @@ static err_code read_pooling(pooled_config *pc, const char *dir, const cJSON *mo
     char name[96];
     cJSON *j;
     if (strpbrk(folder, "/\\") || folder[0] == '.' || strlen(folder) > 64)
-        return err_set(e, ERR_INPUT, "modules.json: \"path\" is no plain folder's name");
+        return err_set(e, ERR_INPUT, "modules.json: \"path\" must be the plain name of a folder");
     snprintf(name, sizeof(name), "%s/config.json", folder);
     err_code rc = read_file(dir, name, &j, e);
     if (!rc && !j) rc = err_set(e, ERR_INPUT, "modules.json names %s, which is not there", name);
@@ -191,7 +191,7 @@ static err_code read_activation(pooled_config *pc, const cJSON *j, err *e)
         return ERR_NONE;
     }
     return err_set(e, ERR_UNSUPPORTED,
-                   "config.json: scores that go through \"%.80s\" are not supported",
+                   "config.json: the activation \"%.80s\" of scores is not supported",
                    v->valuestring);
 }
 

@@ -1,4 +1,17 @@
-/* quant.c -- "quantization_config", checked by method. */
+/* quant.c -- reads "quantization_config" of a model's config.json: which method, bits, groups.
+ *
+ * Supported: GPTQ, AWQ, FP8 (blocks), compressed-tensors (integers and floats, by tensor, channel,
+ * group or block), bitsandbytes (NF4), and MXFP4, which the tensors' names identify. Each reader
+ * checks the fields that change how codes are interpreted, and refuses a value that is not
+ * implemented by name and value.
+ *
+ * What the tensors themselves tell (types, shapes, presence of zero points) is not taken from the
+ * configuration: stored_folder.c looks at them.
+ *
+ * Activations are quantised by our own kernels, or not at all; "kv_cache_scheme" only gives a
+ * warning, because engine.kv_type decides.
+ * Threads: the start-up thread; the result is a plain struct.
+ */
 #include "engine/model/quant.h"
 
 #include <string.h>
@@ -17,7 +30,7 @@ static err_code refuse(err *e, const char *name, const char *value)
                    name, value);
 }
 
-/* The value as it stands there. */
+/* Refuses with the value as the file has it. */
 static err_code refuse_value(err *e, const cJSON *j, const char *name)
 {
     char *value = cJSON_PrintUnformatted(json_get(j, name));

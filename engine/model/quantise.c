@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/halves.h"
-#include "engine/model/e4m3.h"
+#include "engine/e4m3.h"
 
 enum { GROUP = 32, COLS = 16 /* divide a row that is one group */ };
 

@@ -1,4 +1,21 @@
-/* rope.c -- ways of scaling a rotation, and its tables. */
+/* rope.c -- rotary position embeddings: reads the variants from config.json, and fills the tables
+ * of cosines and sines.
+ *
+ *   angle(pos, i) = pos x frequency(i),   frequency(i) = theta^(-2i/d), scaled:
+ *     linear, dynamic   divided by a factor (dynamic only acts beyond the trained length)
+ *     llama3            long waves divided, short kept, blended in between
+ *     yarn              the same with borders by turns over the trained length (Peng et al. 2023),
+ *                       and a factor on the values
+ *     longrope          a factor per frequency, short or long by the served context
+ *     proportional, partial   only some of the frequencies rotate
+ *
+ * The configuration comes in several generations (rope_scaling, rope_parameters, per kind of layer,
+ * a theta per layer); each is read strictly and an unknown type is refused by name.
+ *
+ * Tables are made in pieces of ROPE_CHUNK positions as the context grows (rope_fill()). Angles are
+ * rounded to f32 where the reference implementation does that, in f64 otherwise (`exact`), so
+ * logits agree with transformers. Source: Su et al. 2021. Threads: start-up and engine thread.
+ */
 #include "engine/model/rope.h"
 
 #include <math.h>
@@ -84,7 +101,8 @@ static err_code read_factors(const cJSON *r, const char *name, int n, float *out
     return ERR_NONE;
 }
 
-static err_code read_longrope(const cJSON *r, const model_config *c, rope_config *out, err *e)
+static err_code read_longrope(const cJSON *r, const model_family *f, const model_config *c,
+                              rope_config *out, err *e)
 {
     int n = out->dim / 2;
     out->factor = (float)((double)c->max_pos / out->original_pos);
@@ -95,10 +113,13 @@ static err_code read_longrope(const cJSON *r, const model_config *c, rope_config
     if (!rc) rc = read_factors(r, "long_factor", n, out->long_factor, e);
     if (!rc) rc = config_real(r, "factor", 1e-3, 1e6, &out->factor, e);
     if (rc) return rc;
-    double f = (double)out->factor, original = out->original_pos;
+    double by = (double)out->factor, original = out->original_pos;
     if (original < 2)
         return err_set(e, ERR_INPUT, "\"original_max_position_embeddings\" must be above 1");
-    out->attention_factor = f <= 1 ? 1.0F : (float)sqrt(1 + log(f) / log(original));
+    const char *mscale = c->max_pos > out->original_pos ? "long_mscale" : "short_mscale";
+    if (f->reads & READS_MSCALES)
+        return required_real(r, mscale, 1e-3, 1e3, &out->attention_factor, e);
+    out->attention_factor = by <= 1 ? 1.0F : (float)sqrt(1 + log(by) / log(original));
     return config_real(r, "attention_factor", 1e-3, 1e3, &out->attention_factor, e);
 }
 
@@ -120,10 +141,37 @@ static err_code read_partial(const cJSON *r, const model_family *f, const model_
     if (!rc && *partial != 1 && !f->partial) rc = config_refuse(e, r, "partial_rotary_factor");
     if (rc) return rc;
     out->dim = c->latent.rank ? c->latent.rope : (int)((double)c->head_dim * (double)*partial);
-    if (!rc && (out->dim < 2 || out->dim % 2 != 0))
-        rc = err_set(e, ERR_UNSUPPORTED,
-                     "\"partial_rotary_factor\": %g of a head of %d values is not supported",
-                     (double)*partial, c->head_dim);
+    return ERR_NONE;
+}
+
+/* Whole heads, of which some frequencies alone turn anything. */
+static err_code read_proportional(const cJSON *r, const model_family *f, rope_config *out, err *e)
+{
+    float partial = 1;
+    if (!(f->reads & READS_GEMMA4)) return config_refuse(e, r, "rope_type");
+    err_code rc = config_real(r, "partial_rotary_factor", 0.0, 1.0, &partial, e);
+    if (!rc) rc = config_real(r, "factor", 1e-3, 1e6, &out->factor, e);
+    out->some = (int)((double)partial * out->dim / 2);
+    return rc;
+}
+
+/* Once all places that may name the factor have been read. */
+static err_code check_partial(const rope_config *r, const model_config *c, err *e)
+{
+    if (r->dim >= 2 && r->dim % 2 == 0) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "\"partial_rotary_factor\": %d of the %d values of a head would be rotated; the "
+                   "number must be even and at least 2",
+                   r->dim, c->head_dim);
+}
+
+/* A wider theta at all positions (Hunyuan). */
+static err_code read_alpha(const cJSON *r, const model_config *c, rope_config *out, err *e)
+{
+    float alpha = 1;
+    double d = (double)c->head_dim;
+    err_code rc = config_real(r, "alpha", 1e-3, 1e9, &alpha, e);
+    if (d > 2) out->theta = (float)((double)out->theta * pow((double)alpha, d / (d - 2)));
     return rc;
 }
 
@@ -134,9 +182,10 @@ static err_code read_type(const cJSON *j, const cJSON *r, const char *type, cons
     static const struct {
         const char *name;
         int kind;
-    } kinds[] = {{"default", ROPE_PLAIN}, {"dynamic", ROPE_PLAIN}, {"linear", ROPE_LINEAR},
-                 {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},     {"longrope", ROPE_LONG},
-                 {"su", ROPE_LONG}};
+    } kinds[] = {{"default", ROPE_PLAIN}, {"dynamic", ROPE_PLAIN},
+                 {"linear", ROPE_LINEAR}, {"llama3", ROPE_LLAMA3},
+                 {"yarn", ROPE_YARN},     {"longrope", ROPE_LONG},
+                 {"su", ROPE_LONG},       {"proportional", ROPE_PROPORTIONAL}};
     float unused = 0;
     bool known = false;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -155,12 +204,14 @@ static err_code read_type(const cJSON *j, const cJSON *r, const char *type, cons
     if (rc) return rc;
     switch (out->kind) {
     case ROPE_PLAIN:
-        return strcmp(type, "dynamic") == 0 ? required_real(r, "factor", 1.0, 1e6, &unused, e)
-                                            : read_plain(r, e);
+        if (strcmp(type, "dynamic") != 0) return read_plain(r, e);
+        if (f->reads & READS_ALPHA && config_is_set(r, "alpha")) return read_alpha(r, c, out, e);
+        return required_real(r, "factor", 1.0, 1e6, &unused, e);
     case ROPE_LINEAR: return required_real(r, "factor", 1.0, 1e6, &out->factor, e);
     case ROPE_LLAMA3: return read_llama3(r, out, e);
     case ROPE_YARN: return read_yarn(r, out, e);
-    case ROPE_LONG: return read_longrope(r, c, out, e);
+    case ROPE_LONG: return read_longrope(r, f, c, out, e);
+    case ROPE_PROPORTIONAL: return read_proportional(r, f, out, e);
     }
     return ERR_NONE;
 }
@@ -172,12 +223,17 @@ static err_code read_scaling(const cJSON *j, const cJSON *r, const model_family 
     const char *type = NULL;
     err_code rc = json_str(r, config_is_set(r, "rope_type") ? "rope_type" : "type", &type, NULL, e);
     if (!rc) rc = config_real(r, "rope_theta", 1.0, 1e12, &out->theta, e);
-    if (!rc) rc = read_partial(r, f, c, partial, out, e);
-    if (!rc && config_is_set(r, "llama_4_scaling_beta"))
+    bool each = f->reads & READS_GEMMA4; /* heads of two widths, and parts by the type alone */
+    if (!rc && !each) rc = read_partial(r, f, c, partial, out, e);
+    if (!rc && !(f->reads & READS_TEMPER) && config_is_set(r, "llama_4_scaling_beta"))
         rc = config_refuse(e, r, "llama_4_scaling_beta");
     if (!rc && !(f->reads & READS_MROPE) && config_is_set(r, "mrope_section"))
         rc = config_refuse(e, r, "mrope_section");
-    return rc ? rc : read_type(j, r, type ? type : "default", f, c, out, e);
+    if (!rc) rc = read_type(j, r, type ? type : "default", f, c, out, e);
+    bool part = each && config_is_set(r, "partial_rotary_factor");
+    if (!rc && part && out->kind != ROPE_PROPORTIONAL && out->kind != ROPE_PLAIN)
+        rc = config_refuse(e, r, "partial_rotary_factor");
+    return rc;
 }
 
 /* rope_parameters that name full_attention and sliding_attention. */
@@ -212,14 +268,68 @@ static err_code read_objects(const cJSON *j, const model_family *f, model_config
     return ERR_NONE;
 }
 
+/* layer_rope_theta has a theta for each layer, or 0 where no position turns it.  All layers with a
+ * window have one theta, and all others have one. */
+static err_code read_thetas(const cJSON *j, model_config *c, err *e)
+{
+    static const char field[] = "layer_rope_theta";
+    const cJSON *list = json_get(j, field), *item;
+    double theta[2] = {0};
+    int i = 0;
+    if (!config_is_set(j, field)) return ERR_NONE;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != c->n_layer)
+        return err_set(e, ERR_INPUT, "\"%s\" must have a number for each of the %d layers", field,
+                       c->n_layer);
+    cJSON_ArrayForEach(item, list)
+    {
+        double v = cJSON_IsNumber(item) ? item->valuedouble : -1, *of;
+        if (v != 0 && !(v >= 1 && v <= 1e12))
+            return err_set(e, ERR_INPUT, "\"%s\" must hold zeros and numbers from 1 to 1e12",
+                           field);
+        if (v == 0) c->layer[i] |= LAYER_NO_ROPE;
+        of = &theta[c->layer[i++] & LAYER_WINDOW ? 1 : 0];
+        if (v != 0 && *of != 0 && *of != v)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "\"%s\": layers of one kind must have one theta; %g and %g differ",
+                           field, *of, v);
+        if (v != 0) *of = v;
+    }
+    if (theta[0] != 0) c->rope.theta = (float)theta[0];
+    if (theta[1] != 0) c->local_rope.theta = (float)theta[1];
+    return ERR_NONE;
+}
+
+/* rotary_dim, where partial_rotary_factor is not given. */
+static err_code read_rotary_dim(const cJSON *j, const model_family *f, const model_config *c,
+                                float *partial, err *e)
+{
+    int dim = f->rope_dim;
+    bool set = config_is_set(j, "rotary_dim");
+    if (dim && !set && json_get(j, "rotary_dim")) return config_refuse(e, j, "rotary_dim");
+    if (!dim && !set) return ERR_NONE;
+    err_code rc = config_dimension(j, "rotary_dim", c->head_dim, &dim, e);
+    if (!rc) *partial = (float)dim / (float)c->head_dim;
+    return rc;
+}
+
 err_code rope_config_read(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     float partial = f->partial > 0 ? f->partial : 1.0F;
-    c->rope = (rope_config){.theta = f->theta, .factor = 1, .attention_factor = 1, .mscale_all = 1};
+    c->rope = (rope_config){.back = f->rope_back,
+                            .theta = f->theta,
+                            .factor = 1,
+                            .attention_factor = 1,
+                            .mscale_all = 1};
     err_code rc = config_real(j, "rope_theta", 1.0, 1e12, &c->rope.theta, e);
+    if (!rc && f->reads & READS_ROTARY_DIM) rc = read_rotary_dim(j, f, c, &partial, e);
     if (!rc) rc = read_partial(j, f, c, &partial, &c->rope, e);
     if (rc) return rc;
     c->local_rope = c->rope;
+    if (c->full_head_dim) c->rope.dim = c->full_head_dim;
+    if (f->reads & READS_GEMMA4) {
+        c->rope.kind = ROPE_PROPORTIONAL;
+        c->rope.some = c->rope.dim / 8;
+    }
     if (f->local_theta > 0) c->local_rope.theta = f->local_theta;
     rc = config_real(j, "rope_local_base_freq", 1.0, 1e12, &c->local_rope.theta, e);
     if (!rc && f->rope_required && !config_is_set(j, "rope_scaling") &&
@@ -227,17 +337,19 @@ err_code rope_config_read(const cJSON *j, const model_family *f, model_config *c
         rc = err_set(e, ERR_INPUT, "\"rope_scaling\" or \"rope_parameters\" is missing");
     if (!rc) rc = read_objects(j, f, c, partial, e);
     if (!f->rope_per_kind) c->local_rope = c->rope;
-    return rc;
+    if (!rc && f->reads & READS_THETAS) rc = read_thetas(j, c, e);
+    if (!rc) rc = check_partial(&c->rope, c, e);
+    return rc ? rc : check_partial(&c->local_rope, c, e);
 }
 
 bool rope_config_same(const rope_config *a, const rope_config *b)
 {
-    bool same = a->kind == b->kind && a->dim == b->dim && a->theta == b->theta &&
-                a->factor == b->factor && a->original_pos == b->original_pos &&
-                a->low_freq == b->low_freq && a->high_freq == b->high_freq &&
-                a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
-                a->truncate == b->truncate && a->attention_factor == b->attention_factor &&
-                a->mscale_all == b->mscale_all;
+    bool same = a->kind == b->kind && a->dim == b->dim && a->back == b->back &&
+                a->some == b->some && a->theta == b->theta && a->factor == b->factor &&
+                a->original_pos == b->original_pos && a->low_freq == b->low_freq &&
+                a->high_freq == b->high_freq && a->beta_fast == b->beta_fast &&
+                a->beta_slow == b->beta_slow && a->truncate == b->truncate &&
+                a->attention_factor == b->attention_factor && a->mscale_all == b->mscale_all;
     for (int i = 0; i < MODEL_ROPE_MAX && same; i++)
         same = a->short_factor[i] == b->short_factor[i] && a->long_factor[i] == b->long_factor[i];
     return same;
@@ -255,14 +367,14 @@ static float llama3(const rope_config *r, float f)
     return (1.0F - smooth) * f / r->factor + smooth * f;
 }
 
-/* Which frequency turns so many times over the positions of training. */
+/* Index of the frequency that makes this many turns over the trained length. */
 static double yarn_border(const rope_config *r, double turns)
 {
     const double two_pi = 6.2831853071795864769;
     return r->dim * log(r->original_pos / (turns * two_pi)) / (2 * log((double)r->theta));
 }
 
-/* From kept to stretched between two borders (Peng et al. 2023). */
+/* Blends from kept to stretched between two borders (Peng et al. 2023). */
 static float yarn(const rope_config *r, int i, float power)
 {
     double low = yarn_border(r, (double)r->beta_fast), high = yarn_border(r, (double)r->beta_slow);
@@ -284,6 +396,7 @@ static float frequency(const rope_config *r, int i, int max_pos)
     switch (r->kind) {
     case ROPE_PLAIN: break;
     case ROPE_LINEAR: return 1.0F / power / r->factor;
+    case ROPE_PROPORTIONAL: return i < r->some ? 1.0F / power / r->factor : 0;
     case ROPE_LLAMA3: return llama3(r, 1.0F / power);
     case ROPE_YARN: return yarn(r, i, power);
     case ROPE_LONG:
@@ -298,6 +411,7 @@ err_code rope_create(rope_tables *t, backend *be, const rope_config *r, int max_
     int half = r->dim / 2;
     t->bytes = (size_t)max_pos * (size_t)half * sizeof(float);
     t->factor = r->attention_factor;
+    t->back = r->back;
     t->inv_freq = malloc((size_t)half * sizeof(float));
     t->chunk = malloc(ROPE_CHUNK * (size_t)half * sizeof(float));
     t->cos = be_map(be, t->bytes);
@@ -330,12 +444,12 @@ static err_code upload(rope_tables *t, backend *be, float *table, double (*fn)(d
         for (size_t i = 0; i < half; i++) {
             double angle = (double)pos * (double)t->inv_freq[i];
             if (!t->exact) angle = (double)(float)angle; /* rounded as the reference does */
-            *v++ = (float)fn(angle) * t->factor;
+            *v++ = (float)fn(t->back ? -angle : angle) * t->factor;
         }
     }
     err_code rc = be_upload(be, table + (size_t)from * half, t->chunk,
                             (size_t)(to - from) * half * sizeof(float));
-    return rc ? err_set(e, rc, "the device takes no rope tables") : ERR_NONE;
+    return rc ? err_set(e, rc, "the rope tables can't be copied to the device") : ERR_NONE;
 }
 
 err_code rope_fill(rope_tables *t, backend *be, int n, err *e)

@@ -28,6 +28,7 @@ typedef struct rope_tables {
     float *cos, *sin; /* backend memory */
     float *inv_freq, *chunk;
     float factor; /* of cosines and sines */
+    bool back;    /* the other way */
     bool exact;   /* angles are not rounded: positions go beyond those of training */
     size_t bytes; /* of each of the two tables */
     int ready;

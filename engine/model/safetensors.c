@@ -1,9 +1,20 @@
-/* safetensors.c -- one pass over the header into a flat table, then checks on the sorted table.
+/* safetensors.c -- reads the safetensors format: header of tensor names, types, shapes and offsets;
+ * data behind it, mapped.
  *
- * The JSON grammar of a header is fixed (an object of objects of three known fields), so the
- * parser below knows only that grammar: it needs no recursion, no tree and no memory beyond the
- * table.  Names are slices of the header while parsing and are copied once at the end.
- * Duplicates, holes and overlaps show as neighbours after sorting by name and by offset.
+ *   8 bytes header length | JSON {"name": {"dtype": "BF16", "shape": [..], "data_offsets": [a, b]},
+ *   ..} | data
+ *
+ * The JSON grammar of a header is fixed, so the scanner knows only that: no recursion, no tree, no
+ * memory beyond the table. Names are slices of the header while it is parsed and are copied once at
+ * the end.
+ *
+ * Checks (the file is untrusted): header length against the file, limits (st_limits_model,
+ * st_limits_upload), known fields once each, shape x type = bytes without overflow. Then the table
+ * is sorted: by name, duplicates are neighbours; by offset, holes and overlaps are
+ * (check_layout()). Data must cover the file exactly.
+ *
+ * No field is trusted after parsing that was not checked; st_tensor.data points into the mapping.
+ * Source: the format description of huggingface/safetensors. Threads: immutable once open.
  */
 #include "engine/model/safetensors.h"
 
@@ -18,6 +29,7 @@
 
 #include "engine/base/hex.h"
 #include "engine/base/utf8.h"
+#include "engine/program/mapping.h"
 
 const st_limits st_limits_model = {
     .max_header_bytes = 100000000,
@@ -315,8 +327,8 @@ static err_code tensor_entry(scan *s, slice name, st_tensor *t)
                        shown(name), name.at);
     }
     if (range[0] > range[1]) {
-        return err_set(s->e, ERR_CORRUPT, "tensor '%.*s': its end lies before its begin",
-                       shown(name), name.at);
+        return err_set(s->e, ERR_CORRUPT, "tensor '%.*s': its end is before its start", shown(name),
+                       name.at);
     }
     t->offset = range[0];
     t->bytes = range[1] - range[0];
@@ -464,7 +476,7 @@ static err_code index_names(safetensors *f, err *e)
     return ERR_NONE;
 }
 
-/* Offsets, still relative to the data: one after the other, from 0 to data_bytes. */
+/* Checks that the tensors cover the data without holes or overlaps, from 0 to data_bytes. */
 static err_code check_layout(const safetensors *f, uint64_t data_bytes, err *e)
 {
     uint64_t end = 0;
@@ -473,7 +485,7 @@ static err_code check_layout(const safetensors *f, uint64_t data_bytes, err *e)
         if (t->offset != end) {
             return err_set(e, ERR_CORRUPT, "tensor '%.*s': %s", NAME_SHOWN, t->name,
                            t->offset < end ? "its bytes overlap another tensor's"
-                                           : "unused bytes lie before it");
+                                           : "unused bytes are before it");
         }
         if (t->bytes > data_bytes - end) {
             return err_set(e, ERR_CORRUPT,
@@ -622,13 +634,17 @@ err_code safetensors_open(safetensors **out, const char *path, const st_limits *
     }
     (*out)->map = map;
     (*out)->map_bytes = len;
+    mapping_add(map, len);
     return ERR_NONE;
 }
 
 void safetensors_close(safetensors *f)
 {
     if (!f) return;
-    if (f->map) (void)munmap(f->map, f->map_bytes);
+    if (f->map) {
+        mapping_remove(f->map);
+        (void)munmap(f->map, f->map_bytes);
+    }
     free(f->tensor);
     free(f->by_name);
     free(f->names);

@@ -12,8 +12,9 @@
  *
  * Ownership: safetensors_open() maps the file and owns the mapping; safetensors_open_memory()
  *            borrows the caller's bytes.  Tensors and names live until safetensors_close().
- * Files:     a mapped file that shrinks kills the process with SIGBUS.  So map only what the
- *            operator owns; what strangers send is read into memory, or read in pieces after
+ * Files:     a mapped file that shrinks while it is read ends the step, and the process must be
+ *            replaced (engine/program/mapping.h).  So map only what the operator owns; what
+ *            strangers send is read into memory, or read in pieces after
  *            safetensors_open_header().
  * Threads:   any thread; an open file is read-only and may be shared.
  */

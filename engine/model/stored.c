@@ -1,6 +1,7 @@
 /* stored.c -- rows of any format as plain values. */
 #include "engine/model/stored.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,8 +18,8 @@ size_t stored_bytes(const stored *s)
 
 bool stored_in_place(const stored *s)
 {
-    return s->values && !s->turned && s->col_apart == 0 &&
-           (uintptr_t)s->values % dtype_bytes(s->plain) == 0;
+    return s->values && !s->turned && !s->tiled_rows.groups && !s->tiled_cols.groups &&
+           !s->cut.apart && s->col_apart == 0 && (uintptr_t)s->values % dtype_bytes(s->plain) == 0;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -27,7 +28,12 @@ static void read_plain(const stored *s, int row, float *out)
 {
     size_t cols = (size_t)s->src.cols, apart = s->col_apart ? s->col_apart : 1;
     size_t first = (size_t)stored_row(s, row) * (s->col_apart ? s->row_apart : cols);
-    for (size_t i = 0; i < cols; i++) out[i] = float_at(s->values, s->plain, first + i * apart);
+    for (size_t i = 0; i < cols; i++) {
+        size_t col = (size_t)stored_tile(&s->tiled_cols, (int)i);
+        if (s->vector) col = (size_t)stored_cut(&s->cut, (int)col);
+        out[i] = float_at(s->values, s->plain, first + col * apart);
+        if (s->decay) out[i] = (float)log(-(double)out[i]);
+    }
 }
 
 size_t stored_room(const stored *s)
@@ -93,8 +99,36 @@ static bool halves_values(const stored *s, int from, int to, dtype type, void *o
     return true;
 }
 
+/* Row `row` of two matrices' rows as groups have them. */
+static void read_joined(const stored *s, int row, void *room, float *out)
+{
+    const stored_joined *j = &s->joined;
+    int each = 2 * (j->keys + j->values), group = row / each, at = row % each;
+    int part = at < j->keys ? 0 : at < 2 * j->keys ? 1 : at < 2 * j->keys + j->values ? 2 : 3;
+    const int before[] = {0, j->keys, 2 * j->keys, 2 * j->keys + j->values};
+    const int first[] = {0, j->groups * j->keys, 2 * j->groups * j->keys, 0};
+    int size = part < 2 ? j->keys : j->values;
+    stored_row_values(&s->half[part == 3], first[part] + group * size + at - before[part], room,
+                      out);
+}
+
+static bool joined_values(const stored *s, int from, int to, dtype type, void *out)
+{
+    size_t cols = (size_t)s->src.cols, more = stored_room(&s->half[0]) + stored_room(&s->half[1]);
+    float *line = malloc(cols * sizeof(*line) + more);
+    if (!line) return false;
+    for (int row = from; row < to; row++) {
+        read_joined(s, row, line + cols, line);
+        put_row(line, s->src.cols, type,
+                (uint8_t *)out + (size_t)(row - from) * cols * dtype_bytes(type));
+    }
+    free(line);
+    return true;
+}
+
 bool stored_values(const stored *s, int from, int to, dtype type, void *out)
 {
+    if (s->joined.groups) return joined_values(s, from, to, type, out);
     if (s->half) return halves_values(s, from, to, type, out);
     size_t cols = (size_t)s->src.cols;
     float *room = malloc(cols * sizeof(*room) + stored_room(s));

@@ -33,6 +33,27 @@ typedef struct stored_slice {
     bool across;
 } stored_slice;
 
+/* Heads of values as llama.cpp's files have them: the first of each of `groups` groups, then the
+ * second of each.  Here each group's `each` heads of `size` stand together, behind `first`
+ * others. */
+typedef struct stored_tiles {
+    int groups, each, size, first; /* groups 0: they stand as they do here */
+} stored_tiles;
+
+/* Rows of two matrices, group by group: queries and keys of the one, its values, the other's gates.
+ * Of `keys` rows each, and of `values` each, for a group; groups 0: they are no such. */
+typedef struct stored_joined {
+    int groups, keys, values;
+} stored_joined;
+
+/* Rows that a module shares with others: of its `whole` rows those from `first` on, `each` of them
+ * together, `apart` from the next ones; apart 0: all together.  across: it has a column for each
+ * row.  whole 0: the module is its own. */
+typedef struct stored_rows {
+    int whole, first, each, apart;
+    bool across;
+} stored_rows;
+
 struct stored {
     char name[STORED_NAME_MAX + 1]; /* in the file, for messages */
     char format[STORED_FORMAT_MAX]; /* "Q4_K", "GPTQ 4 bits", "BF16" */
@@ -42,6 +63,10 @@ struct stored {
     bool vector;                    /* one row; `turned` goes for its columns */
     stored_part part[STORED_PARTS]; /* what it is made of; a format's own order */
     int turned;                     /* head length where rows stand in pairs, else 0 */
+    stored_tiles tiled_rows;        /* as `turned`; not both */
+    stored_tiles tiled_cols;        /* of columns */
+    stored_rows cut;                /* apart 0: rows stand together; of a vector, its columns */
+    bool decay;                     /* the file has -exp(v) of each value v */
     int group, bits, zero_off;      /* of the format's own reader */
     int block_rows;                 /* FP8: rows that share a scale */
     int nested;                     /* bitsandbytes: scales that share a scale, */
@@ -52,8 +77,10 @@ struct stored {
     const void *values;             /* plain values, row-major, any alignment; else NULL */
     size_t row_apart, col_apart;    /* values stand so many apart; 0: row-major, nothing between */
     /* Owned, or NULL: [2], of each head its keys, a row for each value of the latent, and its
-     * values.  Rows of s are the keys of the first head, its values, the keys of the next. */
+     * values.  Rows of s are the keys of the first head, its values, the keys of the next.  Or see
+     * stored_joined. */
     stored *half;
+    stored_joined joined;
 };
 
 /* Whether what the files have is codes, not values. */
@@ -69,11 +96,25 @@ static inline bool stored_coded(const stored *s)
         0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 \
     }
 
+static inline int stored_tile(const stored_tiles *t, int i)
+{
+    if (t->groups == 0 || i < t->first) return i;
+    int head = (i - t->first) / t->size, at = (i - t->first) % t->size;
+    return t->first + (head % t->each * t->groups + head / t->each) * t->size + at;
+}
+
+/* Where row i of those that a module shares stands in it. */
+static inline int stored_cut(const stored_rows *c, int i)
+{
+    return c->apart ? c->first + i / c->each * c->apart + i % c->each : i;
+}
+
 /* The file's row of row `row`: llama.cpp's files have the two halves of each of a Llama's heads as
  * pairs. */
 static inline int stored_row(const stored *s, int row)
 {
-    if (!s->turned) return row;
+    if (s->cut.apart) return s->vector ? row : stored_cut(&s->cut, row);
+    if (!s->turned) return stored_tile(&s->tiled_rows, row);
     int head = row / s->turned, at = row % s->turned, half = s->turned / 2;
     return head * s->turned + 2 * (at % half) + at / half;
 }

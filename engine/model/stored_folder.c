@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "engine/base/halves.h"
-#include "engine/model/e4m3.h"
+#include "engine/e4m3.h"
 #include "engine/model/model_files.h"
 #include "engine/model/quant.h"
 #include "engine/model/safetensors.h"
@@ -225,8 +225,8 @@ static err_code make_order(const finding *x, const char *what)
         plain &= g == (uint32_t)(k / group);
         if (g >= (uint32_t)groups || fill[g] == group)
             rc = err_set(x->e, ERR_UNSUPPORTED,
-                         "tensor '%s.%s': groups that are not of %d columns each are not supported",
-                         x->module, what, group);
+                         "tensor '%s.%s': only groups of %d columns each are supported", x->module,
+                         what, group);
         else
             order[(int)g * group + fill[g]++] = k;
     }
@@ -567,8 +567,8 @@ err_code quant_find_slice(model_files *f, const stored_slice *at, int rows, stor
     *found = model_files_look(f, name) != NULL;
     if (!*found) return ERR_NONE;
     if (src->cols % 32 != 0)
-        return err_set(e, ERR_UNSUPPORTED, "tensor '%s': %d columns are no blocks of 32", name,
-                       src->cols);
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s': %d columns are not whole blocks of 32",
+                       name, src->cols);
     int groups = src->cols / 32;
     err_code rc = take_slice(f, at, "_blocks", groups, 16, rows, s, &s->part[CODES], e);
     if (!rc) rc = take_slice(f, at, "_scales", groups, 1, rows, s, &s->part[SCALES], e);

@@ -1,8 +1,18 @@
-/* stored_ggml.c -- rows of GGUF's tensors: codes, scales and mins of each type of block.
+/* stored_ggml.c -- decodes rows of GGUF's quantised tensors into codes, scales and minimums, one
+ * reader per block type.
  *
- * Every type here is scale * value + min over 16 or 32 columns; of blocks of 256 columns scale and
- * min are nested.  A block's halves lie interleaved: what a kernel wants in the order of columns is
- * put so here.  weight_row_value() multiplies in f32 in the order in which ggml does it.
+ *   value = scale * code + min,   per 16 or 32 columns
+ *
+ *   Q4_0, Q8_0, MXFP4     one scale per 32 columns          Q4_1, Q5_1   scale and min
+ *   Q2_K .. Q6_K, IQ4_XS  blocks of 256: a scale (and min) of the block times small ones per group
+ *
+ * In a block the codes of different columns are interleaved (low nibbles first, then high ones;
+ * extra bits apart). The readers put them in column order, which the CPU kernels and the packer
+ * expect. They work on eight codes at a time in 64-bit words (add_bits(), take_bits()), because all
+ * of a model's start waits for this.
+ *
+ * weight_row_value() multiplies in f32 in the order in which ggml does it, so plain values have
+ * ggml's bits. Source: the block definitions of ggml. Threads: any; rows are read in parallel.
  */
 #include <math.h>
 #include <string.h>
@@ -31,19 +41,50 @@ static blocks blocks_of(const weight_source *src, int row, int values, int bytes
     return (blocks){s->part[0].data + (size_t)stored_row(s, row) * (size_t)n * (size_t)bytes, n};
 }
 
-/* 16 bytes of two codes each: columns 0 to 15 in the lower halves, 16 to 31 in the upper ones. */
-static void nibbles(const uint8_t *q, int8_t *codes)
+/* Eight codes at a time: the start of a model waits for this. */
+#define EACH_BYTE(v) ((v) * (uint64_t)0x0101010101010101)
+
+static uint64_t eight_at(const void *p)
 {
-    for (int i = 0; i < 16; i++) {
-        codes[i] = (int8_t)(q[i] & 15);
-        codes[i + 16] = (int8_t)(q[i] >> 4);
+    uint64_t v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+/* n codes, a multiple of 8, |= (from[i] >> shift & mask) << up; the shifts stay within bytes. */
+static void add_bits(int8_t *codes, const uint8_t *from, int n, int shift, int mask, int up)
+{
+    for (int i = 0; i < n; i += 8) {
+        uint64_t bits = (eight_at(from + i) >> shift & EACH_BYTE((uint64_t)mask)) << up;
+        bits |= eight_at(codes + i);
+        memcpy(codes + i, &bits, sizeof(bits));
     }
 }
 
-/* The fifth bits of 32 codes. */
+static void take_bits(int8_t *codes, const uint8_t *from, int n, int shift, int mask)
+{
+    for (int i = 0; i < n; i += 8) {
+        uint64_t bits = eight_at(from + i) >> shift & EACH_BYTE((uint64_t)mask);
+        memcpy(codes + i, &bits, sizeof(bits));
+    }
+}
+
+/* 16 bytes of two codes each: columns 0 to 15 in the low nibbles, 16 to 31 in the high ones. */
+static void nibbles(const uint8_t *q, int8_t *codes)
+{
+    take_bits(codes, q, 16, 0, 15);
+    take_bits(codes + 16, q, 16, 4, 15);
+}
+
+/* The fifth bits of 32 codes: each bit of a byte becomes a byte. */
 static void fifth_bits(const uint8_t *high, int8_t *codes)
 {
-    for (int i = 0; i < 32; i++) codes[i] |= (int8_t)((high[i / 8] >> i % 8 & 1) << 4);
+    for (int i = 0; i < 4; i++) {
+        uint64_t there = EACH_BYTE((uint64_t)high[i]) & 0x8040201008040201;
+        uint64_t ones = (there + EACH_BYTE((uint64_t)0x7F)) >> 7 & EACH_BYTE((uint64_t)1);
+        ones = ones << 4 | eight_at(codes + 8 * (size_t)i);
+        memcpy(codes + 8 * (size_t)i, &ones, sizeof(ones));
+    }
 }
 
 static void read_q8_0(const weight_source *src, int row, const weight_row *to)
@@ -111,8 +152,8 @@ static void read_q5_1(const weight_source *src, int row, const weight_row *to)
 /* 64 bytes of four codes each: column 128 h + 32 s + i stands in byte 32 h + i at bit 2 s. */
 static void pairs_of_bits(const uint8_t *q, int8_t *codes)
 {
-    for (int i = 0; i < 256; i++)
-        codes[i] = (int8_t)(q[32 * (i / 128) + i % 32] >> 2 * (i % 128 / 32) & 3);
+    for (int i = 0; i < 8; i++)
+        take_bits(codes + 32 * (size_t)i, q + 32 * (size_t)(i / 4), 32, 2 * (i % 4), 3);
 }
 
 static void read_q2_k(const weight_source *src, int row, const weight_row *to)
@@ -139,8 +180,8 @@ static void read_q3_k(const weight_source *src, int row, const weight_row *to)
         to->scales[i] = half_at(b.p + 108);
         pairs_of_bits(b.p + 32, codes);
         /* The third bit of column k is bit k / 32 of byte k % 32, and means: not minus four. */
-        for (int k = 0; k < 256; k++)
-            if (!(b.p[k % 32] >> k / 32 & 1)) codes[k] = (int8_t)(codes[k] - 4);
+        for (int k = 0; k < 8; k++) add_bits(codes + 32 * (size_t)k, b.p, 32, k, 1, 2);
+        for (int k = 0; k < 256; k++) codes[k] = (int8_t)(codes[k] - 4);
         for (int k = 0; k < 16; k++) {
             int bits = (low[k % 8] >> 4 * (k / 8) & 15) | (high[k % 4] >> 2 * (k / 4) & 3) << 4;
             to->parts[16 * i + k] = (int16_t)(bits - 32);
@@ -175,8 +216,8 @@ static void k_scales(const uint8_t *p, const weight_row *to, int i)
 /* Of 64 columns the first 32 are the lower halves of 32 bytes. */
 static void k_nibbles(const uint8_t *q, int8_t *codes)
 {
-    for (int i = 0; i < 256; i++)
-        codes[i] = (int8_t)(q[32 * (i / 64) + i % 32] >> 4 * (i % 64 / 32) & 15);
+    for (int i = 0; i < 8; i++)
+        take_bits(codes + 32 * (size_t)i, q + 32 * (size_t)(i / 2), 32, 4 * (i % 2), 15);
 }
 
 static void read_q4_k(const weight_source *src, int row, const weight_row *to)
@@ -195,7 +236,7 @@ static void read_q5_k(const weight_source *src, int row, const weight_row *to)
     for (int i = 0; i < b.n; i++, b.p += 176, codes += 256) {
         k_scales(b.p, to, i);
         k_nibbles(b.p + 48, codes);
-        for (int k = 0; k < 256; k++) codes[k] |= (int8_t)((b.p[16 + k % 32] >> k / 32 & 1) << 4);
+        for (int k = 0; k < 8; k++) add_bits(codes + 32 * (size_t)k, b.p + 16, 32, k, 1, 4);
     }
 }
 
@@ -205,11 +246,13 @@ static void read_q6_k(const weight_source *src, int row, const weight_row *to)
     int8_t *codes = to->codes;
     for (int i = 0; i < b.n; i++, b.p += 210, codes += 256) {
         to->scales[i] = half_at(b.p + 208);
-        for (int k = 0; k < 256; k++) {
-            int half = k / 128, in = k % 128, low = b.p[64 * half + in % 64] >> 4 * (in / 64) & 15;
-            int high = b.p[128 + 32 * half + in % 32] >> 2 * (in / 32) & 3;
-            codes[k] = (int8_t)((low | high << 4) - 32);
+        for (int k = 0; k < 8; k++) { /* of 32 codes */
+            int8_t *at = codes + 32 * (size_t)k;
+            const uint8_t *low = b.p + 64 * (size_t)(k / 4) + 32 * (size_t)(k % 2);
+            take_bits(at, low, 32, 4 * (k % 4 / 2), 15);
+            add_bits(at, b.p + 128 + 32 * (size_t)(k / 4), 32, 2 * (k % 4), 3, 4);
         }
+        for (int k = 0; k < 256; k++) codes[k] = (int8_t)(codes[k] - 32);
         for (int k = 0; k < 16; k++) to->parts[16 * i + k] = (int16_t)(int8_t)b.p[192 + k];
     }
 }

@@ -1,4 +1,17 @@
-/* bars.c -- one bit for each token, and the sequences that clear one more. */
+/* bars.c -- forbidden tokens and sequences (bad_words, allowed_token_ids) as a token mask.
+ *
+ * A single forbidden token clears its bit in a mask that is built once. A sequence of two or more
+ * tokens is kept in a list; its last token is cleared only while the text ends with the tokens
+ * before it, which bars_mask() tests at each step: O(sequences x length), at most BARS_SEQUENCE_MAX
+ * tokens each.
+ *
+ * With a grammar, its mask is intersected with this one. If nothing is left, bars_mask() returns
+ * NULL: the request or the beam cannot go on.
+ *
+ * bars_read_text() tells the scheduler whether the mask depends on the output; only then must the
+ * next step wait for this one's token. Threads: the engine's. bars_mask() allocates nothing; the
+ * caller owns `room`.
+ */
 #include "engine/sample/bars.h"
 
 #include <assert.h>
@@ -13,7 +26,7 @@ typedef struct {
 
 struct bars {
     int n_vocab, n_word;
-    uint32_t *mask; /* what single tokens leave */
+    uint32_t *mask; /* without the forbidden single tokens */
     sequence *list; /* of two tokens and more */
     int n, cap;
 };
@@ -49,7 +62,9 @@ bars *bars_create(int n_vocab, const int32_t *only, int n_only)
     }
     if (only) return b;
     memset(b->mask, 0xFF, (size_t)b->n_word * sizeof(*b->mask));
-    if (n_vocab % 32) b->mask[b->n_word - 1] = (1U << n_vocab % 32) - 1; /* none beyond */
+    if (n_vocab % 32)
+        b->mask[b->n_word - 1] = (1U << n_vocab % 32) - 1; /* no bits behind the
+                                                                          * vocabulary */
     return b;
 }
 
@@ -92,7 +107,7 @@ int bars_words(const bars *b)
     return b->n_word;
 }
 
-/* The text ends with all of it but its last token. */
+/* Whether the text ends with all tokens of the sequence but the last. */
 static bool stands(const sequence *s, const bars_text *t)
 {
     int before = s->n - 1, n_prompt = s->in_prompt ? t->n_prompt : 0;

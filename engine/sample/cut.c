@@ -1,4 +1,25 @@
-/* cut.c -- top-k, top-p and min-p by sums over buckets, so nothing is sorted. */
+/* cut.c -- top-k, top-p and min-p over a whole vocabulary without sorting it.
+ *
+ * Order statistics by radix selection. Tokens are ranked by logit, ties by id. find() returns the
+ * token at which a running sum over this ranking, of counts (top-k) or of weights (top-p), passes a
+ * target:
+ *
+ *   1. a histogram of 2^11 buckets that divide the range of logits evenly: sum of weights and count
+ *      per bucket; the target falls into one bucket
+ *   2. the tokens of that bucket are listed (logits_within())
+ *   3. narrow() splits the list by 11 more bits of the float's ordinal number, until it holds equal
+ *      logits only
+ *
+ * All three rules become a total weight: mass_left() is the weight of what they leave, because each
+ * keeps a prefix of the ranking. The draw then is one more find() with a random target below that
+ * weight.
+ *
+ * Weights are integers (cut_units()), so sums are exact and independent of order: the same inputs
+ * draw the same token on every CPU.
+ *
+ * Cost: two or three passes over the row, and a list as long as the fullest bucket. Threads: a cut
+ * belongs to its sampler.
+ */
 #include "engine/sample/cut.h"
 
 #include <assert.h>
@@ -12,7 +33,8 @@
 enum {
     DIGIT = 11,
     BUCKETS = 1 << DIGIT,
-    BESIDE = 8, /* more, for what weighs nothing: no branch, and no sum that waits for itself */
+    BESIDE = 8, /* extra buckets for tokens of weight 0: no branch, and no chain of dependent
+                 * additions */
 };
 
 typedef struct {
@@ -79,7 +101,7 @@ float cut_floor(float max, float temperature, float min_p)
     return (float)((double)max + (double)temperature * log((double)min_p));
 }
 
-/* Ascending with the float; of equal floats one number. */
+/* Ordinal number of a float: ascending, equal floats have equal numbers. */
 static inline uint32_t place_of(float logit)
 {
     float f = logit + 0.0F; /* -0 becomes 0 */
@@ -103,7 +125,7 @@ static int bits_of(uint32_t v)
 
 /* ---------------------------------------------------------------------- the row -- */
 
-/* Its distance from the best, in steps from one float to the next. */
+/* Number of representable floats between the logit and the highest one. */
 static inline uint32_t below_best(const cut *c, int32_t token)
 {
     return c->top - place_of(c->logits[token]);
@@ -136,15 +158,16 @@ static int shift_of(int bits)
     return bits > DIGIT ? bits - DIGIT : 0;
 }
 
-/* Rises as the logit falls, so a bucket stands in one piece in the ranking.  Logits are spread out
- * evenly: neither a flat row nor one around 0 fills a few buckets alone. */
+/* Bucket of a logit: rises as the logit falls, so a bucket is a contiguous part of the ranking.
+ * Buckets divide the range of logits evenly, so neither a flat row nor one around 0 fills only a
+ * few. */
 static inline uint32_t bucket_of(const cut *c, float logit)
 {
     float x = (c->max - logit) * c->scale;
     return x > 0 ? (uint32_t)x : 0; /* no number: they are too far apart for a scale */
 }
 
-/* How far below the best the last float of a bucket is, in steps. */
+/* The last ordinal number of a bucket, counted down from the highest logit (binary search). */
 static uint32_t end_of(const cut *c, uint32_t bucket)
 {
     uint32_t in = 0, beyond = c->top - place_of(c->least) + 1;
@@ -158,7 +181,7 @@ static uint32_t end_of(const cut *c, uint32_t bucket)
     return in;
 }
 
-/* Its tokens into buckets; `heads`: also how many these are. */
+/* Fills the histogram; `heads`: also with counts. */
 static inline __attribute__((always_inline)) void fill(cut *c, bool heads)
 {
     histogram *h = &c->all;
@@ -170,7 +193,7 @@ static inline __attribute__((always_inline)) void fill(cut *c, bool heads)
     }
 }
 
-/* Only top-k asks for heads. */
+/* Only top-k needs the counts. */
 static void count_row(cut *c, bool heads)
 {
     histogram *h = &c->all;
@@ -212,8 +235,9 @@ static uint32_t walk(const histogram *h, measure by, uint64_t target, sums *at)
     }
 }
 
-/* Of the n on the list, which are `from` .. from + 2^bits - 1 below, leaves those of the bucket in
- * which the sum passes; *from becomes that bucket's.  Returns how many. */
+/* Keeps, of the n listed tokens, whose ordinals are `from` to from + 2^bits - 1 below the best,
+ * those of the bucket in which the sum passes `target`; *from becomes that bucket's first. Returns
+ * how many. */
 static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t target, sums *at)
 {
     histogram *h = &c->some;
@@ -234,8 +258,8 @@ static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t 
     return kept;
 }
 
-/* The token at which the running sum over the ranking passes `target`, which is less than the sum
- * of all; *mass is what weighs until and with it. */
+/* The token at which the running sum over the ranking passes `target` (less than the total); *mass:
+ * the weight up to and including it. */
 static int32_t find(cut *c, measure by, uint64_t target, uint64_t *mass)
 {
     sums at = {0, 0};
@@ -261,7 +285,7 @@ static uint64_t mass_from(const cut *c, float least)
     return mass;
 }
 
-/* The weight of what the rules leave. */
+/* Total weight of the tokens that the three rules leave. */
 static uint64_t mass_left(cut *c, int top_k, float top_p, float min_p)
 {
     if (c->mass == 0 || (top_k > 0 && c->heads == 0)) count_row(c, top_k > 0); /* not yet */

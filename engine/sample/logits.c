@@ -1,4 +1,17 @@
-/* logits.c -- sums over logits with GCC's vectors of 16 bytes, which SSE2 and NEON have. */
+/* logits.c -- passes over one row of logits: finite, maximum, weights, search.
+ *
+ * Written with GCC's vector extension, 16 bytes at a time, which compiles to SSE2 and NEON alike.
+ * The order of operations is fixed in the source and the exponential is our own
+ * (engine/base/exp.h), so every CPU computes the same weights, bit by bit.
+ *
+ *   logits_finite()  x * 0 is 0 for finite x, NaN otherwise: one multiplication and a comparison
+ *   logits_weigh()   exp((x - max) / T), and 0 below 2^-LOGITS_WEIGHT_BITS; returns the lowest
+ *                    logit of weight > 0
+ *   logits_within()  ids with lo <= x <= hi; blocks of 16 without one are skipped
+ *
+ * The tail of a row is loaded with a neutral value behind it (vf_load_n()), so there is no scalar
+ * copy of the formulas.
+ */
 #include "engine/sample/logits.h"
 
 #include <math.h>
@@ -22,7 +35,7 @@ static inline vf vf_load(const float *p)
     return v;
 }
 
-/* The last n < 4 of a row, `beyond` behind them. */
+/* Loads the last n < 4 values of a row, and `beyond` behind them. */
 static inline vf vf_load_n(const float *p, int n, float beyond)
 {
     vf v = vf_set(beyond);

@@ -1,8 +1,21 @@
-/* sampler.c -- penalties, log-probabilities, and a draw that depends on nothing but its inputs.
+/* sampler.c -- one token from one row of logits: penalties, masks, temperature, truncation, draw.
  *
- * Nothing is sorted but the few best that a small top-k or the alternatives ask for: any other cut
- * is made by cut.h.  Weights are whole numbers, whose sums have no order, so a result never depends
- * on the company a row was computed in, nor on the way it was found.
+ *   logits -> bias and penalties -> stop tokens before min_tokens, grammar mask -> highest logit
+ *          -> temperature 0: argmax (lowest id of equal logits)
+ *          -> else: weights exp((x - max) / T), truncation by top-k, top-p and min-p, one draw
+ *
+ * A draw depends only on (seed, index of the token): uniform() hashes both with SplitMix64. Weights
+ * are converted to integers before they are added, so sums have no rounding order and the result
+ * does not depend on the batch.
+ *
+ * Nothing is sorted, except the best FEW candidates in a heap, for a small top-k and for
+ * log-probability alternatives. Any other truncation works on a histogram (cut.c).
+ *
+ * Log-probabilities are those of the raw logits, of the logits after penalties, or of the truncated
+ * distribution (LOGPROBS_PROCESSED), as the request asks.
+ *
+ * Penalties mark tokens in two scratch arrays over the vocabulary and clear only what they marked.
+ * Threads: a sampler belongs to one thread; it allocates only when it is created.
  */
 #include "engine/sample/sampler.h"
 
@@ -15,7 +28,7 @@
 #include "engine/sample/cut.h"
 #include "engine/sample/logits.h"
 
-/* Up to so many best are found with a heap. */
+/* Up to this many candidates are selected with a heap. */
 enum { FEW = 256 };
 _Static_assert((int)SAMPLE_TOP_MAX <= (int)FEW, "alternatives are found with it, too");
 
@@ -99,7 +112,7 @@ static bool is_worse(const void *self, const void *a, const void *b)
     return is_better(b, a);
 }
 
-/* The k best of all, in order, into `out`; returns how many. */
+/* Selects the k best into `out`, best first; returns how many. */
 static int best(const float *logits, int n, int k, candidate *out)
 {
     static const heap_of worst_first = {sizeof(candidate), is_worse, NULL};
@@ -201,7 +214,7 @@ static void ban(const sampler *sp, float *logits, const sampling *r, const uint3
 
 /* ------------------------------------------------------------------------ draw -- */
 
-/* Draws from what the rules leave of the k <= FEW best. */
+/* Draws from the k <= FEW best candidates after top-p and min-p. */
 static int32_t draw_few(sampler *sp, const float *logits, const sampling *r, float max, double u)
 {
     int n = best(logits, sp->n_vocab, r->top_k, sp->list), kept = 0;
@@ -240,11 +253,12 @@ static void tops(sampler *sp, const float *logits, int n_top, double lse, sample
         out->top_id[i] = sp->list[i].token;
         out->top_logprob[i] = (float)((double)sp->list[i].logit - lse);
     }
-    /* What is not allowed is no alternative. */
+    /* A masked token is no alternative. */
     while (out->n_top > 0 && !isfinite(out->top_logprob[out->n_top - 1])) out->n_top--;
 }
 
-/* Leaves what a token was drawn from: over the temperature, and nothing of what was cut off. */
+/* Turns the row into the distribution that was drawn from: divided by the temperature, -inf where
+ * truncated. */
 static void process(sampler *sp, float *logits, const sampling *r, float max)
 {
     int n = sp->n_vocab, last = 0;
@@ -288,7 +302,7 @@ void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint3
     tops(sp, of, rules->n_top, lse, out);
 }
 
-/* Its place among all, in the order of the alternatives. */
+/* Rank of a token among all, in the order of the alternatives; 1 is the best. */
 static int32_t rank_of(const float *logits, int n, int32_t token)
 {
     int32_t above = 0;

@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/sample/sampling_list.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -37,21 +39,16 @@ typedef enum {
     LOGPROBS_RAW,       /* the model's own */
 } logprobs_mode;
 
+/* Temperature 0 is greedy.  With ignore_eos, stop_id has only the request's own ids, not those of
+ * the model. */
 typedef struct sampling {
-    float temperature;                         /* 0: greedy */
-    float top_p;                               /* (0, 1]; 1: off */
-    float min_p;                               /* [0, 1]; 0: off */
-    int top_k;                                 /* 0: off */
-    float repetition_penalty;                  /* > 0; 1: off */
-    float presence_penalty, frequency_penalty; /* -2 .. 2; 0: off */
+    SAMPLING_LIST(SAMPLING_FIELD)
     uint64_t seed;
     const logit_bias *bias;
     int n_bias;
     const int32_t *stop_id; /* end-of-sequence and the request's own stop token ids */
-    int n_stop_id;
-    int min_tokens;  /* stop ids are banned before */
-    bool ignore_eos; /* the model's eos ids do not stop (stop_id holds only the request's own) */
-    int n_top;       /* alternatives wanted with log-probabilities; -1: no log-probabilities */
+    int n_stop_id;          /* none of these ids is drawn before min_tokens tokens */
+    int n_top; /* alternatives wanted with log-probabilities; -1: no log-probabilities */
     logprobs_mode logprobs; /* of picked tokens; those of a prompt are always the model's own */
 } sampling;
 

@@ -1,8 +1,21 @@
-/* spec.c -- the last tokens of a text in a ring, chained by what they are.
+/* spec.c -- draft tokens by prompt lookup (n-gram matching), and the acceptance rates that say
+ * whether drafting pays.
  *
- * head[] has, for the hash of a token, the place behind its latest occurrence, prev[] for a place
- * the one before it with the same hash; so a look at the text costs a few comparisons, however long
- * it is.  Hashes only lead to candidates: tokens are compared.
+ * The last tokens of a text are kept in a ring of 2^k entries. head[] maps the hash of a token to
+ * the position behind its latest occurrence, prev[] chains the earlier ones:
+ *
+ *   text   .. a b c x .. a b c |          common suffix "a b c": draft x and what follows it
+ *               ^from          ^n
+ *
+ * spec_text_add() looks at the LOOKS latest occurrences of the last token and keeps the longest
+ * common suffix (up to SPEC_CONTEXT), the latest among equals. A match that reaches the end of the
+ * text continues with its own draft, so a period is repeated.
+ *
+ * hit[] holds one acceptance rate per match length, for grammar-determined tokens (SPEC_FORM) and
+ * for a draft model (SPEC_DRAFT): exponential moving averages, one set per text, and one shared set
+ * with which new texts begin.
+ *
+ * Idea: Saxena, Prompt Lookup Decoding, 2023. Threads: the engine's.
  */
 #include "engine/sample/spec.h"
 
@@ -15,10 +28,11 @@ enum {
     HEADS_MIN = 64 /* of a ring, whatever its text */
 };
 
-/* A token's share in its text's rates, and in those with which others begin. */
+/* Weight of the newest token in the moving averages: of its text, and of the rates with which new
+ * texts begin. */
 static const double own_share = 1.0 / 12, common_share = 1.0 / 64;
-/* The same for a draft model's: it is one model for all texts, and what is to be learnt of it costs
- * time. */
+/* The same for a draft model: it is one model for all texts, and a slow estimate costs draft steps.
+ */
 static const double draft_share = 1.0 / 16;
 
 /* At the start. */
@@ -97,7 +111,7 @@ static void learn(spec_text *t, spec_rates *all, spec_kind kind, bool right)
     all->hit[kind] += common * (now - all->hit[kind]);
 }
 
-/* The text's next token is known: was it proposed? */
+/* Compares the next token with the one that was drafted for its position. */
 static void see_draft(spec_text *t, int32_t token, spec_rates *all)
 {
     int i = t->n - t->draft_from;
@@ -126,7 +140,7 @@ static int32_t *bucket_of(spec_text *t)
     return &t->head[(h ^ h >> 15) & (uint32_t)(t->size - 1)];
 }
 
-/* Tokens that the text before `place` has in common with its end. */
+/* Length of the common suffix of the text before `place` and the whole text. */
 static int common(const spec_text *t, int place)
 {
     int most = place - oldest(t), len = 0;
@@ -135,7 +149,7 @@ static int common(const spec_text *t, int place)
     return len;
 }
 
-/* The longest, the latest among equals. */
+/* Finds the longest match; the latest among equals. */
 static void find(spec_text *t, int place)
 {
     t->len = 0;
@@ -166,7 +180,7 @@ void spec_text_add(spec_text *t, int32_t token, spec_rates *all)
     *bucket = t->n;
 }
 
-/* What goes on behind the end of the text goes on with the guesses themselves. */
+/* A match that reaches the end of the text continues in the drafted tokens. */
 void spec_text_guess(const spec_text *t, int most, spec_guess *out)
 {
     out->n = 0;

@@ -16,9 +16,9 @@
 #include <stdint.h>
 
 enum {
-    SPEC_MAX = 16,       /* guesses in a row */
-    SPEC_CONTEXT = 16,   /* tokens of context that are compared */
-    SPEC_WINDOW = 16384, /* of a longer text, so many of the last tokens are looked at */
+    SPEC_MAX = 16,       /* draft tokens of a sequence in one step */
+    SPEC_CONTEXT = 16,   /* longest match: tokens of context that are compared */
+    SPEC_WINDOW = 16384, /* last tokens of the text that are searched */
 };
 
 /* What a guess rests on: so many tokens of equal context, what the form of the answer leaves, or

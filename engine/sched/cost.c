@@ -1,8 +1,21 @@
-/* cost.c -- least squares with forgetting over six terms, none of them negative.
+/* cost.c -- prediction of a step's time: non-negative least squares over six terms, with
+ * forgetting.
  *
- * Kept are the weighted sums of f f' and f y (the information form: nothing in it can grow without
- * bound, however one-sided the work is); the coefficients are brought to their minimum by
- * coordinate descent from where they were.
+ *   time = t0 + t1 prefill/64 + t2 decode/8 + t3 attended/65536 + t4 ranks/64 + t5 experts touched
+ *
+ * Kept are the weighted sums ff = sum f f' and fy = sum f y (information form: it cannot diverge,
+ * however one-sided the load is). solve() minimises t'ff t / 2 - fy't over t >= 0 by coordinate
+ * descent from the last solution, with a small prior towards it, so terms that are not observed
+ * keep their value.
+ *
+ * Three corrections, from fast to slow:
+ *   pace      a factor for the last steps (clock frequency, other processes), applied to
+ *             predictions
+ *   rescale   eight steps that all err to one side, by 28 % or more: all times by one factor
+ *   astray    a recent error above 25 %: forget faster (20 steps instead of 200)
+ *
+ * Errors are weighted relative to the step's size, because a prompt's noise would drown the decode
+ * steps; residuals beyond four spreads are clipped (Huber). Threads: the engine's.
  */
 #include "engine/sched/cost.h"
 
@@ -11,10 +24,10 @@
 
 static const double steady = 0.995, astray = 0.95; /* forgetting: remembers 200 steps, or 20 */
 static const double too_far = 0.25; /* recent error from which the model is astray, not the steps */
-static const double prior =
-    0.01;                   /* weight of what a term was (at first nothing), where little is seen */
-static const int agree = 8; /* steps that must err to one side before times are rescaled */
-static const uint64_t pause = 50; /* steps before that is done again: forgetting has its turn */
+static const double prior = 0.01;   /* weight of a term's last value (0 at first) against few
+                             * observations */
+static const int agree = 8;         /* steps that must err to one side before times are rescaled */
+static const uint64_t pause = 50; /* steps before the next rescaling, so that forgetting can act */
 static const double most_weight =
     100; /* and its inverse: of the size of a step beside the typical one */
 static const double surprise =
@@ -52,7 +65,7 @@ static double dot(const double *a, const double *b)
     return sum;
 }
 
-/* At the pace of all steps that are remembered. */
+/* Prediction without the pace factor. */
 static double at_rest(const cost_model *c, const double *f)
 {
     return dot(c->theta, f);
@@ -79,15 +92,15 @@ static void see_pace(cost_model *c, double predicted, double took_us)
     c->pace = fmax(-most_pace, fmin(most_pace, c->pace + 0.06 * off));
 }
 
-/* Averages over all at first, over the latest later. */
+/* Mean over all values at first, later an exponential average over about `most`. */
 static double follow(double mean, double value, uint64_t n, double most)
 {
     double share = n < most ? 1 / (double)(n + 1) : 1 / most;
     return mean + share * (value - mean);
 }
 
-/* Minimum of t' A t / 2 - b' t over t >= 0, from the last one.  What was not seen for long stays as
- * it was: else prompts would seem to cost nothing after a while of streams alone. */
+/* Minimum of t' A t / 2 - b' t over t >= 0, from the last solution. The prior keeps unobserved
+ * terms: otherwise prompts would seem free after a while of decoding alone. */
 static void solve(cost_model *c)
 {
     double last[COST_TERMS];
@@ -104,7 +117,7 @@ static void solve(cost_model *c)
     }
 }
 
-/* Steps that err to one side, each by at least exp(|run|). */
+/* Counts consecutive steps that err to one side, each by at least exp(|run|). */
 static void see_run(cost_model *c, double predicted, double took_us)
 {
     double l = predicted > 0 ? log(took_us / predicted) : 0;
@@ -132,9 +145,9 @@ static void rescale(cost_model *c)
     c->rescaled = c->n;
 }
 
-/* Errors count in proportion to the step: a prompt's step takes a hundred times what a stream's
- * does, and its noise would drown what streams say.  By what was predicted, since by what it took
- * those would count most that happened to be fast. */
+/* Errors count relative to the step's size: a prefill step takes a hundred times as long as a
+ * decode step, and its noise would dominate. By the predicted time, because by the measured one
+ * fast outliers would count most. */
 static double weight_of(cost_model *c, double predicted, double took_us)
 {
     c->typical = c->n == 0 ? took_us : c->typical * pow(took_us / c->typical, 0.01);

@@ -1,9 +1,21 @@
-/* fair.c -- flows of waiting requests, counters, and the merge of the flows' heads.
+/* fair.c -- the waiting queue: flows, counters, and the merge of the flows' heads by the rules of
+ * fair.h.
  *
- * A pick builds a heap of the heads, takes the best, puts the next of its flow in, and counts what
- * it names against tenant and class for the rest of the pick, as if it were seated ("ghosts").
- * Ghosts only make a head weaker, so a head is compared anew when it comes up and put back if it
- * fell.
+ *   flow = (tenant, class): list of jobs in order of arrival        active[]: flows that wait
+ *   heap of heads --pop--> named? --> ticket; the flow's next job enters the heap
+ *
+ * fair_pick() gives each flow's first eligible head to a heap ordered by goes_before(). What it
+ * names counts against tenant and class for the rest of the pick, as if it were running ("ghosts").
+ * Ghosts only make a head weaker, so a popped head is compared again and put back if it fell: the
+ * heap stays correct without updates.
+ *
+ * Counters are integers in 1/SCALE of a virtual token divided by the tenant's weight (VTC: Sheng et
+ * al. 2024). A request is charged its expected cost on admission; fair_leave() corrects the charge
+ * to the real one, so sums are exact. lift_tenant() raises a tenant that starts to wait to the
+ * least served waiting one.
+ *
+ * fair_publish() writes the tenants that changed, and REFRESH others, into the outlook. Cost:
+ * O(waiting flows) per pick. Nothing is allocated after creation. Threads: one at a time.
  */
 #include "engine/sched/fair.h"
 
@@ -35,7 +47,8 @@ enum {
     REFRESH = 64,             /* flows whose share is brought up to date in one fair_publish() */
 };
 
-static const double patience = 0.9;        /* of its target may be spent waiting for company */
+static const double patience = 0.9;        /* share of its target that a request may wait for
+                                            * others with the same adapter */
 static const double least_memory_us = 2e6; /* of a flow's share of the device */
 /* Weight of "an equal share" where little was seen, in requests of mean cost: until a flow could
  * have had so many served, its share says more about chance than about the flow. */
@@ -83,7 +96,7 @@ typedef struct {
     int late_prev, late_next; /* list of the blocked, by blocked_us */
 } entry;
 
-/* The figures by which heads of queues are compared. */
+/* The values by which heads of flows are compared. */
 typedef struct {
     int ticket;
     bool aged, near;
@@ -92,10 +105,15 @@ typedef struct {
     int64_t tenant_round, class_round, deadline_us, served, arrived_us;
 } head;
 
+typedef struct {
+    double row_us, output_us, step_us;
+} prices;
+
 struct fair {
     fair_config cfg;
     job *jobs; /* [cap] */
     int free_job, n_waiting;
+    int64_t prompt; /* tokens of the prompts that wait */
     tenant tenants[PROMISE_TENANTS];
     int n_tenants;
     flow *flows; /* [PROMISE_TENANTS][n_class] */
@@ -112,7 +130,7 @@ struct fair {
     int n_heap;
     int ghosts[FAIR_PICKS], n_ghosts;
     int64_t mean; /* virtual tokens of a request, in 1/16 */
-    double row_us, output_us, step_us;
+    prices price;
     double stay_us;  /* mean time in a seat */
     double fetch_us; /* mean time from asking for an adapter to the first seat with it */
     bool scarce;     /* adapters wait for room */
@@ -121,7 +139,7 @@ struct fair {
 
 /* ----------------------------------------------------------------------------------- classes -- */
 
-/* A weight that is not positive is the least there is. */
+/* A weight that is not positive counts as the lowest one. */
 static void price_classes(fair *f)
 {
     double sum = 0;
@@ -138,7 +156,7 @@ void fair_set_classes(fair *f, const fair_class *classes)
     memcpy(before, f->class_unit, sizeof(before));
     memcpy(f->cfg.classes, classes, (size_t)f->cfg.n_class * sizeof(*classes));
     price_classes(f);
-    /* What was charged at the old price stays: the sums change places, not the counters. */
+    /* Charges at the old price stay: the sums are corrected, not the counters. */
     for (int i = 0; i < f->cfg.cap; i++) {
         const job *j = &f->jobs[i];
         if (j->state != FREE)
@@ -204,7 +222,7 @@ static int entry_find(const fair *f, uint64_t id)
     return i;
 }
 
-/* Each request inside has at most one, so there are enough. */
+/* Each request has at most one entry, so there are enough. */
 static int entry_hold(fair *f, uint64_t id)
 {
     if (id == 0) return NONE;
@@ -295,7 +313,8 @@ static int64_t expected_cost(const job *j)
     return j->prompt + FAIR_OUTPUT_PRICE * (int64_t)(j->output > j->made ? j->output : j->made);
 }
 
-/* A slot is its tenant's as long as one of its requests is inside; then until it is needed. */
+/* A counter belongs to its tenant while one of its requests is here, and afterwards until it is
+ * needed. */
 static int tenant_slot(fair *f, uint64_t id)
 {
     int victim = NONE;
@@ -313,8 +332,8 @@ static int tenant_slot(fair *f, uint64_t id)
     return victim;
 }
 
-/* VTC's counter lift: who begins to wait starts level with the least served that waits, or where
- * the last one stopped waiting, but not with old credit. */
+/* VTC's counter lift: a tenant that begins to wait starts level with the least served waiting
+ * tenant, or where the last one stopped waiting; it keeps no old credit. */
 static void lift_tenant(fair *f, int t)
 {
     int64_t least = INT64_MAX;
@@ -350,7 +369,7 @@ static flow *flow_at(const fair *f, int t, int slo)
 
 static double work_us(const fair *f, int64_t prompt, int64_t output)
 {
-    return (double)prompt * f->row_us + (double)output * f->output_us;
+    return (double)prompt * f->price.row_us + (double)output * f->price.output_us;
 }
 
 /* The flow's share of the device is remembered for about as long as its class's target. */
@@ -364,8 +383,8 @@ static void flow_tick(const fair *f, flow *fl, int slo, int64_t now_us)
     fl->seen_us = now_us;
 }
 
-/* Who stands first begins to age.  A pre-empted request goes on where it had stopped; one that it
- * pushes back ages on, and the one before it is as old as it is. */
+/* The head of a flow begins to age. A pre-empted request continues its age; one that it displaces
+ * keeps ageing, and the one in front is at least as old. */
 static void be_head(fair *f, int i, int64_t now_us)
 {
     if (i == NONE) return;
@@ -390,6 +409,7 @@ static void flow_link(fair *f, int i, int after, int64_t now_us)
         f->active[f->n_active++] = j->tenant * f->cfg.n_class + j->slo;
     }
     fl->prompt += j->prompt;
+    f->prompt += j->prompt;
     fl->output += j->output;
     f->n_waiting++;
     f->tenants[j->tenant].waiting++;
@@ -412,6 +432,7 @@ static void flow_unlink(fair *f, int i, int64_t now_us)
         fl->active = NONE;
     }
     fl->prompt -= j->prompt;
+    f->prompt -= j->prompt;
     fl->output -= j->output;
     f->n_waiting--;
     if (--f->tenants[j->tenant].waiting == 0) f->tenant_floor = f->tenants[j->tenant].served;
@@ -548,7 +569,7 @@ static int64_t round_of(int64_t served, int64_t least, int64_t quantum)
     return served <= least ? 0 : (served - least) / quantum;
 }
 
-/* What was promised to it: its class's target, or its tenant's own. */
+/* Its target for the first token: its class's, or its tenant's own. */
 static double target_us(const fair *f, const job *j)
 {
     return (double)(j->deadline_us ? j->deadline_us - j->arrived_us
@@ -559,7 +580,7 @@ static double target_us(const fair *f, const job *j)
 static bool is_near(const fair *f, const job *j, int64_t now_us)
 {
     int64_t slack = j->deadline_us - now_us;
-    if (j->deadline_us == 0 || (double)slack < j->prompt * f->row_us) return false;
+    if (j->deadline_us == 0 || (double)slack < j->prompt * f->price.row_us) return false;
     return (double)slack < policy_hurry * target_us(f, j);
 }
 
@@ -569,12 +590,13 @@ static int rank_of(const fair *f, const job *j)
 {
     const fair_class *c = &f->cfg.classes[j->slo];
     double target = target_us(f, j);
-    bool too_long = target > 0 && j->prompt * f->row_us > target;
+    bool too_long = target > 0 && j->prompt * f->price.row_us > target;
     return c->rank + too_long;
 }
 
-/* Rule 4: one load serves all who wait for the adapter (S-LoRA's clusters), and takes room for as
- * long as their answers take.  Where room is short, much company and short answers go first. */
+/* Rule 4: one load serves all requests that wait for the adapter (S-LoRA's clusters) and occupies
+ * memory while their answers run. When memory is short, many waiting requests and short answers go
+ * first. */
 static int company_of(const fair *f, const job *j)
 {
     if (!f->scarce) return 0;
@@ -582,8 +604,9 @@ static int company_of(const fair *f, const job *j)
     return (int)(1e6 * sqrt(f->entries[j->adapter].waiting) / (1 + j->output));
 }
 
-/* Where adapters wait for room, a request with time to spare does not ask for one that nobody uses.
- * It waits for company, until most of its time is gone or somebody in a hurry brings it. */
+/* While memory for adapters is short, a request with time to spare does not ask for an unused
+ * adapter. It waits for others with the same one, until most of its time is gone or an urgent
+ * request loads it. */
 static bool waits_for_company(const fair *f, const job *j, int64_t now_us)
 {
     double spare = patience * target_us(f, j) - 2 * f->stay_us;
@@ -649,7 +672,7 @@ static void pop(fair *f)
     if (f->n_heap > 0) sink_first(f);
 }
 
-/* The next of a flow takes its head's place at the top. */
+/* Replaces the top of the heap, by the next job of that flow. */
 static void replace(fair *f, const head *h)
 {
     f->heap[0] = *h;
@@ -658,8 +681,8 @@ static void replace(fair *f, const head *h)
 
 /* -------------------------------------------------------------------------------------- pick -- */
 
-/* LoRAX's cycle: where adapters have been asked for too long, as many that are long in use and have
- * the fewest requests take nobody new, and so come free when those are done. */
+/* LoRAX's cycle: when adapters have been blocked too long, as many of the long-used ones with the
+ * fewest requests take no new requests, and are free when those end. */
 static void close_adapters(fair *f, int64_t now_us)
 {
     int starving = 0, count[16] = {0}, most = 0, sum = 0;
@@ -689,7 +712,7 @@ static bool is_closed(const fair *f, const job *j, int64_t now_us)
     return j->adapter != NONE && f->entries[j->adapter].closed_us > now_us;
 }
 
-/* Nobody uses its adapter: seating it may need a load. */
+/* No running request uses its adapter: admitting it may need a load. */
 static bool is_cold(const fair *f, const job *j)
 {
     return j->adapter != NONE && f->entries[j->adapter].running == 0;
@@ -767,7 +790,7 @@ int fair_pick(fair *f, int64_t now_us, int want, int *tickets)
         head now;
         const job *j = &f->jobs[f->heap[0].ticket];
         describe(f, &v, f->heap[0].ticket, &now);
-        if (goes_before(&f->heap[0], &now)) { /* it fell: compare anew */
+        if (goes_before(&f->heap[0], &now)) { /* it became weaker: put it back */
             replace(f, &now);
             continue;
         }
@@ -864,9 +887,9 @@ bool fair_in_use(const fair *f, uint64_t adapter)
 
 void fair_set_prices(fair *f, double row_us, double output_us, double step_us)
 {
-    f->row_us = row_us;
-    f->output_us = output_us;
-    f->step_us = step_us;
+    f->price.row_us = row_us;
+    f->price.output_us = output_us;
+    f->price.step_us = step_us;
 }
 
 /* ----------------------------------------------------------------------------------- outlook -- */
@@ -874,7 +897,7 @@ void fair_set_prices(fair *f, double row_us, double output_us, double step_us)
 /* Device time of a request of mean cost. */
 static double mean_job_us(const fair *f)
 {
-    return (double)f->mean / 16 / FAIR_OUTPUT_PRICE * f->output_us;
+    return (double)f->mean / 16 / FAIR_OUTPUT_PRICE * f->price.output_us;
 }
 
 static void publish_tenant(fair *f, promise_outlook *o, int t, int64_t now_us)
@@ -906,18 +929,19 @@ void fair_publish(fair *f, promise_outlook *o, int64_t now_us)
     o->n_class = f->cfg.n_class;
     o->n_tenant = f->n_tenants;
     for (int c = 0; c < f->cfg.n_class; c++) o->rank[c] = f->cfg.classes[c].rank;
-    o->row_us = f->row_us;
-    o->output_us = f->output_us;
-    o->step_us = f->step_us;
+    o->row_us = f->price.row_us;
+    o->output_us = f->price.output_us;
+    o->step_us = f->price.step_us;
     o->job_us = mean_job_us(f);
     o->quantum_us = 2 * o->job_us;
     o->fetch_us = f->scarce && f->n_blocked > 0 ? f->fetch_us : 0;
     o->n_waiting = f->n_waiting;
+    o->prompt_tokens = f->prompt;
 }
 
 /* ------------------------------------------------------------------------------------ checks -- */
 
-static bool check_flow(const fair *f, int index, int *n_waiting)
+static bool check_flow(const fair *f, int index, int *n_waiting, int64_t *waiting)
 {
     const flow *fl = &f->flows[index];
     int n = 0, prev = NONE;
@@ -933,6 +957,7 @@ static bool check_flow(const fair *f, int index, int *n_waiting)
         n++;
     }
     *n_waiting += n;
+    *waiting += prompt;
     return n == fl->n && prev == fl->tail && prompt == fl->prompt && output == fl->output &&
            (n == 0) == (fl->active == NONE) && (n == 0 || f->active[fl->active] == index);
 }
@@ -940,8 +965,9 @@ static bool check_flow(const fair *f, int index, int *n_waiting)
 bool fair_check(const fair *f)
 {
     int n = 0, inside = 0, running = 0, entry_running = 0;
+    int64_t waiting = 0;
     for (int i = 0; i < PROMISE_TENANTS * f->cfg.n_class; i++) {
-        if (!check_flow(f, i, &n)) return false;
+        if (!check_flow(f, i, &n, &waiting)) return false;
     }
     int64_t class_sum[PROMISE_CLASSES] = {0};
     for (int t = 0; t < f->n_tenants; t++) inside += f->tenants[t].inside;
@@ -953,7 +979,7 @@ bool fair_check(const fair *f)
         class_sum[j->slo] += j->charged * f->class_unit[j->slo];
         if (j->used > j->charged || (j->state == WAITING && j->used != j->charged)) return false;
     }
-    if (n != f->n_waiting || inside != 0) return false;
+    if (n != f->n_waiting || waiting != f->prompt || inside != 0) return false;
     for (int c = 0; c < f->cfg.n_class; c++) {
         if (f->class_served[c] != f->class_settled[c] + class_sum[c]) return false;
     }

@@ -1,4 +1,22 @@
-/* lengths.c -- sketches by hash, the estimate of Kaplan and Meier, and its quantile. */
+/* lengths.c -- prediction of answer lengths, from the answers that have ended.
+ *
+ * Sketches are histograms of lengths with geometric bins (4 per octave) and exponential forgetting
+ * (500 answers): one per class, per class and octave of max_tokens, and per tenant, and adapter, of
+ * those. A narrow sketch borrows up to 16 answers' weight from the wider one (gather()), so a new
+ * tenant starts with its class's distribution.
+ *
+ * Answers cut short (cancelled, at max_tokens) are censored observations: only "at least so long"
+ * is known. lengths_look() therefore walks the bins with the product-limit estimator of Kaplan and
+ * Meier (1958):
+ *
+ *   alive *= 1 - ended[b] / at_risk[b]      mean = sum of alive,  p90 = first bin with alive <=
+ *   level
+ *
+ * The level of the quantile is adapted per class until 90 % of the answers are within it (judge();
+ * adaptive conformal inference, Gibbs and Candes 2021).
+ *
+ * Narrow sketches are in a hash table with LRU replacement. Threads: the caller's lock (sched.mu).
+ */
 #include "engine/sched/lengths.h"
 
 #include <assert.h>
@@ -20,7 +38,8 @@ enum {
 };
 
 static const double remembered = 500; /* answers: the weight of one falls to 1/e after so many */
-static const double borrowed = 16; /* answers' worth of the wider sketch that a narrower one gets */
+static const double borrowed = 16;    /* weight, in answers, that a narrower sketch borrows from the
+                                    * wider one */
 static const double wanted = 0.9,
                     step = 0.005; /* share to hold; how fast the quantile is adapted */
 static const double least_level = 0.1, most_level = 0.998;
@@ -93,7 +112,7 @@ static void count(sketch *s, int made, bool cut)
     (cut ? s->cut : s->ended)[bin_of(made)] += 1;
 }
 
-/* `narrow` and so much of `wide` that it weighs as `borrowed` answers. */
+/* wide = narrow + wide scaled to a weight of at most `borrowed` answers. */
 static void add_to(sketch *wide, const sketch *narrow)
 {
     double w = weight_of(wide);
@@ -136,7 +155,7 @@ static void use_now(lengths *l, int i)
     l->newest = i;
 }
 
-/* The place of the one that was used longest ago, or one that was never used. */
+/* A free entry, or that of the least recently used sketch. */
 static int make_place(lengths *l)
 {
     if (l->n < l->cap) return l->n++;
@@ -165,12 +184,14 @@ static sketch *claim(lengths *l, uint64_t id)
 
 /* ----------------------------------------------------------------------------------- guesses -- */
 
-/* From the narrowest sketch that there is, with what it borrows; false: too little is known. */
+/* Combines the sketches from wide to narrow; false: too few answers are known. */
 static bool gather(const lengths *l, const lengths_ask *ask, sketch *all)
 {
     const class_lengths *c = &l->classes[ask->slo];
     *all = c->all;
-    if (weight_of(all) < LEAST_KNOWN - 0.5) return false; /* the first have faded a little */
+    if (weight_of(all) < LEAST_KNOWN - 0.5)
+        return false; /* with tolerance: old answers have
+                                                           * faded a little */
     add_to(all, &c->of[bound_of(ask->max_tokens)]);
     for (int k = 0; k < NARROW; k++) {
         int i = find(l, id_of(ask, k));
@@ -183,7 +204,7 @@ static bool gather(const lengths *l, const lengths_ask *ask, sketch *all)
  * `before` have the first, `after` the one behind the last. */
 static double made_in(int from, int to, int max_tokens, double before, double after)
 {
-    if (from == 0) return 0; /* an answer of none has no token */
+    if (from == 0) return 0; /* an empty answer has no token */
     double n = (to - 1 < max_tokens ? to - 1 : max_tokens) - from + 1;
     return n * before - (before - after) * n * (n - 1) / (2.0 * (to - from));
 }
@@ -223,7 +244,7 @@ static void judge(class_lengths *c, const lengths_ask *ask, int p90, int made, b
         return;
     }
     bool held = made <= p90;
-    if (held && cut) return; /* nobody knows */
+    if (held && cut) return; /* unknown */
     double off = made - p90;
     c->record.held += held;
     c->record.exceeded += !held;

@@ -1,4 +1,21 @@
-/* policy.c -- one comparison decides. */
+/* policy.c -- scheduling decisions as pure functions: order of rows, pace of streams, admission,
+ * victim of a pre-emption.
+ *
+ * All times come from the cost model (cost.h); no function here has state or a clock.
+ *
+ *   policy_plan()    decode rows first, then prompts by urgency = class rank - age / ageing period
+ *   policy_trim()    if all decode rows together take longer than the tightest token target allows,
+ *                    some pause: each class keeps its weighted share, the rest goes by due time
+ *   policy_budget_us()  how long the step may take: prompts get `gentle` of the decode time, more
+ *                       if a first token would be late (need_of())
+ *   policy_seats()   whether one more stream leaves all streams their rate
+ *   policy_victim()  the least urgent running request, the latest among equals
+ *
+ * A stream's due time is first token + n x target, so a stream that is ahead can pause. Below
+ * COST_LEARNING steps the model is unknown: nothing is trimmed or refused.
+ *
+ * Sources: Orca and Sarathi-Serve (order of rows), Halfin and Whitt 1981 (headroom).
+ */
 #include "engine/sched/policy.h"
 
 #include <math.h>
@@ -9,38 +26,40 @@ enum {
     LOOK_AHEAD = 64, /* prompts whose deadlines decide about the pace */
     /* Rows by which a prompt goes on in any step, where deadlines see to the rest ... */
     LEAST_KEPT = 1,
-    /* ... and where streams miss their targets even without it: also, a model is corrected by what
-     * it sees. */
+    /* ... and where streams miss their targets even without it. Also keeps the cost model learning.
+     */
     LEAST_LOOSE = 16,
     GAP = 16, /* targets that a stream's next token may be away, however far ahead it is */
 };
 
-/* What prompts may add to a step of decode rows, as long as no first token needs more. */
+/* Share of the decode time that prompts may add, while no first token needs more. */
 static const double gentle = 0.3;
 
-/* More than that they get in proportion to what their deadlines ask, and so much of it: later
- * arrivals ask too. */
+/* Beyond that they get this multiple of what their deadlines need, because later arrivals need
+ * some, too. */
 static const double haste = 1.5;
 
-/* Of its target, what a first token should leave over: steps do not take what was predicted. */
+/* Share of its target that a first token should leave unused: steps deviate from their prediction.
+ */
 static const double reserve = 0.4;
 
-/* Of the time until a stream's next token is due, what a step may take, for the same reason. */
+/* Share of the time until a stream's next token is due that a step may take, for the same reason.
+ */
 static const double thrift = 0.9;
 
-/* A stream is seated where those of its class will have a row in every so many-th step: more of
- * them would hold seats and pages, and each be slower. */
+/* A stream is admitted if those of its class get a row in every 1.5th step: more would hold slots
+ * and pages, and each would be slower. */
 static const double stride = 1.5;
 
-/* Of the tightest target for a first token, what a step with rows of the background may take. */
+/* Share of the tightest first-token target that a step with background rows may take. */
 static const double unnoticed = 0.008;
 
-/* So long the prompts' share of the time is remembered. */
+/* Time constant of the prompts' share. */
 static const double memory_us = 5e6;
 
-/* A tenant that has more than its share of the seats leaves room for so many times the root of the
- * streams: they need not wait then until one ends.  How many want to come at once varies like that
- * (Halfin and Whitt's rule of staffing). */
+/* A tenant with more than its share of slots leaves room for headroom x sqrt(streams), so that
+ * others need not wait for an end: the number that arrives at once varies like that (Halfin and
+ * Whitt). */
 static const double headroom = 1.8, most_headroom = 0.4;
 
 const double policy_hurry = 0.35;
@@ -160,10 +179,10 @@ double policy_background_us(double others_us, double slack_us, int64_t ttft_us)
     return fmax(others_us, fmin(slack_us, unnoticed * (double)ttft_us));
 }
 
-/* What prompts must add to each step, over the decode rows' time, so that nobody's first
- * token is late: at a stretch of g they get g / (1 + g) of the time.  INFINITY: one would be
- * late even alone.  kept: none would, none is, and all have a deadline, so the need grows
- * with the time that they wait.  late: one is. */
+/* What prompts must add to each step, over the decode rows' time, so that no first token is late:
+ * with a stretch of g they get g / (1 + g) of the time. INFINITY: one would be late even alone.
+ * kept: none is or would be late, and all have a deadline, so the need grows while they wait. late:
+ * one is late. */
 typedef struct {
     double stretch;
     bool kept, late;
@@ -220,7 +239,7 @@ static bool is_bound(const policy_request *r)
     return r->due_us && r->tpot_us;
 }
 
-/* How long a step may take for this stream: who is behind catches up. */
+/* How long a step may take for this stream; one that is behind catches up. */
 static double allows_us(const policy_request *r, int64_t now_us)
 {
     return thrift * fmax((double)(r->due_us - now_us), (double)r->tpot_us);
@@ -240,8 +259,8 @@ static int by_class(const void *a, const void *b, void *arg)
     return by_due(x, y, *(const int *)a - *(const int *)b);
 }
 
-/* The longest step in which no stream loses its pace.  A target that the streams which have it, or
- * a tighter one, miss even alone, bounds nothing.  INFINITY: all are such.  Sorts `order`. */
+/* The longest step in which no stream misses its token target. A target that its streams (and
+ * tighter ones) miss even alone is no bound. INFINITY: no bound. Sorts `order`. */
 static double longest_us(const policy_request *rq, int *order, int n, const cost_model *cost,
                          int64_t now_us)
 {
@@ -266,7 +285,7 @@ typedef struct {
     const policy_limits *lim;
     const cost_model *cost;
     int64_t now_us;
-    double soon_us; /* who has no more time than that cannot sit out a step */
+    double soon_us; /* a stream due within this time cannot pause */
     double constant, us;
     policy_entry *plan;
     int n;
@@ -288,7 +307,7 @@ static bool is_soon(const choice *c, const policy_request *r)
     return (double)(r->due_us - c->now_us) < c->soon_us;
 }
 
-/* Who cannot sit out a step by class, then who can; each by what is due first. */
+/* Streams that cannot pause first, by class; then the others; each by due time. */
 static int by_need(const void *a, const void *b, void *arg)
 {
     const choice *c = arg;
@@ -301,8 +320,8 @@ static int by_need(const void *a, const void *b, void *arg)
     return by_due(x, y, *(const int *)a - *(const int *)b);
 }
 
-/* Of each class the first rows by what is due, up to its weighted share of `rows`; of those without
- * a target, all.  Leaves the others in `order`, returns their number. */
+/* Keeps, of each class, the first rows by due time up to its weighted share of `rows`; of those
+ * without a target, all. Leaves the others in `order`, returns their number. */
 static int take_shares(choice *c, int *order, int n, double rows)
 {
     double weights = 0;
@@ -376,14 +395,13 @@ int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const 
 
 enum { RANKS = 8 };
 
-/* What the streams of one class ask of a step: each a row as often as its target says; with one in
- * most steps; a row for each. */
+/* Time that the streams of one class need per step: at their targets; with a row in most steps;
+ * with a row in each. */
 typedef struct {
     double weight, need_us, often_us, all_us;
 } demand;
 
-/* The tightest target of all, and what a row for each takes, in one look: mostly that is all that
- * has to be known. */
+/* The tightest target, and the cost of one row each: usually that decides already. */
 static double tightest_us(const policy_request *rq, int n, int i, cost_work *all)
 {
     double tightest = INFINITY;

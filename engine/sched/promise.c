@@ -91,6 +91,7 @@ void promise_add(promise_outlook *o, const promise_ask *a)
     o->tenant[slot].n[a->slo]++;
     o->tenant[slot].work_us[a->slo] += (float)ask_us(o, a);
     o->n_waiting++;
+    o->prompt_tokens += a->n_prompt;
 }
 
 double promise_most_us(const promise_outlook *o, const promise_ask *a, int64_t ttft_us)

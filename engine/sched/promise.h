@@ -40,6 +40,7 @@ typedef struct promise_outlook {
     double quantum_us;                /* what a tenant may be ahead of another */
     double fetch_us; /* from asking for an adapter to a seat, while they wait for room; else 0 */
     int free_seats, n_waiting;
+    int64_t prompt_tokens; /* of those that wait */
     bool crowded; /* some wait though seats are free: for prompts' turn, or for streams' pace */
 } promise_outlook;
 

@@ -46,7 +46,7 @@ void request_signal_wake(request_signal *sg)
 void request_init(request *rq)
 {
     memset(rq, 0, sizeof(*rq));
-    rq->rules = (sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_top = -1};
+    rq->rules = (sampling){SAMPLING_LIST(SAMPLING_NEUTRAL).n_top = -1};
     rq->weight = 1;
 }
 
@@ -57,13 +57,14 @@ err_code request_prepare(request *rq, err *e)
                        rq->n_prompt, rq->max_tokens);
     }
     size_t n = (size_t)rq->max_tokens + 1;
-    rq->ring = calloc(n, sizeof(*rq->ring));
-    rq->output = calloc(n, sizeof(*rq->output));
-    if (rq->score_prompt)
-        rq->prompt_score = calloc((size_t)rq->n_prompt, sizeof(*rq->prompt_score));
-    if (rq->bars) rq->mask = calloc((size_t)bars_words(rq->bars), sizeof(*rq->mask));
-    if (!rq->ring || !rq->output || (rq->score_prompt && !rq->prompt_score) ||
-        (rq->bars && !rq->mask)) {
+    if (rq->rules.n_top >= 0) rq->out.ring = calloc(n, sizeof(*rq->out.ring));
+    rq->out.token = calloc(n, sizeof(*rq->out.token));
+    if (rq->score_prompt) rq->out.score = calloc((size_t)rq->n_prompt, sizeof(*rq->out.score));
+    size_t masks = rq->beams ? (size_t)beam_width(rq->beams->search) : 1;
+    if (rq->bars)
+        rq->run.mask = calloc(masks * (size_t)bars_words(rq->bars), sizeof(*rq->run.mask));
+    if (!rq->out.token || (rq->rules.n_top >= 0 && !rq->out.ring) ||
+        (rq->score_prompt && !rq->out.score) || (rq->bars && !rq->run.mask)) {
         request_clear(rq);
         return err_set(e, ERR_NOMEM, "no memory for %d output tokens", rq->max_tokens);
     }
@@ -72,23 +73,23 @@ err_code request_prepare(request *rq, err *e)
 
 void request_clear(request *rq)
 {
-    free(rq->ring);
-    free(rq->output);
-    free(rq->prompt_score);
-    free(rq->mask);
-    rq->mask = NULL;
-    rq->ring = NULL;
-    rq->output = NULL;
-    rq->prompt_score = NULL;
+    free(rq->out.ring);
+    free(rq->out.token);
+    free(rq->out.score);
+    free(rq->run.mask);
+    rq->run.mask = NULL;
+    rq->out.ring = NULL;
+    rq->out.token = NULL;
+    rq->out.score = NULL;
 }
 
 void request_push(request *rq, const sampled *t)
 {
-    int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
-    assert(n < rq->max_tokens && t->token >= 0); /* the ring holds all that it may produce */
-    rq->ring[n] = *t;
-    rq->output[n] = t->token;
-    atomic_store_explicit(&rq->n_pushed, n + 1, memory_order_release);
+    int n = atomic_load_explicit(&rq->out.n_pushed, memory_order_relaxed);
+    assert(n < rq->max_tokens && t->token >= 0); /* there is memory for all that it may produce */
+    if (rq->out.ring) rq->out.ring[n] = *t;
+    rq->out.token[n] = t->token;
+    atomic_store_explicit(&rq->out.n_pushed, n + 1, memory_order_release);
     request_signal_wake(rq->signal);
 }
 
@@ -110,8 +111,9 @@ bool request_next(request *rq, sampled *out, bool *done)
 {
     /* The end is read first: tokens pushed before it are then visible. */
     int finish = atomic_load_explicit(&rq->finish, memory_order_acquire);
-    if (rq->n_popped < atomic_load_explicit(&rq->n_pushed, memory_order_acquire)) {
-        *out = rq->ring[rq->n_popped++];
+    if (rq->out.n_popped < atomic_load_explicit(&rq->out.n_pushed, memory_order_acquire)) {
+        int n = rq->out.n_popped++;
+        *out = rq->out.ring ? rq->out.ring[n] : (sampled){.token = rq->out.token[n], .n_top = -1};
         *done = false;
         return true;
     }
@@ -138,10 +140,10 @@ void request_leave(request *rq)
 void request_go_on(request *rq)
 {
     assert(atomic_load(&rq->finish) == FINISH_LEFT);
-    assert(rq->n_popped == atomic_load(&rq->n_pushed) && !rq->grammar && !rq->pool);
-    rq->n_given = rq->n_popped;
+    assert(rq->out.n_popped == atomic_load(&rq->out.n_pushed) && !rq->grammar && !rq->pool);
+    rq->n_given = rq->out.n_popped;
     rq->again = true;
-    rq->n_page = rq->n_gone = rq->n_swapped = rq->n_computed = rq->n_ahead = 0;
+    rq->run.n_page = rq->run.n_gone = rq->run.n_swapped = rq->run.n_computed = rq->run.n_ahead = 0;
     atomic_store(&rq->leave, false);
     atomic_store_explicit(&rq->finish, (int)FINISH_NONE, memory_order_release);
 }
@@ -149,7 +151,8 @@ void request_go_on(request *rq)
 void request_give(request *rq, int32_t token)
 {
     assert(rq->n_given < rq->max_tokens && token >= 0);
-    rq->output[rq->n_given++] = token;
-    rq->n_popped = rq->n_given;
-    atomic_store(&rq->n_pushed, rq->n_given);
+    rq->out.token[rq->n_given++] = token;
+    rq->out.n_foreign++;
+    rq->out.n_popped = rq->n_given;
+    atomic_store(&rq->out.n_pushed, rq->n_given);
 }

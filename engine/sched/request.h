@@ -31,6 +31,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/lora.h"
 #include "engine/sample/bars.h"
+#include "engine/sample/beam.h"
 #include "engine/sample/pooling.h"
 #include "engine/sample/sampler.h"
 #include "engine/sched/lengths.h"
@@ -59,6 +60,69 @@ bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms);
 /* Ends a wait for another reason than a token.  Any thread, while sg lives. */
 void request_signal_wake(request_signal *sg);
 
+/* The engine's own state of a request: nobody else reads it. */
+typedef struct request_run {
+    struct request *next; /* queue link */
+    const lora_view *lora;
+    int32_t *page;        /* block table, owned by the scheduler */
+    int n_page, page_cap; /* entries, KV_GONE among them, and their capacity */
+    int n_gone;           /* entries that are KV_GONE */
+    int n_table;          /* block tables in use: one, or, of a beam search, one of each beam */
+    int32_t *swap_slot;  /* [page_cap], behind `page`: places of its pages while it is pre-empted */
+    int n_swapped;       /* entries of swap_slot in use */
+    int32_t *state_swap; /* behind those: places of its state, valid if n_swapped > 0 */
+    int state_slot;      /* valid while it has a seat; 0 if the model keeps no states */
+    int state_spare;     /* its state before a step with draft tokens; valid if guarded */
+    bool guarded;
+    bool replays; /* draft tokens were wrong: accepted rows are computed again with the next one */
+    /* Snapshots of its state (sched_state.c), all 0 without a seat.  Positions: where the prefix
+     * cache's pages end, the nearest snapshot so far, the next one; pages before the answer's. */
+    int branch, snapped, snapshot_at, answer_pages;
+    int n_computed; /* positions whose KV is in pages (or swapped), steps in flight included */
+    int n_ahead; /* tokens that steps in flight draw: they have positions, and are not known yet */
+    int draw_at; /* row of the latest of them in the last be_sample(); valid if n_ahead > 0 */
+    int state;   /* private to sched.c */
+    int ticket;  /* fair.h; private to sched.c */
+    int telemetry_slot;     /* private to telemetry.c */
+    double expected_us;     /* time to first token as predicted when it was submitted; 0: unknown */
+    bool expected_wait;     /* promise_waits() then */
+    lengths_guess length;   /* of its answer, as predicted then */
+    bool grammar_late;      /* its mask was not ready: it waits alone until it is */
+    bool stuck;             /* bars and grammar together allow no token */
+    uint32_t *mask;         /* [bars_words()], of each beam, owned; NULL without bars */
+    int redo;               /* positions that it had when it was pre-empted */
+    struct spec_text *text; /* of prompt and output, for guesses; lent to it with its seat */
+    struct draft_text *draft; /* the same, in the draft model's cache */
+} request_run;
+
+/* The engine writes it; others read it after the finish. */
+typedef struct request_times {
+    int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: it never ran */
+    int n_preempted;
+    cause_clock clock; /* where its time went */
+} request_times;
+
+/* Tokens on their way from the engine to the gateway. */
+typedef struct request_output {
+    /* [max_tokens], owned; slot i is written before n_pushed passes i.  NULL: no log-probabilities
+     * are wanted (rules.n_top), and `token` has all. */
+    sampled *ring;
+    /* [max_tokens], the bare tokens, engine writes; behind n_pushed, guesses */
+    int32_t *token;
+    /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before the first push or the
+     * finish. */
+    sampled *score;
+    atomic_int n_pushed; /* engine raises */
+    int n_popped;        /* gateway only */
+    int n_foreign;       /* of the first tokens, those of request_give(): `times` are not theirs */
+} request_output;
+
+/* A beam search (sample/beam.h).  The gateway's; the engine uses it until the finish. */
+typedef struct request_beams {
+    beam_search *search;
+    grammar_run *form[BEAMS_MAX]; /* [width]: of each live beam, the others spare; or all NULL */
+} request_beams;
+
 typedef struct request {
     /* ---- zone 1: gateway writes before sched_submit(), then read-only ---- */
     uint64_t id;
@@ -77,6 +141,10 @@ typedef struct request {
     /* The prompt becomes this instead of an answer (max_tokens 0, no score_prompt); NULL: it does
      * not.  The gateway's; the engine writes it until the finish. */
     pooling *pool;
+    /* Answers are searched for instead of drawn, `grammar` is NULL, and rules.n_top at least
+     * beam_tops(); the best one's tokens are pushed at the end, output tokens are metered as they
+     * are computed.  NULL: they are drawn. */
+    request_beams *beams;
     sampling rules;
     grammar_run *grammar; /* what the answer must be, or NULL; the gateway's to release */
     const bars *bars;     /* what must not come, or NULL; for the vocabulary of n_vocab; borrowed */
@@ -97,46 +165,14 @@ typedef struct request {
     request_signal *signal;
 
     /* ---- zone 2: engine thread only, between submit and finish ---- */
-    struct request *next; /* queue link */
-    const lora_view *lora;
-    int32_t *page;        /* block table, owned by the scheduler */
-    int n_page, page_cap; /* entries, KV_GONE among them, and room for them */
-    int n_gone;           /* of the entries */
-    int32_t *swap_slot;   /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
-    int n_swapped;        /* of them in use */
-    /* Positions whose KV is in pages, or will be when the steps in flight
-     * are over; or swapped out. */
-    int n_computed;
-    int n_ahead; /* tokens that steps in flight draw: they have positions, and are not known yet */
-    int draw_at; /* n_ahead > 0: which row of the last be_sample() the latest of them is */
-    int n_preempted;
-    int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
-    int state;                                          /* private to sched.c */
-    int ticket;                                         /* fair.h; private to sched.c */
-    int telemetry_slot;                                 /* private to telemetry.c */
-    double expected_us;   /* time to first token as predicted when it was submitted; 0: unknown */
-    bool expected_wait;   /* promise_waits() then */
-    lengths_guess length; /* of its answer, as predicted then */
-    bool grammar_late;    /* its mask was not ready: it waits alone until it is */
-    bool stuck;           /* no token may come: what bars and grammar allow has nothing in common */
-    uint32_t *mask;       /* [bars_words()], owned; NULL without bars */
-    cause_clock clock;    /* where its time goes */
-    int redo;             /* positions that it had when it gave way */
-    struct spec_text *text;   /* of prompt and output, for guesses; lent to it with its seat */
-    struct draft_text *draft; /* the same, in the draft model's cache */
+    request_run run;
+    request_times times;
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;  /* gateway sets, engine reads */
     atomic_bool stopped; /* the same: it ends because a stop string was seen */
     atomic_bool leave;   /* the same: it ends with FINISH_LEFT */
-    sampled *ring;       /* [max_tokens], owned; slot i is written before n_pushed passes i */
-    /* [max_tokens], the bare tokens, engine writes; behind n_pushed, guesses */
-    int32_t *output;
-    /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before the first push or the
-     * finish. */
-    sampled *prompt_score;
-    atomic_int n_pushed;  /* engine raises */
-    int n_popped;         /* gateway only */
+    request_output out;
     cause_verdict missed; /* the promise: kept, or why not; valid with `finish` or a refusal */
     _Atomic int finish;   /* finish_reason; engine writes last */
     err why;              /* valid once finish == FINISH_ERROR */

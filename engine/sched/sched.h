@@ -27,10 +27,12 @@
 #include "engine/lora.h"
 #include "engine/memory/devmem.h"
 #include "engine/memory/kv.h"
+#include "engine/memory/state.h"
 #include "engine/memory/swap.h"
 #include "engine/model/model.h"
 #include "engine/sample/spec.h"
 #include "engine/sched/board.h"
+#include "engine/sched/place.h"
 #include "engine/sched/request.h"
 #include "engine/sched/telemetry.h"
 
@@ -59,11 +61,15 @@ typedef struct sched_config {
     int max_seqs;      /* sequences running at once */
     int max_queued;    /* waiting requests before sched_submit() answers ERR_BUSY */
     int max_context;   /* tokens per sequence, prompt and output */
-    int max_logits;    /* rows of logits in one step; what model_load() was given */
+    int max_logits;    /* rows of logits in one step; the value given to model_load() */
     devmem *arena;     /* for the KV pages; borrowed */
     size_t kv_bytes;   /* without one: budget of a page pool of the scheduler's own */
     int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
     bool prefix_cache;
+    /* Of a model whose layers keep a state: memory for the prefix cache's snapshots of states; less
+     * than one takes: no prefix cache.  Pages that a snapshot must save at least; 0: 2. */
+    size_t snapshot_bytes;
+    int snapshot_pages;
     size_t swap_bytes; /* host memory for pages of pre-empted requests */
     preemption preemption;
     /* Before the second attempt to bring the device back, doubled for each; 0: 500 ms. */
@@ -88,9 +94,22 @@ typedef struct sched_config {
     slo_class classes[SLO_CLASS_MAX];
 } sched_config;
 
+typedef struct guess_counts {
+    uint64_t made, right; /* rows of guessed tokens; of them, those that counted */
+    uint64_t made_by[GUESS_SOURCES], right_by[GUESS_SOURCES];
+    size_t draft_bytes, draft_used_bytes; /* of the draft model's KV pages */
+    int64_t draft_us;                     /* sum: what it took; no part of plan_us or busy_us */
+} guess_counts;
+
+typedef struct step_counts {
+    int rows, prefill, seqs, adapters; /* prefill: rows of prompts */
+    int64_t us;
+} step_counts;
+
 typedef struct sched_stats {
-    bool healthy;    /* false: the device failed for good, nothing is accepted any more */
-    bool restarting; /* it failed, and is brought back: requests wait */
+    bool healthy;      /* false: the device failed for good, nothing is accepted any more */
+    bool restarting;   /* it failed, and is brought back: requests wait */
+    bool prefix_cache; /* false: it is off */
     uint64_t n_restarts;
     int n_running, n_waiting;
     int n_pages, n_pages_used, n_pages_cached; /* of the arena's chunks; adapters have some too */
@@ -102,16 +121,14 @@ typedef struct sched_stats {
         n_cached_tokens; /* prompt tokens asked of the prefix cache, and found */
     uint64_t n_steps_ahead,
         n_discarded; /* steps enqueued while another ran; rows of them whose request had ended */
-    uint64_t n_guessed, n_guessed_right; /* rows of guessed tokens; of them, those that counted */
-    uint64_t guessed_by[GUESS_SOURCES], right_by[GUESS_SOURCES];
-    size_t draft_bytes, draft_used_bytes; /* of the draft model's KV pages */
-    int64_t draft_us;                     /* sum: what it took; no part of plan_us or busy_us */
+    guess_counts guess;
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
     uint64_t n_swapped_out, n_swapped_in; /* requests; of the pre-empted, those with a copy */
     swap_counts swap;                     /* pages of them */
-    int last_rows, last_segments, last_adapters;       /* of the latest step */
-    int last_prefill, last_seqs;                       /* prompt rows and sequences of it */
-    int64_t last_step_us, busy_us;                     /* busy_us: sum over steps */
+    state_counts state;                   /* of running sequences; all zero: the model has none */
+    snapshot_counts snapshots;            /* of states, of the same size; n_slots 0: none */
+    step_counts last;                     /* of the latest step */
+    int64_t busy_us;                      /* sum over steps */
     int64_t plan_us, forward_us, sample_us, settle_us; /* sums: where an iteration's time goes */
     double cost_error; /* of the cost model: mean |predicted - took| / took over some 50 steps */
     double cost_step_us, cost_row_us; /* by it: a step before any row; a decode row, as of late */
@@ -183,6 +200,9 @@ typedef struct sched_text {
 /* All but the one with the last token, which the next row is made of. */
 int sched_text_pages(const sched *sc, const sched_text *t);
 
+/* Whether pages can be saved and loaded here at all: ERR_UNSUPPORTED says why not. */
+err_code sched_pages_check(const sched *sc, err *e);
+
 /* Each waits for the engine thread, which does one such thing between two steps, at most until
  * until_us.  Any thread.  ERR_UNSUPPORTED: there is no prefix cache, or the model is one of
  * streams; ERR_TIMEOUT; ERR_NOMEM; ERR_STOPPING; ERR_DEVICE.
@@ -199,6 +219,16 @@ err_code sched_pages_save(sched *sc, const sched_text *t, int first, int n, void
  * Fewer than n: there is no more room, or what comes before them is not there any more. */
 err_code sched_pages_load(sched *sc, const sched_text *t, int first, int n, const void *in,
                           int64_t until_us, int *n_done, err *e);
+
+/* This engine, as the choice of a node sees it (place.h): all but role, setup_us and byte_us, which
+ * are 0.  Any thread. */
+void sched_place_get(sched *sc, place_node *out);
+/* For a request that another engine begins: what is foreseen of it (run.length), and that it has
+ * come, as sched_submit() does it.  Before either; not while an engine has it. */
+void sched_foresee(sched *sc, request *rq);
+/* One that other engines have finished: its outcome and times count as if it had ended here.  Call
+ * it before request_finish(). */
+void sched_ended_elsewhere(sched *sc, request *rq, finish_reason why, const err *cause);
 
 /* Largest prompt + output that can ever be served (max_context, pages). */
 int sched_max_context(const sched *sc);

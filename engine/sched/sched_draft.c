@@ -71,8 +71,15 @@ err_code sched_draft_create(sched *sc, err *e)
 {
     const sched_config *c = &sc->cfg;
     if (!c->draft || c->speculate == 0) return ERR_NONE;
+    const model_config *mc = model_get_config(c->draft);
+    if (model_state_floats(mc) > 0)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "model.draft: a model of the family %s keeps a state, which takes no guessed "
+            "token back",
+            mc->family);
     size_t seqs = (size_t)c->max_seqs;
-    drafting *dr = sc->drafting = calloc(1, sizeof(*dr));
+    drafting *dr = sc->spec.drafting = calloc(1, sizeof(*dr));
     if (!dr) return err_set(e, ERR_NOMEM, "no memory for drafts");
     dr->m = c->draft;
     dr->wish = calloc(seqs, sizeof(*dr->wish));
@@ -85,17 +92,17 @@ err_code sched_draft_create(sched *sc, err *e)
     dr->lag = c->max_rows / 2 < LAG ? (c->max_rows + 1) / 2 : LAG;
     /* Those who run have no more pages than there are. */
     draft_config dc = {.max_texts = c->max_seqs,
-                       .max_context = sc->max_context,
+                       .max_context = sc->mem.max_context,
                        .max_rows = c->max_rows,
-                       .max_pages = sc->n_pages};
+                       .max_pages = sc->mem.n_pages};
     err_code rc = draft_create(&dr->d, &dc, c->draft, sc->be, e);
-    if (!rc) sc->stats.draft_bytes = draft_kv_bytes(dr->d);
+    if (!rc) sc->shared.stats.guess.draft_bytes = draft_kv_bytes(dr->d);
     return rc ? err_context(e, "model.draft") : ERR_NONE;
 }
 
 void sched_draft_destroy(sched *sc)
 {
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     if (!dr) return;
     draft_destroy(dr->d);
     free(dr->wish);
@@ -106,24 +113,24 @@ void sched_draft_destroy(sched *sc)
 
 void sched_draft_unload(sched *sc)
 {
-    if (sc->drafting) draft_unload(sc->drafting->d);
+    if (sc->spec.drafting) draft_unload(sc->spec.drafting->d);
 }
 
 err_code sched_draft_reload(sched *sc, err *e)
 {
-    return sc->drafting ? draft_reload(sc->drafting->d, e) : ERR_NONE;
+    return sc->spec.drafting ? draft_reload(sc->spec.drafting->d, e) : ERR_NONE;
 }
 
 void sched_draft_leave(sched *sc, request *rq)
 {
-    if (!rq->draft) return;
-    draft_leave(sc->drafting->d, rq->draft);
-    rq->draft = NULL;
+    if (!rq->run.draft) return;
+    draft_leave(sc->spec.drafting->d, rq->run.draft);
+    rq->run.draft = NULL;
 }
 
 size_t sched_draft_used_bytes(const sched *sc)
 {
-    return sc->drafting ? draft_kv_used_bytes(sc->drafting->d) : 0;
+    return sc->spec.drafting ? draft_kv_used_bytes(sc->spec.drafting->d) : 0;
 }
 
 /* -------------------------------------------------------------------------- wishes -- */
@@ -132,18 +139,18 @@ size_t sched_draft_used_bytes(const sched *sc)
 static int behind_of(drafting *dr, request *rq)
 {
     int known = history_len(rq), n = 0;
-    if (!rq->draft) rq->draft = draft_enter(dr->d);
-    do n = draft_sure(rq->draft);
-    while (n < known && draft_confirm(rq->draft, history_at(rq, n)));
+    if (!rq->run.draft) rq->run.draft = draft_enter(dr->d);
+    do n = draft_sure(rq->run.draft);
+    while (n < known && draft_confirm(rq->run.draft, history_at(rq, n)));
     /* The last token is read again where it is in the cache: what comes behind it is asked. */
-    draft_cut(rq->draft, n < known ? n : known - 1);
-    return known - draft_sure(rq->draft);
+    draft_cut(rq->run.draft, n < known ? n : known - 1);
+    return known - draft_sure(rq->run.draft);
 }
 
 /* All that has to be read is in its vocabulary. */
 static bool can_read(const sched *sc, const request *rq, int from)
 {
-    int n = history_len(rq), n_vocab = draft_vocab(sc->drafting->d);
+    int n = history_len(rq), n_vocab = draft_vocab(sc->spec.drafting->d);
     if (vocab_of(sc, rq) <= n_vocab) return true;
     for (int i = from; i < n; i++) {
         if (history_at(rq, i) >= n_vocab) return false;
@@ -153,8 +160,8 @@ static bool can_read(const sched *sc, const request *rq, int from)
 
 void sched_draft_wish(sched *sc, int s, int most)
 {
-    drafting *dr = sc->drafting;
-    request *rq = sc->row_owner[s];
+    drafting *dr = sc->spec.drafting;
+    request *rq = sc->now->row[s].owner;
     if (!dr || most < 1) return;
     int room = draft_context(dr->d) - history_len(rq);
     if (room < 1) return;
@@ -165,7 +172,7 @@ void sched_draft_wish(sched *sc, int s, int most)
                                     .rq = rq,
                                     .most = most < room ? most : room,
                                     .behind = behind,
-                                    .chance = spec_text_draft_chance(rq->text)};
+                                    .chance = spec_text_draft_chance(rq->run.text)};
 }
 
 /* Those with the best chance first, of equals those who have least to read. */
@@ -181,7 +188,7 @@ static int by_chance(const void *a, const void *b)
 /* Until its passes are known, each is taken for one of the large model. */
 static const cost_model *cost_of(const sched *sc)
 {
-    const drafting *dr = sc->drafting;
+    const drafting *dr = sc->spec.drafting;
     return dr->cost.n < COST_LEARNING ? &sc->cost : &dr->cost;
 }
 
@@ -195,7 +202,7 @@ static void add_part(cost_work *w, int n, int context)
 static double left_to_say(const request *rq)
 {
     int made = n_drawn(rq);
-    double left = fmax(rq->length.mean - made, made / 4.0);
+    double left = fmax(rq->run.length.mean - made, made / 4.0);
     return fmax(1, fmin(left, rq->max_tokens - made));
 }
 
@@ -237,33 +244,44 @@ static double bill_us(const sched *sc, const bill *b, int depth)
     const cost_model *c = cost_of(sc);
     double passes = cost_predict(c, &b->first);
     if (depth > 1) passes += (depth - 1) * cost_predict(c, &b->next);
-    return cost_predict(&sc->cost, &b->step) - sc->drafting->us + passes;
+    return cost_predict(&sc->cost, &b->step) - sc->spec.drafting->us + passes;
 }
 
-static void add_wish(bill *b, const wish *w, int n, int lag)
+/* A state is copied, and where a proposal is wrong, rows are computed again. */
+static double undo_us(const sched *sc, const bill *b, const wish *w, int n)
+{
+    double copy_us = sched_undo_us(sc);
+    if (copy_us < 0) return 0;
+    cost_work more = sched_guess_work(&b->step, n, w->rq->run.n_computed + 1);
+    double rows_us = cost_predict(&sc->cost, &more) - cost_predict(&sc->cost, &b->step);
+    return copy_us + (1 - pow(w->chance, n)) * rows_us;
+}
+
+static void add_wish(const sched *sc, bill *b, const wish *w, int n)
 {
     int context = history_len(w->rq), read = w->read_us > 0 ? 1 : w->behind;
-    b->step = sched_guess_work(&b->step, n, w->rq->n_computed + 1);
+    b->once_us += undo_us(sc, b, w, n);
+    b->step = sched_guess_work(&b->step, n, w->rq->run.n_computed + 1);
     add_part(&b->first, read, context - read);
     add_part(&b->next, 1, context);
     b->gain += gain_of(w, n);
     b->once_us += w->once_us;
-    b->read_us += w->behind <= lag ? w->read_us : 0;
+    b->read_us += w->behind <= sc->spec.drafting->lag ? w->read_us : 0;
     b->rows += n;
 }
 
 /* The most tokens in a microsecond, if that are so many more that it pays. */
 static choice choose(const sched *sc, int rows, double bound_us)
 {
-    const drafting *dr = sc->drafting;
+    const drafting *dr = sc->spec.drafting;
     choice best = {0};
     double most = 0;
     for (int depth = 1; depth <= sc->cfg.speculate; depth++) {
-        bill b = {.step = sc->load};
+        bill b = {.step = sc->plan.load};
         for (int i = 0; i < dr->n_wish; i++) {
             int n = depth_of(&dr->wish[i], depth);
             if (n == 0 || b.rows + n > rows) break;
-            add_wish(&b, &dr->wish[i], n, dr->lag);
+            add_wish(sc, &b, &dr->wish[i], n);
             double us = bill_us(sc, &b, depth), all_us = us + b.once_us;
             double rate = (dr->tokens + b.gain) / (dr->us + all_us);
             if (dr->us + us + b.read_us > bound_us) break;
@@ -278,12 +296,12 @@ static choice choose(const sched *sc, int rows, double bound_us)
 /* The likeliest of them, though it does not pay, or nobody knows what it costs. */
 static choice try_one(sched *sc, double bound_us)
 {
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     const wish *w = &dr->wish[0];
     bool learning = dr->cost.n < COST_LEARNING;
     int depth = learning && w->most > 1 ? 2 : 1; /* one row and more, both are learnt */
-    bill b = {.step = sc->load};
-    add_wish(&b, w, depth, dr->lag);
+    bill b = {.step = sc->plan.load};
+    add_wish(sc, &b, w, depth);
     double us = bill_us(sc, &b, depth);
     dr->credit_us = fmin(TRY_MOST_US, dr->credit_us + try_share * dr->us);
     if (dr->us + us + b.read_us > bound_us || (!learning && us + w->read_us > dr->credit_us))
@@ -294,7 +312,7 @@ static choice try_one(sched *sc, double bound_us)
 
 static choice choose_always(const sched *sc, int rows)
 {
-    int n = sc->drafting->n_wish, depth = sc->cfg.speculate;
+    int n = sc->spec.drafting->n_wish, depth = sc->cfg.speculate;
     if (n > rows) n = rows;
     while (depth > 1 && n * depth > rows) depth--;
     return (choice){n, n > 0 ? depth : 0, 0};
@@ -304,7 +322,7 @@ static choice choose_always(const sched *sc, int rows)
 
 static err_code run_pass(sched *sc, int n, err *e)
 {
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     cost_work w = {0};
     for (int i = 0; i < n; i++) add_part(&w, dr->part[i].n, draft_sure(dr->part[i].text));
     int64_t began_us = clock_now_us();
@@ -316,11 +334,11 @@ static err_code run_pass(sched *sc, int n, err *e)
 /* The next n tokens of a text to be read. */
 static draft_part part_of(const sched *sc, const wish *w, int n, int *rows)
 {
-    int32_t *to = sc->drafting->token + *rows;
-    int from = draft_sure(w->rq->draft);
+    int32_t *to = sc->spec.drafting->token + *rows;
+    int from = draft_sure(w->rq->run.draft);
     for (int i = 0; i < n; i++) to[i] = history_at(w->rq, from + i);
     *rows += n;
-    return (draft_part){.text = w->rq->draft, .token = to, .n = n};
+    return (draft_part){.text = w->rq->run.draft, .token = to, .n = n};
 }
 
 /* Rows that can be read within so much time; before that is known, few. */
@@ -334,7 +352,7 @@ static int rows_in(const sched *sc, const wish *w, double us)
 /* One pass over texts that are far behind, in what is left of the step's time. */
 static err_code catch_up(sched *sc, const choice *c, double us, err *e)
 {
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     int n = 0, rows = 0, most = -1;
     for (int i = 0; i < c->n; i++) {
         wish *w = &dr->wish[i];
@@ -352,7 +370,7 @@ static err_code catch_up(sched *sc, const choice *c, double us, err *e)
  * has. */
 static int first_pass(sched *sc, const choice *c, err *e)
 {
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     int n = 0, rows = 0;
     for (int i = 0; i < c->n; i++) {
         wish *w = &dr->wish[i];
@@ -368,7 +386,7 @@ static int first_pass(sched *sc, const choice *c, err *e)
 /* Takes what the pass proposed; those who want more stay in front.  Returns how many they are. */
 static int take_picks(sched *sc, int n, int depth)
 {
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     int more = 0;
     for (int i = 0; i < n; i++) {
         wish *w = &dr->wish[i];
@@ -384,7 +402,7 @@ static int take_picks(sched *sc, int n, int depth)
     }
     for (int i = 0; i < more; i++) {
         wish *w = &dr->wish[i];
-        dr->part[i] = (draft_part){.text = w->rq->draft,
+        dr->part[i] = (draft_part){.text = w->rq->run.draft,
                                    .token = &w->got.token[w->got.n - 1],
                                    .n = 1,
                                    .guessed = true,
@@ -396,7 +414,7 @@ static int take_picks(sched *sc, int n, int depth)
 static void propose(sched *sc, const choice *c)
 {
     err e;
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     int n = first_pass(sc, c, &e);
     while (n > 0) {
         n = take_picks(sc, n, c->depth);
@@ -405,27 +423,27 @@ static void propose(sched *sc, const choice *c)
     for (int i = 0; i < dr->n_wish; i++) {
         wish *w = &dr->wish[i];
         if (w->got.n == 0) continue;
-        spec_text_draft(w->rq->text, &w->got);
+        spec_text_draft(w->rq->run.text, &w->got);
         sched_guess_place(sc, w->s, &w->got, w->got.n);
     }
 }
 
 void sched_draft_begin(sched *sc)
 {
-    if (sc->drafting) sc->drafting->n_wish = 0;
+    if (sc->spec.drafting) sc->spec.drafting->n_wish = 0;
 }
 
 void sched_draft(sched *sc, double tokens, double bound_us)
 {
     err e;
-    drafting *dr = sc->drafting;
+    drafting *dr = sc->spec.drafting;
     if (!dr || dr->n_wish == 0) return;
     bool always = sc->cfg.speculate_always;
-    int free_rows = sc->cfg.max_logits - sc->n_logit;
-    int rows = sc->rows_left < free_rows ? sc->rows_left : free_rows;
+    int free_rows = sc->cfg.max_logits - sc->plan.n_logit;
+    int rows = sc->plan.rows_left < free_rows ? sc->plan.rows_left : free_rows;
     if (rows < 1 || (!always && sc->cost.n < COST_LEARNING)) return;
     dr->tokens = tokens;
-    dr->us = cost_predict(&sc->cost, &sc->load);
+    dr->us = cost_predict(&sc->cost, &sc->plan.load);
     for (int i = 0; i < dr->n_wish; i++) price_reading(sc, &dr->wish[i]);
     qsort(dr->wish, (size_t)dr->n_wish, sizeof(*dr->wish), by_chance);
     choice c = always ? choose_always(sc, rows) : choose(sc, rows, bound_us);
@@ -433,13 +451,13 @@ void sched_draft(sched *sc, double tokens, double bound_us)
     if (c.n == 0 && !always) c = try_one(sc, bound_us);
     if (c.n == 0) return;
     int64_t began_us = clock_now_us();
-    cost_work row = sched_guess_work(&sc->load, 1, history_len(dr->wish[0].rq));
+    cost_work row = sched_guess_work(&sc->plan.load, 1, history_len(dr->wish[0].rq));
     /* Whoever waits for this step waits at most for another one. */
     double spare_us = always ? INFINITY : fmin(bound_us - dr->us - c.us, dr->us);
     double row_us = cost_predict(&sc->cost, &row) - dr->us;
     if (catch_up(sc, &c, spare_us, &e) == ERR_NONE) propose(sc, &c);
     int64_t now = clock_now_us();
     sched_cause_lost(sc, MISS_DECODE_STEPS, began_us, now);
-    sc->draft_us += now - began_us;
+    sc->spec.draft_us += now - began_us;
     if (dr->trying) dr->credit_us -= (double)(now - began_us) + row_us;
 }

@@ -22,66 +22,39 @@
 
 #include "engine/sched/sched_inside.h"
 
-/* The arrays of a step, and how many of each there are. */
-#define ARRAYS(A)     \
-    A(owner, seqs)    \
-    A(chunk, seqs)    \
-    A(pos0, seqs)     \
-    A(own_us, seqs)   \
-    A(logit0, seqs)   \
-    A(ends, seqs)     \
-    A(broken, seqs)   \
-    A(late, seqs)     \
-    A(n_guess, seqs)  \
-    A(source, seqs)   \
-    A(pick0, seqs)    \
-    A(n_got, seqs)    \
-    A(picked, logits) \
-    A(held, seqs)     \
-    A(end, logits)
-
 static bool create(flight *f, const sched_config *c)
 {
-    size_t seqs = (size_t)c->max_seqs, logits = (size_t)c->max_logits;
-    bool ok = true;
-#define ALLOCATE(member, count) ok &= (f->member = calloc(count, sizeof(*f->member))) != NULL;
-    ARRAYS(ALLOCATE)
-#undef ALLOCATE
-    return ok;
+    size_t logits = (size_t)c->max_logits;
+    f->row = calloc((size_t)c->max_seqs, sizeof(*f->row));
+    f->picked = calloc(logits, sizeof(*f->picked));
+    f->end = calloc(logits, sizeof(*f->end));
+    return f->row && f->picked && f->end;
 }
 
 static void destroy(flight *f)
 {
     assert(!f->up);
-#define FREE(member, count) free((void *)f->member);
-    ARRAYS(FREE)
-#undef FREE
-}
-
-/* The next step is built here. */
-static void build_in(sched *sc, flight *f)
-{
-    sc->now = f;
-    sc->row_owner = f->owner;
-    sc->chunk = f->chunk;
+    free(f->row);
+    free(f->picked);
+    free(f->end);
 }
 
 bool sched_flights_create(sched *sc)
 {
-    bool ok = create(&sc->flights[0], &sc->cfg) && create(&sc->flights[1], &sc->cfg);
-    sc->overlaps = be_can_run_ahead(sc->be) && !sc->cfg.no_overlap;
-    build_in(sc, &sc->flights[0]);
+    bool ok = create(&sc->fly.each[0], &sc->cfg) && create(&sc->fly.each[1], &sc->cfg);
+    sc->fly.overlaps = be_can_run_ahead(sc->be) && !sc->cfg.no_overlap;
+    sc->now = &sc->fly.each[0];
     return ok;
 }
 
 void sched_flights_destroy(sched *sc)
 {
-    for (int i = 0; i < 2; i++) destroy(&sc->flights[i]);
+    for (int i = 0; i < 2; i++) destroy(&sc->fly.each[i]);
 }
 
 flight *sched_in_flight(sched *sc)
 {
-    return sc->flights[0].up ? &sc->flights[0] : sc->flights[1].up ? &sc->flights[1] : NULL;
+    return sc->fly.each[0].up ? &sc->fly.each[0] : sc->fly.each[1].up ? &sc->fly.each[1] : NULL;
 }
 
 /* Its next row, or what is done with this one's result, takes more than the token itself. */
@@ -91,15 +64,16 @@ static bool needs_the_host(const request *rq, bool draws)
     bool penalties =
         r->repetition_penalty != 1 || r->presence_penalty != 0 || r->frequency_penalty != 0;
     bool reads = rq->bars && bars_read_text(rq->bars);
-    return rq->score_prompt || rq->pool || (draws && (rq->grammar || penalties || reads));
+    bool beams = rq->beams && (draws || rq->run.n_computed > rq->n_prompt);
+    return rq->score_prompt || rq->pool || beams || (draws && (rq->grammar || penalties || reads));
 }
 
 bool sched_may_fly(const sched *sc, const flight *f)
 {
-    bool may = sc->overlaps;
+    bool may = sc->fly.overlaps;
     for (int s = 0; may && s < f->n_seq; s++) {
-        may = !f->owner[s] || !needs_the_host(f->owner[s], f->ends[s]);
-        may = may && f->n_guess[s] == 0;
+        may = !f->row[s].owner || !needs_the_host(f->row[s].owner, f->row[s].ends);
+        may = may && f->row[s].n_guess == 0;
     }
     return may;
 }
@@ -108,7 +82,7 @@ bool sched_should_land(sched *sc)
 {
     const flight *f = sched_in_flight(sc);
     bool offers = f && sc->cfg.prefix_cache && f->n_rows > f->n_decode &&
-                  sc->n_running < sc->cfg.max_seqs && fair_waiting(sc->fair) > 0;
+                  sc->queue.n_seats < sc->cfg.max_seqs && fair_waiting(sc->queue.fair) > 0;
     return offers || sched_spec_should_land(sc);
 }
 
@@ -116,9 +90,8 @@ static void count_rows(sched *sc, flight *f)
 {
     const step *st = &sc->step;
     f->n_rows = st->n_rows;
-    f->n_seg = st->n_seg;
     f->n_adapters = f->n_decode = 0;
-    f->n_out = sc->n_out;
+    f->n_out = sc->plan.n_out;
     const lora_view *latest = NULL; /* segments of one adapter stand together, but for bare rows */
     for (int i = 0; i < st->n_seg; i++) {
         if (!st->seg[i].lora || st->seg[i].lora == latest) continue;
@@ -135,45 +108,48 @@ void sched_take_off(sched *sc)
     f->ahead = sched_in_flight(sc) != NULL;
     count_rows(sc, f);
     for (int s = 0; s < f->n_seq; s++) {
-        request *rq = f->owner[s];
+        request *rq = f->row[s].owner;
         /* What was placed may have been taken out again by a pre-emption:
          * the work is counted anew. */
-        f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
-        bool read = s > 0 && f->owner[s - 1]->adapter_id == rq->adapter_id;
-        count_work(sc, &f->work, rq, f->chunk[s], read ? 0 : rank_of(rq, f->chunk[s]));
-        f->work = sched_guess_work(&f->work, f->n_guess[s], seen_of(sc, rq->n_computed) + 1);
-        f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
-        f->n_decode += f->n_guess[s];
-        assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));
-        rq->n_computed += f->chunk[s];
-        rq->n_ahead += f->ends[s];
+        f->row[s].own_us = sched_cause_own_us(sc, rq, f->row[s].chunk);
+        bool read = s > 0 && f->row[s - 1].owner->adapter_id == rq->adapter_id;
+        count_work(sc, &f->work, rq, f->row[s].chunk, read ? 0 : rank_of(rq, f->row[s].chunk));
+        f->work =
+            sched_guess_work(&f->work, f->row[s].n_guess, seen_of(sc, rq->run.n_computed) + 1);
+        if (rq->run.n_computed >= rq->n_prompt && (f->row[s].chunk == 1 || rq->run.replays))
+            f->n_decode += f->row[s].chunk;
+        f->n_decode += f->row[s].n_guess;
+        assert(f->row[s].chunk > 0 && f->row[s].chunk <= left_of(rq));
+        if (s + 1 < f->n_seq && f->row[s + 1].owner == rq) continue; /* one more of its beams */
+        rq->run.n_computed += f->row[s].chunk;
+        rq->run.n_ahead += f->row[s].ends;
     }
     f->expected_us = sc->cost.n < COST_LEARNING ? 0 : cost_at_rest(&sc->cost, &f->work);
     f->up = true;
-    build_in(sc, f == &sc->flights[0] ? &sc->flights[1] : &sc->flights[0]);
+    sc->now = f == &sc->fly.each[0] ? &sc->fly.each[1] : &sc->fly.each[0];
 }
 
 void sched_hold(sched *sc, request *rq)
 {
     flight *f = sched_in_flight(sc);
     for (int s = 0; f && s < f->n_seq; s++) {
-        if (f->owner[s] != rq) continue;
-        assert(!f->held[s].page && !f->held[s].lora);
-        f->owner[s] = NULL;
-        f->held[s] = (held){rq->page, rq->n_page, rq->lora};
-        rq->page = NULL;
-        rq->n_page = rq->n_gone = 0;
-        rq->lora = NULL;
+        if (f->row[s].owner != rq) continue;
+        assert(!f->row[s].held.page && !f->row[s].held.lora);
+        f->row[s].owner = NULL;
+        f->row[s].held = (held){rq->run.page, rq->run.n_page, rq->run.lora};
+        rq->run.page = NULL;
+        rq->run.n_page = rq->run.n_gone = 0;
+        rq->run.lora = NULL;
         return;
     }
 }
 
 void sched_let_go(sched *sc, flight *f, int s)
 {
-    held *h = &f->held[s];
-    assert(s >= 0 && s < f->n_seq && !f->owner[s]);
+    held *h = &f->row[s].held;
+    assert(s >= 0 && s < f->n_seq && !f->row[s].owner);
     for (int i = h->n_page - 1; i >= 0; i--)
-        if (h->page[i] != KV_GONE) kv_release(sc->pages, h->page[i]);
+        if (h->page[i] != KV_GONE) kv_release(sc->mem.pages, h->page[i]);
     view_release(sc, h->lora);
     free(h->page);
     *h = (held){0};
@@ -184,7 +160,7 @@ void sched_drop_flights(sched *sc)
     for (flight *f; (f = sched_in_flight(sc));) {
         f->up = false;
         for (int s = 0; s < f->n_seq; s++) {
-            if (!f->owner[s]) sched_let_go(sc, f, s);
+            if (!f->row[s].owner) sched_let_go(sc, f, s);
         }
     }
 }

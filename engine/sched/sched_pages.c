@@ -38,7 +38,7 @@ static bool is_look(const page_job *j)
 
 int sched_text_pages(const sched *sc, const sched_text *t)
 {
-    return t->n_token > 0 ? (t->n_token - 1) / sc->page_tokens : 0;
+    return t->n_token > 0 ? (t->n_token - 1) / sc->mem.page_tokens : 0;
 }
 
 size_t sched_page_bytes(const sched *sc)
@@ -54,7 +54,7 @@ static double compute_us(const sched *sc, const page_job *j, int have)
 {
     const cost_work none = {0};
     if (sc->cost.n < COST_LEARNING) return 0;
-    int from = have * sc->page_tokens, n = j->n * sc->page_tokens - from;
+    int from = have * sc->mem.page_tokens, n = j->n * sc->mem.page_tokens - from;
     cost_work w = cost_with_chunk(&none, n, from, j->rank);
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
@@ -63,7 +63,7 @@ static void save(sched *sc, page_job *j, int have)
 {
     size_t bytes = sched_page_bytes(sc);
     for (int i = j->first; i < have; i++)
-        be_kv_save(sc->be, sc->kv, j->page[i], j->out + (size_t)(i - j->first) * bytes);
+        be_kv_save(sc->be, sc->mem.kv, j->page[i], j->out + (size_t)(i - j->first) * bytes);
     be_kv_copied(sc->be);
     j->n_done = have > j->first ? have - j->first : 0;
 }
@@ -72,17 +72,17 @@ static void save(sched *sc, page_job *j, int have)
 static int load(sched *sc, page_job *j, int have)
 {
     size_t bytes = sched_page_bytes(sc);
-    int want = j->first + j->n - have, room = kv_available(sc->pages, true);
+    int want = j->first + j->n - have, room = kv_available(sc->mem.pages, true);
     if (have < j->first || want <= 0) return have;
     if (want > room) want = room;
-    if (!kv_claim(sc->pages, want, true)) return have;
+    if (!kv_claim(sc->mem.pages, want, true)) return have;
     for (int end = have + want; have < end; have++) {
-        int page = kv_take(sc->pages);
+        int page = kv_take(sc->mem.pages);
         assert(page >= 0); /* it was claimed */
         j->page[have] = page;
-        be_kv_load(sc->be, sc->kv, page, j->in + (size_t)(have - j->first) * bytes);
+        be_kv_load(sc->be, sc->mem.kv, page, j->in + (size_t)(have - j->first) * bytes);
     }
-    (void)kv_claim(sc->pages, 0, false);
+    (void)kv_claim(sc->mem.pages, 0, false);
     be_kv_copied(sc->be);
     return have;
 }
@@ -91,7 +91,8 @@ static void publish(sched *sc, page_job *j, int from, int to)
 {
     const sched_text *t = j->text;
     for (int i = from; i < to; i++)
-        kv_publish(sc->pages, &t->domain, j->page, i, t->token + (size_t)i * sc->page_tokens);
+        kv_publish(sc->mem.pages, &t->domain, j->page, i,
+                   t->token + (size_t)i * sc->mem.page_tokens);
     j->n_done = to > j->first ? to - j->first : 0;
 }
 
@@ -99,8 +100,8 @@ static void publish(sched *sc, page_job *j, int from, int to)
 static bool copy(sched *sc, page_job *j)
 {
     const sched_text *t = j->text;
-    int have =
-        kv_match(sc->pages, &t->domain, &sc->see, t->token, t->n_token, j->page, j->first + j->n);
+    int have = kv_match(sc->mem.pages, &t->domain, &sc->mem.see, t->token, t->n_token, j->page,
+                        j->first + j->n);
     int all = have;
     if (j->out) save(sc, j, have);
     if (j->in) all = load(sc, j, have);
@@ -111,7 +112,8 @@ static bool copy(sched *sc, page_job *j)
     bool good = is_look(j) || be_sync(sc->be, &j->why) == ERR_NONE;
     if (good && j->in) publish(sc, j, have, all);
     if (good) j->why.code = ERR_NONE;
-    for (int i = all - 1; i >= 0; i--) kv_release(sc->pages, j->page[i]); /* the tail goes first */
+    for (int i = all - 1; i >= 0; i--)
+        kv_release(sc->mem.pages, j->page[i]); /* the tail goes first */
     return good;
 }
 
@@ -119,16 +121,16 @@ static void end_job(sched *sc, page_job *j)
 {
     lock_take(&sc->mu);
     j->over = true;
-    cond_broadcast(&sc->job_done);
+    cond_broadcast(&sc->shared.job_done);
     lock_release(&sc->mu);
 }
 
 page_job *sched_take_job(sched *sc)
 {
     lock_assert_held(&sc->mu);
-    page_job *j = sc->jobs;
+    page_job *j = sc->shared.jobs;
     if (j) {
-        sc->jobs = j->next;
+        sc->shared.jobs = j->next;
         j->begun = true;
     }
     return j;
@@ -138,7 +140,7 @@ void sched_do_job(sched *sc, page_job *j)
 {
     if (!is_look(j)) sched_land(sc);
     int64_t began_us = clock_now_us();
-    if (sc->dead)
+    if (sc->faults.dead)
         (void)err_set(&j->why, ERR_DEVICE, "the device has failed");
     else if (!copy(sc, j))
         sched_restart(sc, &j->why);
@@ -149,12 +151,12 @@ void sched_do_job(sched *sc, page_job *j)
 void sched_end_jobs(sched *sc)
 {
     lock_take(&sc->mu);
-    for (page_job *j = sc->jobs; j; j = j->next) {
+    for (page_job *j = sc->shared.jobs; j; j = j->next) {
         (void)err_set(&j->why, ERR_STOPPING, "the server is shutting down");
         j->over = true;
     }
-    sc->jobs = NULL;
-    cond_broadcast(&sc->job_done);
+    sc->shared.jobs = NULL;
+    cond_broadcast(&sc->shared.job_done);
     lock_release(&sc->mu);
 }
 
@@ -164,7 +166,7 @@ void sched_end_jobs(sched *sc)
 static void take_out(sched *sc, const page_job *j)
 {
     lock_assert_held(&sc->mu);
-    page_job **link = &sc->jobs;
+    page_job **link = &sc->shared.jobs;
     while (*link != j) link = &(*link)->next;
     *link = j->next;
 }
@@ -172,19 +174,20 @@ static void take_out(sched *sc, const page_job *j)
 static err_code await(sched *sc, page_job *j, int64_t until_us)
 {
     lock_take(&sc->mu);
-    page_job **link = &sc->jobs;
-    if (sc->stop) {
+    page_job **link = &sc->shared.jobs;
+    if (sc->shared.stop) {
         (void)err_set(&j->why, ERR_STOPPING, "the server is shutting down");
         j->over = true;
     } else {
         while (*link) link = &(*link)->next;
         *link = j;
-        cond_signal(&sc->work);
+        cond_signal(&sc->shared.work);
     }
     while (!j->over) {
         if (j->begun) {
-            cond_wait(&sc->job_done, &sc->mu);
-        } else if (!cond_wait_until(&sc->job_done, &sc->mu, until_us) && !j->begun && !j->over) {
+            cond_wait(&sc->shared.job_done, &sc->mu);
+        } else if (!cond_wait_until(&sc->shared.job_done, &sc->mu, until_us) && !j->begun &&
+                   !j->over) {
             take_out(sc, j);
             (void)err_set(&j->why, ERR_TIMEOUT, "the engine had no time for it");
             j->over = true;
@@ -194,15 +197,24 @@ static err_code await(sched *sc, page_job *j, int64_t until_us)
     return j->why.code;
 }
 
+err_code sched_pages_check(const sched *sc, err *e)
+{
+    if (!sc->cfg.prefix_cache) return err_set(e, ERR_UNSUPPORTED, "there is no prefix cache");
+    if (keeps_state(sc))
+        return err_set(e, ERR_UNSUPPORTED, "pages are of no use without a snapshot of the state");
+    if (sc->mem.see.window > 0)
+        return err_set(e, ERR_UNSUPPORTED, "pages of a model of streams are not all there");
+    return ERR_NONE;
+}
+
 static err_code do_job(sched *sc, page_job *j, int64_t until_us, err *e)
 {
     assert(j->first >= 0 && j->n >= 0 && j->first + j->n <= sched_text_pages(sc, j->text));
-    if (!sc->cfg.prefix_cache) return err_set(e, ERR_UNSUPPORTED, "there is no prefix cache");
-    if (sc->see.window > 0)
-        return err_set(e, ERR_UNSUPPORTED, "pages of a model of streams are not all there");
+    err_code rc = sched_pages_check(sc, e);
+    if (rc) return rc;
     j->page = calloc((size_t)(j->first + j->n) + 1, sizeof(*j->page));
     if (!j->page) return err_set(e, ERR_NOMEM, "out of memory");
-    err_code rc = await(sc, j, until_us);
+    rc = await(sc, j, until_us);
     free(j->page);
     if (rc) *e = j->why;
     return rc;

@@ -30,15 +30,16 @@ enum {
 
 void sched_step_was_good(sched *sc)
 {
-    if (sc->n_faults > 0 && ++sc->n_good >= GOOD_STEPS) sc->n_faults = sc->n_good = 0;
+    if (sc->faults.n_faults > 0 && ++sc->faults.n_good >= GOOD_STEPS)
+        sc->faults.n_faults = sc->faults.n_good = 0;
 }
 
 static void set_state(sched *sc, bool restarting, bool broken)
 {
     lock_take(&sc->mu);
-    sc->restarting = restarting;
-    sc->broken = broken;
-    if (restarting) sc->n_restarts++;
+    sc->shared.restarting = restarting;
+    sc->shared.broken = broken;
+    if (restarting) sc->shared.n_restarts++;
     lock_release(&sc->mu);
 }
 
@@ -46,7 +47,7 @@ static void set_state(sched *sc, bool restarting, bool broken)
 static void give_up(sched *sc, const err *why)
 {
     log_error("engine", "the device is given up: %s", why->msg);
-    sc->dead = true;
+    sc->faults.dead = true;
     set_state(sc, false, true);
     sched_take_inbox(sc);
     sched_finish_all(sc, FINISH_ERROR, why);
@@ -58,8 +59,8 @@ static void end_running(sched *sc)
     (void)err_set(&e, ERR_RESTARTING,
                   "the device failed while this request ran; the engine is being restarted");
     sched_drop_flights(sc);
-    for (int i = 0; i < sc->n; i++) {
-        if (sc->list[i]) sched_finish(sc, sc->list[i], FINISH_ERROR, &e);
+    for (int i = 0; i < sc->queue.n; i++) {
+        if (sc->queue.list[i]) sched_finish(sc, sc->queue.list[i], FINISH_ERROR, &e);
     }
     sched_sweep(sc);
     sc->step.n_seq = 0;
@@ -70,22 +71,24 @@ static void forget_swapped(sched *sc)
 {
     for (int cursor = 0, tickets[SCAN]; cursor < sc->cap;) {
         int left = sc->cap - cursor;
-        int n = fair_scan(sc->fair, &cursor, left < SCAN ? left : SCAN, tickets);
+        int n = fair_scan(sc->queue.fair, &cursor, left < SCAN ? left : SCAN, tickets);
         for (int i = 0; i < n; i++) {
-            request *rq = fair_who(sc->fair, tickets[i]);
+            request *rq = fair_who(sc->queue.fair, tickets[i]);
             sched_swap_forget(sc, rq);
-            rq->n_computed = 0;
+            rq->run.n_computed = 0;
         }
     }
 }
 
 static void close_device(sched *sc)
 {
-    swap_destroy(sc->swap);
-    sc->swap = NULL;
-    if (sc->kv) be_kv_destroy(sc->be, sc->kv);
-    sc->kv = NULL;
-    devmem_unmap(sc->arena);
+    swap_destroy(sc->mem.swap);
+    sc->mem.swap = NULL;
+    state_destroy(sc->mem.states);
+    sc->mem.states = NULL;
+    if (sc->mem.kv) be_kv_destroy(sc->be, sc->mem.kv);
+    sc->mem.kv = NULL;
+    devmem_unmap(sc->mem.arena);
     sched_draft_unload(sc);
     model_unload(sc->m);
 }
@@ -96,7 +99,7 @@ static err_code open_device(sched *sc, err *e)
     if (rc) return rc;
     rc = model_reload(sc->m, e);
     if (!rc) rc = sched_draft_reload(sc, e);
-    if (!rc) rc = devmem_remap(sc->arena, e);
+    if (!rc) rc = devmem_remap(sc->mem.arena, e);
     if (!rc) rc = sched_open_pool(sc, e);
     if (!rc) rc = be_sync(sc->be, e); /* what was enqueued for it has gone well */
     if (rc) close_device(sc);
@@ -115,7 +118,7 @@ static bool pause_for(sched *sc, int64_t us)
         sched_take_inbox(sc);
         sched_see_ends(sc, clock_now_us());
         lock_take(&sc->mu);
-        go = !sc->stop;
+        go = !sc->shared.stop;
         lock_release(&sc->mu);
     }
     return go;
@@ -127,8 +130,8 @@ static bool bring_back(sched *sc, err *e)
     int64_t wait_us = sc->cfg.restart_wait_us;
     for (int i = 1;; i++) {
         /* At once the first time; a device that has just failed gets time. */
-        if ((i > 1 || sc->n_faults > 1) && !pause_for(sc, wait_us)) return false;
-        if (i > 1 || sc->n_faults > 1) wait_us *= 2;
+        if ((i > 1 || sc->faults.n_faults > 1) && !pause_for(sc, wait_us)) return false;
+        if (i > 1 || sc->faults.n_faults > 1) wait_us *= 2;
         if (open_device(sc, e) == ERR_NONE) return true;
         log_error("engine", "attempt %d of %d to bring the device back: %s", i, ATTEMPTS, e->msg);
         if (i == ATTEMPTS || be_remedy_of(sc->be) == BE_HEALS_NEVER) return false;
@@ -140,10 +143,10 @@ static void await_replacement(sched *sc)
 {
     err e;
     (void)err_set(&e, ERR_RESTARTING, "the device failed; the engine is being restarted");
-    log_error("engine", "this fault ends with the process: another one takes its place");
-    sc->dead = true;
+    log_error("engine", "the device fails until this process ends: a new process replaces it");
+    sc->faults.dead = true;
     lock_take(&sc->mu);
-    sc->legacy = (sched_legacy){sc->n_faults, sc->n_restarts};
+    sc->shared.legacy = (sched_legacy){sc->faults.n_faults, sc->shared.n_restarts};
     lock_release(&sc->mu);
     sched_take_inbox(sc);
     sched_finish_all(sc, FINISH_ERROR, &e);
@@ -152,7 +155,7 @@ static void await_replacement(sched *sc)
 bool sched_replaced(sched *sc, sched_legacy *out)
 {
     lock_take(&sc->mu);
-    *out = sc->legacy;
+    *out = sc->shared.legacy;
     lock_release(&sc->mu);
     return out->n_faults > 0;
 }
@@ -163,8 +166,8 @@ void sched_restart(sched *sc, const err *why)
     err e = *why;
     int64_t t0 = clock_now_us();
     be_remedy remedy = be_remedy_of(sc->be);
-    bool may = ++sc->n_faults <= sc->cfg.max_faults;
-    sc->n_good = 0;
+    bool may = ++sc->faults.n_faults <= sc->cfg.max_faults;
+    sc->faults.n_good = 0;
     if (may && remedy == BE_HEALS_ITSELF) {
         log_error("engine", "a step failed: %s", why->msg);
         end_running(sc);
@@ -177,7 +180,7 @@ void sched_restart(sched *sc, const err *why)
     if (remedy != BE_HEALS_NEVER) {
         forget_swapped(sc);
         if (src && src->suspend) src->suspend(src->self);
-        kv_clear(sc->pages);
+        kv_clear(sc->mem.pages);
         close_device(sc);
         back = may && bring_back(sc, &e);
     }

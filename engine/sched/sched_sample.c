@@ -21,25 +21,26 @@ enum { ROWS_EACH = 32 };
 
 err_code sched_pool_create(sched *sc, err *e)
 {
-    sc->states = calloc((size_t)ROWS_EACH * (size_t)model_get_config(sc->m)->dim, sizeof(float));
-    return sc->states ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for hidden states");
+    sc->pick.hidden =
+        calloc((size_t)ROWS_EACH * (size_t)model_get_config(sc->m)->dim, sizeof(float));
+    return sc->pick.hidden ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for hidden states");
 }
 
 void sched_pool_destroy(sched *sc)
 {
-    free(sc->states);
+    free(sc->pick.hidden);
 }
 
 /* n rows of the step from row0 on, one after another. */
 static err_code take_rows(sched *sc, int s, int row0, int n, err *e)
 {
-    request *rq = sc->row_owner[s];
+    request *rq = sc->now->row[s].owner;
     for (int done = 0, some; done < n; done += some) {
         some = n - done < ROWS_EACH ? n - done : ROWS_EACH;
-        err_code rc = model_take_states(sc->m, row0 + done, some, rq->lora, sc->states, e);
+        err_code rc = model_take_states(sc->m, row0 + done, some, rq->run.lora, sc->pick.hidden, e);
         if (rc) return rc;
-        if (!pooling_take(rq->pool, sc->states, some)) {
-            sc->now->broken[s] = true;
+        if (!pooling_take(rq->pool, sc->pick.hidden, some)) {
+            sc->now->row[s].broken = true;
             return ERR_NONE;
         }
     }
@@ -50,9 +51,9 @@ static err_code pool_step(sched *sc, err *e)
 {
     err_code rc = ERR_NONE;
     for (int s = 0; s < sc->step.n_seq && !rc; s++) {
-        const request *rq = sc->row_owner[s];
+        const request *rq = sc->now->row[s].owner;
         if (!rq->pool) continue;
-        const step_seq *q = &sc->seq[s];
+        const step_seq *q = &sc->rows.seq[s];
         int end = q->pos0 + q->n_rows, from = pooling_from(rq->pool, rq->n_prompt);
         int n = rq->pool->sum ? end - from : 1; /* of which all are read, or one */
         assert(end <= rq->n_prompt);
@@ -64,7 +65,7 @@ static err_code pool_step(sched *sc, err *e)
 /* Whose head a request's classes are of: its adapter's, else the base's. */
 static const pooling_head *head_of(const sched *sc, const request *rq)
 {
-    if (rq->lora && rq->lora->score_head) return rq->lora->score_head;
+    if (rq->run.lora && rq->run.lora->score_head) return rq->run.lora->score_head;
     return model_score_head(sc->m);
 }
 
@@ -89,30 +90,30 @@ static bool wants_token(const request *rq, int n)
 
 static bool has_mask(const request *rq)
 {
-    return rq->grammar || rq->bars;
+    return form_of(rq, 0) || rq->bars;
 }
 
 /* Prompt tokens whose predecessor's row is in this chunk: the next one's index, or 0. */
 static int scored_by(const sched *sc, int s, int i)
 {
-    const request *rq = sc->row_owner[s];
-    int next = rq->n_computed + i + 1;
+    const request *rq = sc->now->row[s].owner;
+    int next = rq->run.n_computed + i + 1;
     return scores(rq) && next < rq->n_prompt ? next : 0;
 }
 
 /* Row of the logits that the next token is drawn from. */
 static int last_logit(const sched *sc, int s)
 {
-    return sc->now->logit0[s] + (scores(sc->row_owner[s]) ? sc->chunk[s] - 1 : 0);
+    return sc->now->row[s].logit0 + (scores(sc->now->row[s].owner) ? sc->now->row[s].chunk - 1 : 0);
 }
 
 /* What its form allows, into mask; false: there is nothing to pick from now. */
 static bool find_form(sched *sc, int s, int k, grammar_walk *w)
 {
-    request *rq = sc->row_owner[s];
-    sc->mask[s] = grammar_run_mask(rq->grammar, w);
-    sc->now->late[s] = k == 0 && !sc->mask[s];
-    return sc->mask[s] && !grammar_run_failed(rq->grammar);
+    grammar_run *form = form_of(sc->now->row[s].owner, sc->now->row[s].beam);
+    sc->rows.mask[s] = grammar_run_mask(form, w);
+    sc->now->row[s].late = k == 0 && !sc->rows.mask[s];
+    return sc->rows.mask[s] && !grammar_run_failed(form);
 }
 
 /* Bits of the tokens that may come k tokens from now, all of which are known, in mask; NULL where
@@ -120,14 +121,18 @@ static bool find_form(sched *sc, int s, int k, grammar_walk *w)
  * out why. */
 static bool find_mask(sched *sc, int s, int k, grammar_walk *w)
 {
-    request *rq = sc->row_owner[s];
-    sc->mask[s] = NULL;
-    if (rq->grammar && !find_form(sc, s, k, w)) return false;
+    request *rq = sc->now->row[s].owner;
+    int beam = sc->now->row[s].beam;
+    sc->rows.mask[s] = NULL;
+    if (form_of(rq, beam) && !find_form(sc, s, k, w)) return false;
     if (!rq->bars) return true;
-    bars_text t = {rq->prompt, rq->output, rq->n_prompt, n_drawn(rq) + k};
-    sc->mask[s] = bars_mask(rq->bars, sc->mask[s], model_get_config(sc->m)->n_vocab, &t, rq->mask);
-    rq->stuck = k == 0 && !sc->mask[s];
-    return sc->mask[s] != NULL;
+    bars_text t = {rq->prompt, output_of(rq, beam), rq->n_prompt, n_drawn(rq) + k};
+    uint32_t *room = rq->run.mask + (size_t)beam * (size_t)bars_words(rq->bars);
+    sc->rows.mask[s] =
+        bars_mask(rq->bars, sc->rows.mask[s], model_get_config(sc->m)->n_vocab, &t, room);
+    if (rq->beams) return sc->rows.mask[s] != NULL; /* others may go on */
+    rq->run.stuck = k == 0 && !sc->rows.mask[s];
+    return sc->rows.mask[s] != NULL;
 }
 
 /* ----------------------------------------------------------------- on the host -- */
@@ -142,13 +147,13 @@ static int drawn_from(const sched *sc, const request *rq, bool masked)
 
 static void score_rows(sched *sc, int s, sampler *sp)
 {
-    request *rq = sc->row_owner[s];
+    request *rq = sc->now->row[s].owner;
     int stride = model_logit_stride(sc->m);
     sampler_set_vocab(sp, drawn_from(sc, rq, false));
-    for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
-        const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)stride;
-        sampler_score(sp, row, rq->prompt[next], rq->score_top, &rq->prompt_score[next]);
-        if (rq->prompt_score[next].token < 0) sc->now->broken[s] = true;
+    for (int i = 0, next; i < sc->now->row[s].chunk && (next = scored_by(sc, s, i)) > 0; i++) {
+        const float *row = sc->pick.logits + (size_t)(sc->now->row[s].logit0 + i) * (size_t)stride;
+        sampler_score(sp, row, rq->prompt[next], rq->score_top, &rq->out.score[next]);
+        if (rq->out.score[next].token < 0) sc->now->row[s].broken = true;
     }
 }
 
@@ -156,22 +161,23 @@ static void score_rows(sched *sc, int s, sampler *sp)
  * does not count. */
 static bool pick_row(sched *sc, int s, int k, sampler *sp, grammar_walk *w)
 {
-    request *rq = sc->row_owner[s];
+    request *rq = sc->now->row[s].owner;
     flight *f = sc->now;
-    size_t row = (size_t)(f->pick0[s] + k), stride = (size_t)model_logit_stride(sc->m);
+    size_t row = (size_t)(f->row[s].pick0 + k), stride = (size_t)model_logit_stride(sc->m);
     sampled *to = &f->picked[row];
+    int beam = f->row[s].beam, n_ids = drawn_from(sc, rq, form_of(rq, beam) != NULL);
     if (!find_mask(sc, s, k, w)) return false;
-    sampler_set_vocab(sp, drawn_from(sc, rq, rq->grammar != NULL));
-    sampler_pick(sp, (float *)sc->logits + row * stride, &rq->rules, sc->mask[s], rq->prompt,
-                 rq->n_prompt, rq->output, n_drawn(rq) + k, to);
-    assert(to->token < drawn_from(sc, rq, rq->grammar != NULL));
+    sampler_set_vocab(sp, n_ids);
+    sampler_pick(sp, (float *)sc->pick.logits + row * stride, &rq->rules, sc->rows.mask[s],
+                 rq->prompt, rq->n_prompt, output_of(rq, beam), n_drawn(rq) + k, to);
+    assert(to->token < n_ids);
     if (to->token < 0) {
-        f->broken[s] = true;
+        f->row[s].broken = true;
         return false;
     }
     if (rq->grammar) grammar_run_accept(rq->grammar, w, to->token);
     if (rq->grammar && grammar_run_failed(rq->grammar)) return false;
-    f->n_got[s]++;
+    f->row[s].n_got++;
     return sched_goes_on(f, s, k, to->token) && !(rq->grammar && grammar_run_over(rq->grammar));
 }
 
@@ -179,19 +185,20 @@ static bool pick_row(sched *sc, int s, int k, sampler *sp, grammar_walk *w)
 static void sample_some(void *arg, int i)
 {
     sched *sc = arg;
-    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
-        score_rows(sc, s, sc->samplers[i]);
-        if (!wants_token(sc->row_owner[s], sc->chunk[s]) || sc->now->broken[s]) continue;
-        for (int k = 0; pick_row(sc, s, k, sc->samplers[i], sc->walks[i]);) k++;
+    for (int s = i; s < sc->step.n_seq; s += sc->pick.n_samplers) {
+        score_rows(sc, s, sc->pick.samplers[i]);
+        if (!wants_token(sc->now->row[s].owner, sc->now->row[s].chunk) || sc->now->row[s].broken)
+            continue;
+        for (int k = 0; pick_row(sc, s, k, sc->pick.samplers[i], sc->pick.walks[i]);) k++;
     }
 }
 
 static err_code on_host(sched *sc, err *e)
 {
-    err_code rc = model_forward(sc->m, sc->kv, &sc->step, &sc->logits, e);
+    err_code rc = model_forward(sc->m, sc->mem.kv, &sc->step, &sc->pick.logits, e);
     if (!rc) rc = pool_step(sc, e);
     sc->now->computed_us = clock_now_us();
-    if (!rc && sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
+    if (!rc && sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->pick.n_samplers);
     return rc;
 }
 
@@ -202,10 +209,10 @@ static err_code on_host(sched *sc, err *e)
 static void mask_some(void *arg, int i)
 {
     sched *sc = arg;
-    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
-        request *rq = sc->row_owner[s];
-        if (!has_mask(rq) || !wants_token(rq, sc->chunk[s])) continue;
-        if (!find_mask(sc, s, 0, sc->walks[i])) sc->mask[s] = NULL;
+    for (int s = i; s < sc->step.n_seq; s += sc->pick.n_samplers) {
+        request *rq = sc->now->row[s].owner;
+        if (!has_mask(rq) || !wants_token(rq, sc->now->row[s].chunk)) continue;
+        if (!find_mask(sc, s, 0, sc->pick.walks[i])) sc->rows.mask[s] = NULL;
     }
 }
 
@@ -214,45 +221,48 @@ static void accept_some(void *arg, int i)
 {
     sched *sc = arg;
     const flight *f = sched_in_flight(sc);
-    for (int s = i; s < f->n_seq; s += sc->n_samplers) {
-        if (!f->owner[s] || !f->owner[s]->grammar || f->n_got[s] == 0) continue;
-        grammar_run *form = f->owner[s]->grammar;
-        grammar_run_accept(form, sc->walks[i], f->picked[f->pick0[s]].token);
-        if (grammar_run_failed(form)) f->n_got[s] = 0;
+    for (int s = i; s < f->n_seq; s += sc->pick.n_samplers) {
+        if (!f->row[s].owner || !f->row[s].owner->grammar || f->row[s].n_got == 0) continue;
+        grammar_run *form = f->row[s].owner->grammar;
+        grammar_run_accept(form, sc->pick.walks[i], f->picked[f->row[s].pick0].token);
+        if (grammar_run_failed(form)) f->row[s].n_got = 0;
     }
 }
 
 /* A score of the token `score`, or, where that is -1, the k-th token of the step. */
 static void add_row(sched *sc, int *n, int s, int logit, int32_t score, int k, sampled *to)
 {
-    const request *rq = sc->row_owner[s];
+    const request *rq = sc->now->row[s].owner;
+    int beam = sc->now->row[s].beam;
     assert(*n < sc->cfg.max_logits && logit >= 0 && logit < sc->step.n_logit);
     sc->now->end[*n] = (draw_end){to, s, score < 0};
-    sc->draw[(*n)++] = (sample_row){.logit = logit,
-                                    .score = score,
-                                    .rules = &rq->rules,
-                                    .n_top = rq->score_top,
-                                    .prompt = rq->prompt,
-                                    .n_prompt = rq->n_prompt,
-                                    .output = rq->output,
-                                    .n_output = n_drawn(rq) + k,
-                                    .allowed = score < 0 ? sc->mask[s] : NULL,
-                                    .n_vocab = drawn_from(sc, rq, score < 0 && rq->grammar)};
+    sc->rows.draw[(*n)++] =
+        (sample_row){.logit = logit,
+                     .score = score,
+                     .rules = &rq->rules,
+                     .n_top = rq->score_top,
+                     .prompt = rq->prompt,
+                     .n_prompt = rq->n_prompt,
+                     .output = output_of(rq, beam),
+                     .n_output = n_drawn(rq) + k,
+                     .allowed = score < 0 ? sc->rows.mask[s] : NULL,
+                     .n_vocab = drawn_from(sc, rq, score < 0 && form_of(rq, beam))};
 }
 
 static int list_rows(sched *sc)
 {
     int n = 0;
     for (int s = 0; s < sc->step.n_seq; s++) {
-        request *rq = sc->row_owner[s];
-        for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
-            add_row(sc, &n, s, sc->now->logit0[s] + i, rq->prompt[next], 0,
-                    &rq->prompt_score[next]);
+        request *rq = sc->now->row[s].owner;
+        for (int i = 0, next; i < sc->now->row[s].chunk && (next = scored_by(sc, s, i)) > 0; i++) {
+            add_row(sc, &n, s, sc->now->row[s].logit0 + i, rq->prompt[next], 0,
+                    &rq->out.score[next]);
         }
-        if (!wants_token(rq, sc->chunk[s]) || (has_mask(rq) && !sc->mask[s])) continue;
-        rq->draw_at = n;
-        for (int k = 0; k <= sc->now->n_guess[s]; k++) {
-            int row = sc->now->pick0[s] + k;
+        if (!wants_token(rq, sc->now->row[s].chunk) || (has_mask(rq) && !sc->rows.mask[s]))
+            continue;
+        rq->run.draw_at = n;
+        for (int k = 0; k <= sc->now->row[s].n_guess; k++) {
+            int row = sc->now->row[s].pick0 + k;
             add_row(sc, &n, s, row, -1, k, &sc->now->picked[row]);
         }
     }
@@ -262,18 +272,18 @@ static int list_rows(sched *sc)
 static err_code on_device(sched *sc, err *e)
 {
     flight *f = sc->now;
-    err_code rc = model_enqueue(sc->m, sc->kv, &sc->step, e);
+    err_code rc = model_enqueue(sc->m, sc->mem.kv, &sc->step, e);
     if (rc) return rc;
     bool masks = false;
     for (int s = 0; s < f->n_seq; s++) {
-        sc->mask[s] = NULL;
-        masks |= has_mask(f->owner[s]);
+        sc->rows.mask[s] = NULL;
+        masks |= has_mask(f->row[s].owner);
     }
-    if (masks) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
+    if (masks) be_parallel(sc->be, mask_some, sc, sc->pick.n_samplers);
     f->n_draw = list_rows(sc);
-    f->got = f->n_draw > 0 ? model_sample(sc->m, sc->draw, f->n_draw) : NULL;
+    f->got = f->n_draw > 0 ? model_sample(sc->m, sc->rows.draw, f->n_draw) : NULL;
     rc = pool_step(sc, e);
-    if (sc->overlaps) f->mark = be_mark(sc->be);
+    if (sc->fly.overlaps) f->mark = be_mark(sc->be);
     return rc;
 }
 
@@ -283,13 +293,11 @@ err_code sched_launch(sched *sc, err *e)
     assert(!f->up && sc->step.n_seq > 0 && sc->step.n_seq <= sc->cfg.max_seqs);
     f->n_seq = sc->step.n_seq;
     f->n_draw = 0;
-    memset(f->broken, 0, (size_t)f->n_seq * sizeof(*f->broken));
-    memset(f->late, 0, (size_t)f->n_seq * sizeof(*f->late));
-    memset(f->n_got, 0, (size_t)f->n_seq * sizeof(*f->n_got));
     for (int s = 0; s < f->n_seq; s++) {
-        f->pick0[s] = last_logit(sc, s);
-        f->pos0[s] = f->owner[s]->n_computed;
-        f->ends[s] = f->chunk[s] == left_of(f->owner[s]);
+        flight_row *r = &f->row[s];
+        r->pick0 = last_logit(sc, s);
+        r->pos0 = r->owner->run.n_computed;
+        r->ends = r->chunk == left_of(r->owner);
     }
     return be_can_sample(sc->be) ? on_device(sc, e) : on_host(sc, e);
 }
@@ -297,21 +305,21 @@ err_code sched_launch(sched *sc, err *e)
 err_code sched_collect(sched *sc, flight *f, err *e)
 {
     if (!be_can_sample(sc->be)) return ERR_NONE;
-    err_code rc = sc->overlaps ? be_await(sc->be, f->mark, e) : be_sync(sc->be, e);
+    err_code rc = sc->fly.overlaps ? be_await(sc->be, f->mark, e) : be_sync(sc->be, e);
     f->computed_us = clock_now_us();
     if (rc) return rc;
     bool forms = false;
-    for (int s = 0; s < f->n_seq; s++) forms |= f->owner[s] && f->owner[s]->grammar;
+    for (int s = 0; s < f->n_seq; s++) forms |= f->row[s].owner && f->row[s].owner->grammar;
     for (int i = 0; i < f->n_draw; i++) {
         int s = f->end[i].seq;
-        if (!f->owner[s]) continue; /* what the request lent is gone */
+        if (!f->row[s].owner) continue; /* what the request lent is gone */
         *f->end[i].to = f->got[i];
-        if (!f->end[i].pick && f->got[i].token < 0) f->broken[s] = true;
+        if (!f->end[i].pick && f->got[i].token < 0) f->row[s].broken = true;
     }
     for (int i = 0; i < f->n_draw; i++) {
         int s = f->end[i].seq;
-        if (f->owner[s] && f->end[i].to == &f->picked[f->pick0[s]]) sched_verify(f, s);
+        if (f->row[s].owner && f->end[i].to == &f->picked[f->row[s].pick0]) sched_verify(f, s);
     }
-    if (forms) be_parallel(sc->be, accept_some, sc, sc->n_samplers);
+    if (forms) be_parallel(sc->be, accept_some, sc, sc->pick.n_samplers);
     return ERR_NONE;
 }

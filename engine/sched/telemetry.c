@@ -1,7 +1,17 @@
-/* telemetry.c -- atomics by class and tenant, and a small table of the adapters in use.
+/* telemetry.c -- counters and histograms by class and tenant, and a table of the adapters in use.
  *
- * Tenants are found by open addressing; a slot is claimed by one compare-and-swap and then never
- * changes hands.  Slot 0 is everybody else's.
+ * Threads: the engine records, workers record refusals, and metrics read at any time.  Counters are
+ * relaxed atomics, so a reading may mix two moments by a few requests, but no count is lost.
+ *
+ * Tenants: open addressing in a table that is at least twice as large as max_tenants.  A slot is
+ * claimed by one compare-and-swap and never changes its owner.  Tenants beyond max_tenants share
+ * slot 0, which bounds the number of metrics.
+ *
+ * Adapters: a hash table with chains of indices in preallocated entries, under a mutex; an adapter
+ * without requests gives its entry back.
+ *
+ * telemetry_end() is the only place where a request's verdict (met, or missed for a cause) is
+ * decided; see engine/watch/cause.h.
  */
 #include "engine/sched/telemetry.h"
 
@@ -21,7 +31,7 @@ typedef struct {
 } class_counts;
 
 typedef struct {
-    _Atomic uint64_t id; /* 0: nobody's yet */
+    _Atomic uint64_t id; /* 0: free */
     histogram ttft, tpot;
     _Atomic uint64_t outcome[OUTCOMES], met, missed, prompt_tokens, output_tokens;
     _Atomic uint64_t cause[MISS_CAUSES];
@@ -143,29 +153,29 @@ static int tenant_slot(telemetry *t, uint64_t id)
 
 void telemetry_enter(telemetry *t, request *rq)
 {
-    rq->telemetry_slot = tenant_slot(t, rq->tenant_id);
+    rq->run.telemetry_slot = tenant_slot(t, rq->tenant_id);
 }
 
 void telemetry_seat(telemetry *t, const request *rq)
 {
     histogram_add(&t->classes[rq->slo_class].series[SERIES_QUEUE],
-                  rq->admitted_us - rq->arrived_us);
+                  rq->times.admitted_us - rq->arrived_us);
 }
 
 void telemetry_token(telemetry *t, const request *rq, int64_t before_us)
 {
     class_counts *c = &t->classes[rq->slo_class];
     if (before_us) {
-        histogram_add(&c->series[SERIES_ITL], rq->last_token_us - before_us);
+        histogram_add(&c->series[SERIES_ITL], rq->times.last_token_us - before_us);
         return;
     }
-    int64_t ttft = rq->first_token_us - rq->arrived_us;
+    int64_t ttft = rq->times.first_token_us - rq->arrived_us;
     histogram_add(&c->series[SERIES_TTFT], ttft);
-    histogram_add(&c->series[SERIES_PREFILL], rq->first_token_us - rq->admitted_us);
-    histogram_add(&t->tenants[rq->telemetry_slot].ttft, ttft);
+    histogram_add(&c->series[SERIES_PREFILL], rq->times.first_token_us - rq->times.admitted_us);
+    histogram_add(&t->tenants[rq->run.telemetry_slot].ttft, ttft);
 }
 
-/* The promise as a whole. */
+/* Counts whether both targets were met. */
 static void count_verdict(class_counts *c, tenant_counts *o, cause_verdict v)
 {
     count(v.why ? &c->missed[TARGET_BOTH] : &c->met[TARGET_BOTH]);
@@ -176,20 +186,20 @@ static void count_verdict(class_counts *c, tenant_counts *o, cause_verdict v)
     if (v.beside >= 0) count(&c->beside[v.beside]);
 }
 
-/* What became of its two targets. */
+/* The facts by which cause_judge() decides. */
 static cause_life life_of(const request *rq, request_outcome how, err_code code, int made,
                           int64_t now_us)
 {
     /* A prompt that is only scored has its first result at the end. */
-    int64_t first = rq->first_token_us ? rq->first_token_us : now_us;
+    int64_t first = rq->times.first_token_us ? rq->times.first_token_us : now_us;
     int64_t decode = made < 2 ? 0 : (made - 1) * rq->tpot_target_us;
     return (cause_life){
         .failed = how == OUTCOME_FAILED,
         .code = code,
-        .adapter = rq->adapter_id != 0,
-        .began = rq->first_token_us != 0,
+        .unloaded = rq->adapter_id != 0 && !rq->run.lora,
+        .began = rq->times.first_token_us != 0,
         .ttft_late_us = rq->ttft_deadline_us ? first - rq->ttft_deadline_us : 0,
-        .tpot_late_us = decode ? rq->last_token_us - first - decode : 0,
+        .tpot_late_us = decode ? rq->times.last_token_us - first - decode : 0,
         .ttft_target_us = rq->ttft_deadline_us - rq->arrived_us,
         .decode_target_us = decode,
     };
@@ -198,11 +208,11 @@ static cause_life life_of(const request *rq, request_outcome how, err_code code,
 static void measure(class_counts *c, tenant_counts *o, const request *rq, int made, int64_t now_us)
 {
     histogram_add(&c->series[SERIES_E2E], now_us - rq->arrived_us);
-    histogram_add(&c->series[SERIES_INFERENCE], now_us - rq->admitted_us);
+    histogram_add(&c->series[SERIES_INFERENCE], now_us - rq->times.admitted_us);
     histogram_add(&c->series[SERIES_PROMPT], rq->n_prompt);
     histogram_add(&c->series[SERIES_OUTPUT], made);
     histogram_add(&c->series[SERIES_MAX_TOKENS], rq->max_tokens);
-    int64_t decode = rq->last_token_us - rq->first_token_us;
+    int64_t decode = rq->times.last_token_us - rq->times.first_token_us;
     if (made > 0) histogram_add(&c->series[SERIES_DECODE], decode);
     if (made > 1) {
         histogram_add(&c->series[SERIES_TPOT], decode / (made - 1));
@@ -213,15 +223,16 @@ static void measure(class_counts *c, tenant_counts *o, const request *rq, int ma
 void telemetry_end(telemetry *t, request *rq, request_outcome how, err_code code, int64_t now_us)
 {
     class_counts *c = &t->classes[rq->slo_class];
-    tenant_counts *o = &t->tenants[rq->telemetry_slot];
-    int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) - rq->n_given;
+    tenant_counts *o = &t->tenants[rq->run.telemetry_slot];
+    int pushed = atomic_load_explicit(&rq->out.n_pushed, memory_order_relaxed);
+    int made = rq->beams ? beam_length(rq->beams->search) : pushed - rq->out.n_foreign;
     bool complete = how == OUTCOME_STOP || how == OUTCOME_LENGTH;
     cause_life life = life_of(rq, how, code, made, now_us);
     count(&c->outcome[how]);
     count(&o->outcome[how]);
     rq->missed = (cause_verdict){MISS_NONE, -1};
     if (complete || life.failed) {
-        rq->missed = cause_judge(&rq->clock, &life);
+        rq->missed = cause_judge(&rq->times.clock, &life);
         count_verdict(c, o, rq->missed);
     }
     if (complete) {
@@ -229,9 +240,11 @@ void telemetry_end(telemetry *t, request *rq, request_outcome how, err_code code
         count(life.tpot_late_us > 0 ? &c->missed[TARGET_TPOT] : &c->met[TARGET_TPOT]);
         measure(c, o, rq, made, now_us);
     }
-    atomic_fetch_add_explicit(&o->prompt_tokens, atomic_load(&rq->meter->prompt_tokens),
-                              memory_order_relaxed);
-    atomic_fetch_add_explicit(&o->output_tokens, (uint64_t)made, memory_order_relaxed);
+    /* What it had when it left an engine was counted then. */
+    uint32_t prompt = rq->n_given > 0 ? 0 : atomic_load(&rq->meter->prompt_tokens);
+    atomic_fetch_add_explicit(&o->prompt_tokens, prompt, memory_order_relaxed);
+    int fresh = made - (rq->n_given - rq->out.n_foreign);
+    atomic_fetch_add_explicit(&o->output_tokens, (uint64_t)fresh, memory_order_relaxed);
 }
 
 void telemetry_refuse(telemetry *t, int class, uint64_t tenant_id, request_outcome how,

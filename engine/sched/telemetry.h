@@ -82,11 +82,11 @@ void telemetry_destroy(telemetry *t);
 
 /* ---- recording ---------------------------------------------------------------- */
 
-/* Before the engine sees it; sets rq->telemetry_slot. */
+/* Before the engine sees it; sets rq->run.telemetry_slot. */
 void telemetry_enter(telemetry *t, request *rq);
 /* It runs for the first time. */
 void telemetry_seat(telemetry *t, const request *rq);
-/* A token at rq->last_token_us; `before_us` is when the one before was made, 0: it is the first. */
+/* A token at rq->times.last_token_us; `before_us`: time of the previous one; 0: it is the first. */
 void telemetry_token(telemetry *t, const request *rq, int64_t before_us);
 /* The last word on a request that was entered; its times are final.  Judges the promise and sets
  * rq->missed.  `code`: of what failed. */

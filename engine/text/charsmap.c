@@ -1,7 +1,20 @@
-/* charsmap.c -- the double array, and where graphemes end.
+/* charsmap.c -- SentencePiece's precompiled_charsmap: base64 of a double-array trie and its
+ * replacement strings; and where graphemes end.
  *
- * A unit of the array has its label in the low byte, whether its key ends at bit 8, and the place
- * of its children from bit 10 on (times 256 where bit 9 is set).
+ * Layout after base64: uint32 size of the trie in bytes, the units (little-endian uint32), then the
+ * replacement strings, each with a NUL.
+ *
+ *   unit:  bits 0-7 label | 8 a key ends here | 9 offset counts 256 | 10-30 offset of the children
+ *          | 31 set in a value, whose other bits are the position of its string
+ *
+ * A step of the search: at ^= byte; the unit there must have that byte as its label; at ^= offset.
+ * Every index is checked, because the file is untrusted (charsmap_find()).
+ *
+ * A grapheme follows the rules of Unicode Annex 29 for extended clusters, without those that only
+ * concern graphemes of six or more bytes (emoji sequences, Indic conjuncts): longer ones are never
+ * looked up whole.
+ *
+ * Source: Aoe 1989 (double array); darts-clone's unit layout; Unicode Standard Annex 29.
  */
 #include "engine/text/charsmap.h"
 
@@ -27,7 +40,7 @@ static int digit_of(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* The bytes, NUL-ended; NULL: no memory, or it is no base64. */
+/* Decodes base64; NUL-terminated. NULL: no memory, or not base64. */
 static unsigned char *decode_base64(const char *s, size_t *len)
 {
     size_t n = strlen(s);
@@ -122,8 +135,8 @@ const char *charsmap_find(const charsmap *m, const char *s, size_t len)
     return NULL;
 }
 
-/* Whether there is no end of a grapheme between two characters.  Rules that only matter to
- * graphemes of six bytes and more (pictures, Indic conjuncts) are left out. */
+/* Whether two characters belong to one grapheme. Rules that only concern graphemes of six bytes and
+ * more are left out. */
 static bool are_one(uint32_t a, uint32_t b, int flags)
 {
     unicode_cluster x = unicode_run_of(unicode_clusters, unicode_clusters_n, a),

@@ -16,7 +16,7 @@
 
 typedef struct charsmap charsmap;
 
-/* `text`: the map in base64.  ERR_CORRUPT: it is none. */
+/* Decodes `text`, a map in base64.  ERR_CORRUPT: it is not a valid map. */
 err_code charsmap_read(charsmap **out, const char *text, err *e);
 void charsmap_destroy(charsmap *m);
 

@@ -1,4 +1,21 @@
-/* normal.c -- the steps of a normaliser, one after the other. */
+/* normal.c -- the normaliser of tokenizer.json: a list of steps, each from one text to a new one.
+ *
+ *   NORMAL_FORM      NFC, NFD, NFKC, NFKD      run by run, from one stable character to the next
+ *   NORMAL_STRIP     white space at either end
+ *   NORMAL_PREPEND   a string before a text that is not empty
+ *   NORMAL_REPLACE   a string, or matches of a pattern (split_search.c)
+ *   NORMAL_CHARSMAP  SentencePiece's precompiled map, by grapheme (charsmap.c)
+ *   others           one character at a time, to at most three (change())
+ *
+ * A step writes into a growing buffer and carries along the taint of each byte (whether it comes
+ * from a user, tokenizer_cut.c): output that depends on any tainted byte is tainted.
+ *
+ * `beheaded` records that the beginning of the text was removed, which decides whether Metaspace
+ * prepends its space. A text that a normal form cannot change is copied (may_change()).
+ *
+ * Threads: the normaliser is immutable; buffers belong to the call. Source: Hugging Face
+ * tokenizers.
+ */
 #include "engine/text/normal.h"
 
 #include <stdlib.h>
@@ -11,7 +28,7 @@
 typedef struct {
     tok_normal out;
     size_t cap;
-    bool tainted; /* it says whose each byte is */
+    bool tainted; /* carries the taint of each byte */
     bool failed;
 } writer;
 
@@ -47,7 +64,7 @@ static bool is_foreign(const tok_normal *in, size_t from, size_t to)
     return in->taint && memchr(in->taint + from, 1, to - from) != NULL;
 }
 
-/* As it is. */
+/* Copies bytes unchanged. */
 static void copy(writer *w, const tok_normal *in, size_t from, size_t to)
 {
     if (to <= from || !make_room(w, to - from)) return;
@@ -69,8 +86,8 @@ static bool may_change(unicode_form f, const tok_normal *in)
     return false;
 }
 
-/* Run by run: a run goes to where nothing behind can change what it becomes.  So a stranger's
- * character in a run makes all of it his. */
+/* Normalises run by run: a run ends where no later character can change it. One tainted character
+ * taints its whole run. */
 static void bring_into_form(writer *w, unicode_form f, const tok_normal *in)
 {
     uint32_t *c = malloc((in->len + 1) * sizeof(*c)), *run = NULL;
@@ -106,21 +123,21 @@ static bool in_any(uint32_t c, const unicode_range *t, int n)
     return unicode_in_ranges(t, n, c);
 }
 
-/* Nmt's: control characters go. */
+/* Nmt removes these control characters. */
 static bool is_noise(uint32_t c)
 {
     return (c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
            c == 0x9F;
 }
 
-/* Nmt's: what becomes a space. */
+/* Nmt turns these into a space. */
 static bool is_blank(uint32_t c)
 {
     return c == 9 || c == 10 || c == 12 || c == 13 || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
            c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
 }
 
-/* At most three characters of one. */
+/* Maps one character to at most three; returns how many. */
 static size_t change(normal_kind kind, uint32_t c, uint32_t out[3])
 {
     out[0] = c;
@@ -211,7 +228,7 @@ static void replace_matches(writer *w, const normal_step *s, const tok_normal *i
     free(at);
 }
 
-/* A whole grapheme, or each character of it. */
+/* Maps a whole grapheme if the map has it, otherwise each of its characters. */
 static void map_grapheme(writer *w, const charsmap *m, const tok_normal *in, size_t from, size_t to)
 {
     const char *whole =
@@ -262,7 +279,7 @@ static void take_step(writer *w, const normal_step *s, const tok_normal *in)
         break;
     case NORMAL_CHARSMAP:
         map(w, s->map, in);
-        w->out.beheaded = false; /* as the library counts */
+        w->out.beheaded = false; /* as SentencePiece counts */
         break;
     default: change_each(w, s->kind, in); break;
     }

@@ -190,7 +190,7 @@ static uint32_t category(split_parser *p, bool negated)
     p->not_script = negated;
     if (!kinds && !p->script)
         split_refuse(p, ERR_UNSUPPORTED,
-                     "has \\p{...} of something that is no general category and no script");
+                     "has \\p{...} with a name that is neither a general category nor a script");
     else if (p->fold)
         split_refuse(p, ERR_UNSUPPORTED, "has \\p in (?i:...)");
     return negated ? ~kinds : kinds;
@@ -213,7 +213,7 @@ static uint32_t code_point(split_parser *p, int digits, bool braces)
     if (!closed || n == 0 || (!braces && n < digits) || c > 0x10FFFF)
         split_refuse(p, ERR_INPUT, "has a malformed code point");
     else if (digits == 2 && c >= 128)
-        split_refuse(p, ERR_UNSUPPORTED, "has a byte that is no ASCII");
+        split_refuse(p, ERR_UNSUPPORTED, "has a byte that is not ASCII");
     return c;
 }
 

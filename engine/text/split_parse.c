@@ -1,4 +1,16 @@
-/* split_parse.c -- a pattern's text to a tree, by recursive descent as deep as groups may nest. */
+/* split_parse.c -- parses a Split pattern (the syntax of Oniguruma, as far as tokenizer.json files
+ * use it) to a tree.
+ *
+ * Recursive descent: alternatives > sequence > repeated > atom; the depth is bounded by
+ * SPLIT_NESTING_MAX. Nodes are in an array, linked by `child` and `next`.
+ *
+ * Supported: groups (capturing or not, with (?i:) for case), classes, escapes, greedy, lazy and
+ * possessive repetitions, ^ and $, look-ahead and look-behind at fixed lists of characters. A
+ * possessive repetition must be of one character class. Classes are in split_class.c.
+ *
+ * Everything else is rejected with the byte position and what precedes it, because a pattern that
+ * is only nearly understood would change token ids.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +49,7 @@ static bool take(split_parser *p, const char *s)
 
 static int parse_alternatives(split_parser *p);
 
-/* A group, of which its beginning is read. */
+/* Parses a group after its opening. */
 static int parse_group(split_parser *p, bool fold)
 {
     bool outer = p->fold;
@@ -50,7 +62,7 @@ static int parse_group(split_parser *p, bool fold)
     return node;
 }
 
-/* Whether it is made of characters alone, one behind the other. */
+/* Whether a node is a sequence, or alternatives of sequences, of single characters. */
 static bool is_flat(const split_parser *p, int node)
 {
     const split_node *n = &p->nodes[node];
@@ -124,7 +136,7 @@ static bool parse_counts(split_parser *p, int *min, int *max)
     bool some = p->at > from, comma = take(p, ",");
     if (comma) *max = p->at < p->len && p->pattern[p->at] != '}' ? number(p) : -1;
     if (!some || !take(p, "}") || (*max >= 0 && *max < *min) || *max == 0)
-        split_refuse(p, ERR_UNSUPPORTED, "has a repetition of a form that is not known");
+        split_refuse(p, ERR_UNSUPPORTED, "has a repetition of an unknown kind");
     return comma;
 }
 
@@ -157,7 +169,7 @@ static int parse_repeated(split_parser *p)
     return split_add_node(p, n);
 }
 
-/* A list of children, each new one behind the others. */
+/* Appends a child to a node. */
 static void append(split_parser *p, int parent, int *last, int child)
 {
     if (p->rc) return;

@@ -1,14 +1,19 @@
-/* split_search.c -- runs a pattern's program over a text.
+/* split_search.c -- runs the program of a Split pattern over a text: backtracking with memoisation,
+ * in linear time.
  *
- * Ways not yet gone lie on a stack.  A branch is marked at a place when it is gone there, and never
- * gone there again: no op can come back to itself at one place, so when it is met a second time all
- * that it led to has failed.  That holds for later beginnings too.  The branches that led to a find
- * have not failed, but no later search meets them: their places lie behind it, and from one at its
- * end the pattern would have found nothing at all, which none may.  (Look-around leaves no marks:
- * it is a list of characters.  What it finds behind a place is the same for all beginnings.)
+ * Untried alternatives are on a stack. To exclude exponential time, a branch is marked at a
+ * position when it is taken there and never taken there again: no op returns to itself at the same
+ * position, so if it is met a second time, everything behind it has failed.
  *
- * Ordinary texts take a few steps for each character, and marks would cost more than they save:
- * they begin when a text has had FREE_STEPS for each of its characters.
+ * The marks stay valid for later starting points of the same text. Branches on the way to a match
+ * did not fail, but no later search meets them: it starts at the end of the match, and the pattern
+ * cannot match the empty string. Look-arounds leave no marks; they are lists of characters.
+ *
+ * Ordinary texts take a few steps per character, and marking would cost more than it saves. It
+ * begins once a text has used FREE_STEPS steps for each of its characters.
+ *
+ * Memory: one bit per (position, branch) when marking, a stack of branches. Threads: a split_search
+ * belongs to one thread.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +41,7 @@ void split_search_text(split_search *s, const split_regex *r, const uint32_t *c,
     s->free_steps = s->steps + FREE_STEPS * (uint64_t)n + FREE_STEPS;
 }
 
-/* From here on branches are marked. */
+/* Starts marking. */
 static bool begin_marking(split_search *s)
 {
     size_t need = (s->n + 1) * words_of(s->regex);
@@ -56,7 +61,7 @@ void split_search_piece(split_search *s, size_t begin, size_t end)
 {
     s->begin = begin;
     s->end = end;
-    /* what failed here failed at the end of the piece before */
+    /* marks of this position belong to the end of the previous piece */
     size_t n = words_of(s->regex);
     if (s->marking && n) memset(s->failed + begin * n, 0, n * sizeof(*s->failed));
 }
@@ -68,7 +73,7 @@ void split_search_clear(split_search *s)
     *s = (split_search){0};
 }
 
-/* Marks a branch here; false: it was. */
+/* Marks a branch at a position; false: it was marked. */
 static inline bool mark(split_search *s, int memo, size_t at)
 {
     if (!s->marking && (s->steps <= s->free_steps || !begin_marking(s))) return !s->no_memory;
@@ -106,7 +111,8 @@ static inline bool in_set(const split_search *s, const split_op *op, size_t at)
     return at < s->end && split_in_set(s->regex, &s->regex->sets[op->set], s->c[at]);
 }
 
-/* Whether one of a look-around's alternatives is found here; nothing is before the piece. */
+/* Whether an alternative of a look-around matches here; look-behind stops at the piece's beginning.
+ */
 static bool looked(split_search *s, const split_op *op, size_t at, bool behind)
 {
     bool found = true;
@@ -125,7 +131,7 @@ static bool looked(split_search *s, const split_op *op, size_t at, bool behind)
     }
 }
 
-/* Where a branch leads first, the other way on the stack; -1: nowhere. */
+/* The way that a branch takes first, the other one pushed; -1: neither can succeed. */
 static inline int branch(split_search *s, const split_op *op, size_t at)
 {
     if (!mark(s, op->memo, at)) return -1;
@@ -134,7 +140,7 @@ static inline int branch(split_search *s, const split_op *op, size_t at)
     return !other || push(s, op->other, at) ? op->next : -1;
 }
 
-/* The op behind this one, with *at moved on; -1: it fails here. */
+/* Executes one op and advances *at; returns the next op, or -1 if it fails here. */
 static inline int step(split_search *s, const split_op *op, size_t *at)
 {
     bool ok = false;
@@ -166,7 +172,7 @@ static inline int step(split_search *s, const split_op *op, size_t *at)
     return ok ? op->next : -1;
 }
 
-/* The op to begin with at a place inside of the piece; -1: nothing is found there. */
+/* The op to begin with at a position; -1: no match can begin there. */
 static int entry(const split_search *s, size_t at)
 {
     uint32_t code = s->c[at] & 0xFFFFFF;
@@ -174,7 +180,7 @@ static int entry(const split_search *s, size_t at)
     return may(s, 0, at) ? 0 : -1;
 }
 
-/* Whether the pattern is found at one place: its end. */
+/* Whether the pattern matches at one position; *end: the end of the match. */
 static bool found_at(split_search *s, int k, size_t at, size_t *end)
 {
     const split_op *ops = s->regex->ops;

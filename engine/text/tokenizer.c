@@ -1,8 +1,23 @@
-/* tokenizer.c -- encoding.
+/* tokenizer.c -- encoding: text to token ids.
  *
- * The text is cut at added tokens and normalised (tokenizer_cut.c), each part split into pieces by
- * the pre-tokeniser, each piece merged by rank with a heap of candidate pairs over a linked list:
- * O(n log n) for any input, hostile ones included.
+ *   text --added tokens, normaliser (tokenizer_cut.c)--> parts --pre-tokeniser
+ *   (tokenizer_split.c)-->
+ *   words --BPE here; Unigram, WordPiece, WordLevel in tokenizer_pieces.c--> ids
+ *
+ * BPE merges by rank. The symbols of a word are a linked list; a heap holds the mergeable pairs by
+ * (rank, position). A pair that was overtaken by another merge is recognised by its stale ids and
+ * skipped. Each merge adds at most two pairs, so a word of n symbols costs O(n log n), also for
+ * hostile input; the textbook loop that rescans the word is O(n^2).
+ *
+ * Symbols are bytes (byte-level vocabularies, GPT-2) or characters with byte fallback
+ * (SentencePiece). Unknown characters become the unknown token in the same order as in Hugging
+ * Face's tokenizers, whose results every test compares.
+ *
+ * A guard (tok_guard) marks bytes that come from users: tokens barred by it are never produced from
+ * them, so a prompt cannot forge control tokens.
+ *
+ * Threads: a loaded tokenizer is immutable; an encoder lives on the caller's stack. Source:
+ * Sennrich et al. 2016 (BPE); Hugging Face tokenizers for the order of steps.
  */
 #include "engine/text/tokenizer.h"
 
@@ -31,7 +46,7 @@ int32_t tokenizer_eos(const tokenizer *t)
     return t->eos;
 }
 
-/* In a set that looks for `pattern`, the token whose content is the text. */
+/* Finds the added token with this content in a set that is searched by `pattern`. */
 static int32_t find_added(const tokenizer *t, const added_set *set, const char *pattern,
                           const char *content)
 {
@@ -129,7 +144,7 @@ static pair pop_pair(encoder *en)
     return top;
 }
 
-/* Room for n symbols; each merge adds at most two pairs, so 3 n pairs are enough. */
+/* Makes room for n symbols and 3 n pairs: n - 1 at first, and at most two more per merge. */
 static bool make_room(encoder *en, size_t n)
 {
     if (n <= en->work_cap) return true;
@@ -166,7 +181,7 @@ static void merge_symbols(encoder *en, int32_t n)
         s[p.pos].id = tokenizer_find_merge(en->t, p.left, p.right)->result;
         s[p.pos].next = s[r].next;
         if (s[r].next >= 0) s[s[r].next].prev = p.pos;
-        s[r].id = -2; /* gone: matches no pair */
+        s[r].id = -2; /* merged away: matches no pair */
         offer(en, s[p.pos].prev);
         offer(en, p.pos);
     }
@@ -180,7 +195,7 @@ static void add_symbol(encoder *en, int32_t *n, int32_t id)
     (*n)++;
 }
 
-/* A whole piece that is in the vocabulary, where the model asks for that first. */
+/* ignore_merges: a word that is in the vocabulary is emitted whole. */
 static bool whole_piece(encoder *en, const char *s, size_t len)
 {
     int32_t id = en->t->ignore_merges ? find_piece(en, s, len) : -1;
@@ -188,8 +203,8 @@ static bool whole_piece(encoder *en, const char *s, size_t len)
     return id >= 0;
 }
 
-/* Characters that are not known, on their way to the unknown token.  As Hugging Face does it, what
- * becomes bytes overtakes one that waits. */
+/* A pending unknown token. As in Hugging Face's tokenizers, byte-fallback symbols overtake a
+ * pending one. */
 typedef struct {
     int32_t n;
     bool unk_waits;
@@ -300,11 +315,11 @@ static void encode_piece(encoder *en, const char *s, size_t len, bool at_start)
         encode_word(en, s, len);
 }
 
-/* The pieces of the steps before. */
+/* Runs the splitter, then encodes each piece. */
 static void encode_pieces(encoder *en, const char *s, size_t len, bool at_start)
 {
     split_text t = {0};
-    char *bytes = malloc(UTF8_MAX * 2 * len + 8); /* twice: a step may add spaces */
+    char *bytes = malloc(UTF8_MAX * 2 * len + 8); /* twice: a step may insert spaces */
     bool ok = bytes && splitter_run(&en->t->split, s, len, &t);
     en->failed |= !ok;
     for (size_t i = 0, end; i < t.n && !en->failed; i = end) {

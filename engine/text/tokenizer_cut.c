@@ -1,8 +1,20 @@
-/* tokenizer_cut.c -- where added tokens stand in a text, and what the normaliser makes of the rest.
+/* tokenizer_cut.c -- finds added tokens in a text and normalises the parts between them.
  *
- * As Hugging Face does it: tokens that are not normalised are found in the text as it came;
- * each part between them is normalised; in that, tokens that are normalised are found, by the
- * normal form of their own text.
+ * As in Hugging Face's tokenizers, in three passes:
+ *   1. tokens with "normalized": false are searched in the raw text
+ *   2. each part between them goes through the normaliser
+ *   3. tokens with "normalized": true are searched in the result, by their own normal form
+ *
+ * At each position the longest token wins; shorter candidates are its prefixes
+ * (added_token.shorter). lstrip and rstrip extend a token over adjacent white space, single_word
+ * requires that no letter, digit or "_" touches it.
+ *
+ * `taint` has one byte per byte of text: 1 for bytes of a user. A barred token matches only bytes
+ * without taint, so user text such as "<|im_start|>" is encoded as ordinary characters. The
+ * normaliser carries the taint along.
+ *
+ * Cost: linear in the text for realistic sets; the end of a run of spaces is found once
+ * (spaces_end).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +25,16 @@
 
 /* ---- where added tokens stand ---------------------------------------------------------------- */
 
-/* What is searched: the whole text, or a part of it behind the normaliser. */
+/* The text that is searched: all of it, or a part after the normaliser. */
 typedef struct {
     const char *s;
     size_t len;
     const added_set *set;
-    const unsigned char *taint; /* of each byte; NULL: nothing in it is a stranger's */
+    const unsigned char *taint; /* of each byte, 1: a user's; NULL: all trusted */
     bool at_start;              /* it begins the text */
 } place;
 
-/* A token that must stand alone does not touch letters, digits or "_". */
+/* single_word: no letter, digit or "_" is adjacent. */
 static bool stands_alone(const place *p, size_t from, size_t to)
 {
     size_t used, back;
@@ -32,15 +44,15 @@ static bool stands_alone(const place *p, size_t from, size_t to)
     return !unicode_is_word(utf8_decode(p->s + back, p->len - back, &used));
 }
 
-/* Whether the added token may begin here: a barred one touches nothing of a stranger's. */
+/* Whether the added token may match here: a barred one must not cover a user's bytes. */
 static bool is_free(const encoder *en, const place *p, const added_token *a, size_t i)
 {
     if (!p->taint || !tokenizer_is_barred(en, a->id)) return true;
     return memchr(p->taint + i, 1, a->len) == NULL;
 }
 
-/* The longest one here.  One that must stand alone and does not is passed over whole, as tokenizers
- * does: *skip are its bytes, in which no other is looked for. */
+/* The longest added token here. A single_word token that is not alone is skipped as a whole, as in
+ * Hugging Face's tokenizers: *skip is its length, within which no other token is searched. */
 static const added_token *added_at(const encoder *en, const place *p, size_t i, size_t *skip)
 {
     for (int k = tokenizer_added_at(p->set, p->s + i, p->len - i); k >= 0;
@@ -73,7 +85,7 @@ static size_t skip_left(const char *s, size_t len, size_t i)
 
 static void cut(encoder *en, const place *p);
 
-/* The part from `from` to `to` has no token of the place's set. */
+/* Handles the part from `from` to `to`, which has no token of this set. */
 static void take_part(encoder *en, const place *p, size_t from, size_t to)
 {
     const tokenizer *t = en->t;
@@ -105,8 +117,8 @@ static void take_part(encoder *en, const place *p, size_t from, size_t to)
     tok_normal_clear(&n);
 }
 
-/* As tokenizers does, the search goes on behind the token, but the next part only behind the spaces
- * that it strips: a token of spaces may be found among them (where they end is looked for once). */
+/* As in Hugging Face's tokenizers, the search continues right behind the token, but the next part
+ * begins behind the white space that it strips: a token of spaces may match within it. */
 static void cut(encoder *en, const place *p)
 {
     size_t start = 0, spaces_end = 0;

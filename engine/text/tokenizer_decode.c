@@ -1,4 +1,20 @@
-/* tokenizer_decode.c -- makes text of ids: all at once, or token by token as they come. */
+/* tokenizer_decode.c -- decoding: token ids to text, all at once or one token at a time while it is
+ * streamed.
+ *
+ * Each entry has its text ready (tokenizer_make_text()), so a step is a copy. What remains is to
+ * emit complete characters only: up to 3 bytes of an unfinished UTF-8 sequence wait in
+ * detok.pending.
+ *
+ *   byte-level     an invalid sequence becomes U+FFFD, as its bytes arrive
+ *   <0xXX> tokens  a run of byte tokens is valid UTF-8 as a whole, or each byte becomes U+FFFD
+ *
+ * The second rule needs the whole run. tokenizer_decode() looks ahead (run_is_text()); the
+ * streaming detok_push() cannot, so it emits the valid characters before an error and U+FFFD from
+ * there on (`broken`).
+ *
+ * The first token is special: WordPiece and Metaspace remove its space, Strip removes one
+ * (`started`). A detok is a small value of its caller; it allocates nothing.
+ */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +105,7 @@ static bool is_open(const unsigned char *p, size_t n)
     return utf8_read((const char *)p, n, &c) == -(int)n;
 }
 
-/* Takes one byte; writes what has become certain. */
+/* Takes one byte; writes the characters that are complete. */
 static size_t push_byte(detok *d, unsigned char b, char *out)
 {
     size_t n = 0, used;
@@ -104,7 +120,7 @@ static size_t push_byte(detok *d, unsigned char b, char *out)
     return n;
 }
 
-/* Each byte that waits, as U+FFFD. */
+/* Writes U+FFFD for each pending byte. */
 static size_t give_up(detok *d, char *out)
 {
     size_t n = 0;
@@ -112,7 +128,7 @@ static size_t give_up(detok *d, char *out)
     return n;
 }
 
-/* The same of a run of byte tokens (<0xXX>).  Once it is no UTF-8, each of its bytes is U+FFFD. */
+/* Takes one byte of a run of byte tokens (<0xXX>). Once the run is invalid, each byte is U+FFFD. */
 static size_t push_run(detok *d, unsigned char b, char *out)
 {
     size_t used;
@@ -127,7 +143,7 @@ static size_t push_run(detok *d, unsigned char b, char *out)
     return utf8_encode(v, out);
 }
 
-/* Of a token that stands behind a run of byte tokens, or behind nothing. */
+/* Takes a token that is not a byte token; it ends a run of them. */
 static size_t push_text(detok *d, const entry *en, char *out, size_t cap)
 {
     size_t n = d->tok->decode_bytes ? give_up(d, out) : 0;
@@ -140,7 +156,7 @@ static size_t push_text(detok *d, const entry *en, char *out, size_t cap)
         len = tokenizer_word_text(d->tok, en->content ? en->content : en->bytes, true, first);
         s = first;
     }
-    if (!d->started && d->tok->first == FIRST_BLOCKS) { /* all of them go */
+    if (!d->started && d->tok->first == FIRST_BLOCKS) { /* all of them are removed */
         const char *shown = en->bytes ? en->bytes : en->content;
         d->started = true;
         for (size_t i = 0; shown[i] && cap - n >= 8; i++) {
@@ -157,7 +173,7 @@ static size_t push_text(detok *d, const entry *en, char *out, size_t cap)
     return n;
 }
 
-/* A space that begins the text goes, where the decoder says so. */
+/* Removes the first space of the text if the decoder says so. */
 static size_t strip_first(detok *d, char *out, size_t n)
 {
     if (d->started || n == 0) return n;
@@ -180,7 +196,7 @@ size_t detok_flush(detok *d, char *out, size_t cap)
 {
     if (d->n_pending == 0 || cap < 16) return 0;
     d->started = true;
-    if (!d->tok->decode_bytes) d->n_pending = 1; /* the beginning of one character */
+    if (!d->tok->decode_bytes) d->n_pending = 1; /* an unfinished character */
     return give_up(d, out);
 }
 

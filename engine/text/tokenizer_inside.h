@@ -1,20 +1,26 @@
 /* tokenizer_inside.h -- the loaded tokenizer, shared by the tokenizer_*.c files alone.
  *
- *     tokenizer.c         encoding: words, merges
- *     tokenizer_pieces.c  Unigram and WordPiece
- *     tokenizer_cut.c     added tokens in a text: before and behind the normaliser
- *     tokenizer_decode.c  ids to text
- *     tokenizer_tables.c  look-ups, the longest added token among them
- *     tokenizer_load.c    tokenizer.json: pre-tokeniser, decoder, post-processor
- *     tokenizer_model.c   its model: vocabulary, merges, scores
- *     tokenizer_steps.c   its steps that cut texts
- *     tokenizer_words.c   added tokens: tokenizer.json's, and those that other files name
- *     tokenizer_more.c    a base with an adapter's tokens
+ *   tokenizer.c         encoding: BPE, and the order of the steps
+ *   tokenizer_pieces.c  Unigram, WordPiece, WordLevel
+ *   tokenizer_cut.c     added tokens in a text, before and after the normaliser
+ *   tokenizer_decode.c  ids to text
+ *   tokenizer_tables.c  hash tables: bytes to id, pair to merge
+ *   tokenizer_added.c   search for the longest added token
+ *   tokenizer_load.c    tokenizer.json: pre-tokeniser, decoder, post-processor
+ *   tokenizer_model.c   its model: vocabulary, merges, scores
+ *   tokenizer_steps.c   its pre-tokeniser steps that split texts
+ *   tokenizer_words.c   added tokens of tokenizer.json and of the files beside it
+ *   tokenizer_more.c    a base tokenizer plus the tokens of an adapter
+ *
+ * A tokenizer is immutable after loading. One made by tokenizer_extend() shares the tables of its
+ * base and has only its own `more` entries, so an adapter with a few tokens does not copy the
+ * vocabulary.
  */
 #ifndef ENGINE_TEXT_TOKENIZER_INSIDE_H
 #define ENGINE_TEXT_TOKENIZER_INSIDE_H
 
 #include "engine/base/json.h"
+#include "engine/files/documents.h"
 #include "engine/text/normal.h"
 #include "engine/text/pieces.h"
 #include "engine/text/tokenizer.h"
@@ -25,16 +31,18 @@
 enum { WORD_BYTES_MAX = 512 /* of a WordPiece token */ };
 
 typedef struct {
-    /* The vocabulary's string, byte-level alphabets undone; NULL: not in the vocabulary. */
+    /* The vocabulary's string, with a byte-level alphabet decoded to bytes; NULL: not in the
+     * vocabulary. */
     char *bytes;
     char *content; /* an added token's, as the files write it; NULL: not added */
-    /* What the token stands for in a text; the same memory as one of these where equal. */
+    /* The token's text in decoded output; shares the memory of `bytes` where equal. */
     char *text;
     uint32_t len, text_len;
     int16_t byte; /* <0xXX> where the decoder puts bytes together; else -1 */
     bool special, added, barred;
     bool hidden; /* left out of texts without special tokens */
-    bool plain;  /* byte-level: not of the alphabet, so no text's bytes become it by merging */
+    bool plain;  /* byte-level: has characters outside the byte alphabet, so merging never
+                  * produces it */
 } entry;
 
 typedef struct {
@@ -43,18 +51,18 @@ typedef struct {
 } more_entry;
 
 typedef struct {
-    char *content;    /* what is looked for: of a normalised one its normal form */
+    char *content;    /* search string; of a normalized token its normal form */
     const char *name; /* what it is called; its entry's */
     size_t len;
     int32_t id;
     bool special, lstrip, rstrip, single_word;
-    int shorter; /* the longest other one that this one begins with; -1: none */
+    int shorter; /* longest other token that is a prefix of this one; -1: none */
 } added_token;
 
 typedef struct {
     added_token *list; /* in the order of their bytes */
     int n;
-    int from[257]; /* where those that begin with a byte begin */
+    int from[257]; /* [b]: index of the first one that begins with byte b */
 } added_set;
 
 typedef struct {
@@ -63,11 +71,21 @@ typedef struct {
 
 typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
 
-/* What becomes of the first space of a text: nothing, Strip's one, or all of the
- * first token's (Metaspace); FIRST_WORD: the first token gets none (WordPiece). */
+/* Treatment of leading spaces when decoding: kept; Strip removes one; Metaspace removes all of the
+ * first token's; FIRST_WORD: WordPiece puts none before the first token. */
 typedef enum { FIRST_KEPT, FIRST_SPACE, FIRST_BLOCKS, FIRST_WORD } first_kind;
 
 typedef enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL } model_kind;
+
+/* Of Unigram and WordPiece. */
+typedef struct piece_model {
+    piece_set set;
+    double *score;      /* Unigram: [n_vocab of the file] */
+    double unk_score;   /* Unigram: of an unknown character */
+    char *continuing;   /* WordPiece: prefix of pieces inside a word */
+    int32_t behind;     /* WordPiece: node of `set` that this prefix leads to; -1: no such pieces */
+    int max_characters; /* WordPiece: longer words are unknown */
+} piece_model;
 
 struct tokenizer {
     entry *entries;      /* [n_base] */
@@ -81,19 +99,15 @@ struct tokenizer {
     merge *merges; /* open addressing, rank < 0: empty */
     uint32_t merges_mask;
     int32_t byte_id[256]; /* byte-level: the byte's token; byte fallback: <0xXX>; -1: none */
-    /* Looked for in the text as it came, and then, in what is left, behind the normaliser. */
+    /* Added tokens searched in the raw text, and those searched in the rest after the normaliser.
+     */
     added_set raw, normal;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges;
     model_kind model;
     normaliser normal_form;
-    piece_set pieces;    /* Unigram's and WordPiece's */
-    double *score;       /* Unigram's: [n_vocab of the file] */
-    double unk_score;    /* of an unknown character */
-    char *continuing;    /* WordPiece's: what a piece inside of a word begins with */
-    int32_t behind;      /* the node of the pieces that this leads to; -1: there are none */
-    int max_characters;  /* WordPiece's: longer words are unknown */
-    char *decode_prefix; /* likewise of its decoder */
-    bool decode_clean;   /* WordPiece's cleanup */
+    piece_model piece;
+    char *decode_prefix;              /* likewise of its decoder */
+    bool decode_clean;                /* WordPiece's cleanup */
     bool metaspace, metaspace_split;  /* a pre-tokeniser that puts "▁" for spaces */
     bool decode_blocks, decode_bytes; /* the decoder: "▁" gives a space, <0xXX> a byte */
     first_kind first;
@@ -106,7 +120,7 @@ struct tokenizer {
 
 /* ---- tokenizer_tables.c -- */
 
-/* Never NULL; without bytes and content where there is no such token. */
+/* Never NULL; an empty entry for an unknown id. */
 const entry *tokenizer_entry(const tokenizer *t, int32_t id);
 /* -1: none.  Of a byte-level vocabulary: `plain` are those that are these bytes,
  * the others stand for them. */
@@ -116,7 +130,8 @@ int32_t tokenizer_vocabulary_id(const tokenizer *t, const char *s);
 /* A string of the byte alphabet to the bytes it stands for (at most
  * strlen(s)); false if it is none. */
 bool tokenizer_undo_alphabet(const char *s, char *out, size_t *len);
-err_code tokenizer_hash_entries(tokenizer *t, err *e);
+/* `same`: NULL, or [n_vocab]: the id by which an entry's string is found. */
+err_code tokenizer_hash_entries(tokenizer *t, int32_t *same, err *e);
 err_code tokenizer_make_merges(tokenizer *t, size_t n, err *e);
 /* The last one of a pair counts, as with Hugging Face. */
 void tokenizer_put_merge(tokenizer *t, merge m);
@@ -153,7 +168,7 @@ typedef struct encoder {
     size_t best_cap;
 } encoder;
 
-/* A token that a guarded text becomes in no other way than by its own text in the right place. */
+/* Whether a guarded text may produce this token only from trusted bytes. */
 bool tokenizer_is_barred(const encoder *en, int32_t id);
 void tokenizer_emit(encoder *en, int32_t id);
 /* Ids of a part without added tokens, behind the normaliser; at_start: it begins the text. */
@@ -177,8 +192,9 @@ size_t tokenizer_word_text(const tokenizer *t, const char *shown, bool first, ch
 
 /* "model": its kind and flags, which of the others' steps may be there; then its tokens. */
 err_code tokenizer_read_model(tokenizer *t, const cJSON *model, err *e);
-/* *n: how many strings there are. */
-err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, int *n, err *e);
+/* *n: how many strings there are.  words->n > 0: they and the merges are there. */
+err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, const gguf_words *words,
+                                   int *n, err *e);
 
 /* ---- tokenizer_more.c -- */
 

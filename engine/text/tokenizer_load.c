@@ -1,5 +1,21 @@
-/* tokenizer_load.c -- tokenizer.json, read strictly: what would change ids and is not known here is
- * refused by name, never skipped.
+/* tokenizer_load.c -- reads tokenizer.json and its neighbours into a tokenizer.
+ *
+ * Order (read_all()): model flags, normaliser, pre-tokeniser, decoder; then the vocabulary, because
+ * its entries need the decoder; byte tokens, the unknown token, added tokens (tokenizer_words.c);
+ * the post-processor last, because it names ids.
+ *
+ * Strict: a field that would change ids or text and is not implemented is ERR_UNSUPPORTED with its
+ * name. Nothing that matters is skipped.
+ *
+ * The class that AutoTokenizer would choose changes the rules, so read_class() finds it:
+ * LlamaTokenizer takes only vocabulary, merges and post-processor from tokenizer.json and sets the
+ * rest itself (be_llama()); for other classes a warning says that lorad follows tokenizer.json.
+ *
+ * A SentencePiece decoder is a sequence Replace, ByteFallback, Fuse, Strip, each at most once and
+ * in this order (`stage`). A GGUF file has the same structure by way of document_tokenizer_read(),
+ * with the vocabulary in gguf_words.
+ *
+ * Limit: 8 tokens before and 8 after a text. Threads: the loading thread.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +31,7 @@
 typedef struct {
     tokenizer *t;
     const cJSON *root, *model;
+    gguf_words words; /* of a GGUF, whose model has no vocabulary */
     tok_files files;
     int n_strings;  /* of the vocabulary */
     bool as_qwen;   /* transformers would take its Qwen2Tokenizer */
@@ -54,7 +71,7 @@ static bool replaces(const cJSON *v, const char *from, const char *to)
            is_string(json_get(v, "content"), to);
 }
 
-/* Whether the normaliser leaves no space in a text. */
+/* Whether the normaliser replaces all spaces by U+2581. */
 static bool puts_blocks(const tokenizer *t)
 {
     const normal_step *last = t->normal_form.n ? &t->normal_form.step[t->normal_form.n - 1] : NULL;
@@ -77,7 +94,7 @@ static bool has_byte_level(const cJSON *v)
     return false;
 }
 
-/* How Metaspace puts its "▁" in front, as pre-tokeniser and as decoder. */
+/* Reads Metaspace's prepend_scheme, as pre-tokeniser and as decoder. */
 static err_code read_scheme(loader *l, const cJSON *v, prepend_kind *out)
 {
     const cJSON *scheme = json_get(v, "prepend_scheme");
@@ -198,7 +215,7 @@ static err_code read_post(loader *l, const cJSON *v)
     return unsupported(l, "post_processor", type);
 }
 
-/* What stands behind one another in a SentencePiece decoder, each at most once. */
+/* Stages of a SentencePiece decoder, in this order, each at most once. */
 enum { NOTHING, BLOCKS, BYTES, FUSED, STRIPPED };
 
 static err_code read_one_decoder(loader *l, const cJSON *v, int *stage)
@@ -243,7 +260,8 @@ static err_code read_word_piece(loader *l, const cJSON *v)
     return l->t->decode_prefix ? ERR_NONE : err_set(l->e, ERR_NOMEM, "no memory for the decoder");
 }
 
-/* Tokens with a space between them, as a decoder WordPiece whose prefix no token has. */
+/* Without a decoder, tokens are joined with spaces: a WordPiece decoder whose prefix no token has.
+ */
 static err_code read_no_decoder(loader *l)
 {
     l->t->first = FIRST_WORD;
@@ -300,8 +318,8 @@ static bool is_class(const char *s, const char *name)
     return strncmp(s, name, n) == 0 && (!s[n] || strcmp(s + n, "Fast") == 0);
 }
 
-/* transformers' LlamaTokenizer: of tokenizer.json it takes vocabulary, merges and
- * post-processor. */
+/* Transformers' LlamaTokenizer uses only vocabulary, merges and post-processor of tokenizer.json.
+ */
 static void be_llama(loader *l)
 {
     tokenizer *t = l->t;
@@ -316,7 +334,7 @@ static void be_llama(loader *l)
                           "whatever tokenizer.json says of them");
 }
 
-/* Whether the steps are a Split like Qwen2's, then ByteLevel with nothing of its own. */
+/* Whether the steps are those of Qwen2Tokenizer: NFC, its Split pattern, plain ByteLevel. */
 static bool is_qwen(const loader *l)
 {
     static const char pattern[] =
@@ -330,7 +348,7 @@ static bool is_qwen(const loader *l)
            is_string(json_get(json_get(split, "pattern"), "Regex"), pattern);
 }
 
-/* Which class AutoTokenizer would take, and what that means here. */
+/* Finds the class that AutoTokenizer would choose, because some classes change the rules. */
 static err_code read_class(loader *l, const cJSON *model)
 {
     const char *family = string_of(model, "model_type");
@@ -404,7 +422,7 @@ static err_code read_all(loader *l)
 {
     l->model = json_get(l->root, "model");
     err_code rc = read_pipeline(l);
-    if (!rc) rc = tokenizer_read_vocabulary(l->t, l->model, &l->n_strings, l->e);
+    if (!rc) rc = tokenizer_read_vocabulary(l->t, l->model, &l->words, &l->n_strings, l->e);
     if (!rc) find_bytes_ids(l->t);
     if (!rc) rc = find_unk(l);
     if (!rc) rc = read_words(l);
@@ -415,7 +433,7 @@ static err_code read_all(loader *l)
     return ERR_NONE;
 }
 
-/* A file that need not be there. */
+/* Reads an optional file. */
 static err_code load_beside(const char *dir, const char *name, cJSON **out, err *e)
 {
     err why = {0};
@@ -441,10 +459,11 @@ err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
 {
     *out = NULL;
     cJSON *root;
-    err_code rc = document_read(dir, "tokenizer.json", &root, e);
+    gguf_words words;
+    err_code rc = document_tokenizer_read(dir, &root, &words, e);
     if (rc) return rc;
     tokenizer *t = calloc(1, sizeof(*t));
-    loader l = {.t = t, .root = root, .e = e};
+    loader l = {.t = t, .root = root, .words = words, .e = e};
     if (!t) {
         rc = err_set(e, ERR_NOMEM, "no memory for the tokenizer");
     } else {
@@ -453,6 +472,7 @@ err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
         if (!rc) rc = read_all(&l);
     }
     cJSON_Delete(root);
+    gguf_words_clear(&words);
     cJSON_Delete(l.files.config);
     cJSON_Delete(l.files.special_map);
     cJSON_Delete(l.files.added);
@@ -484,9 +504,9 @@ void tokenizer_destroy(tokenizer *t)
     }
     splitter_clear(&t->split);
     normaliser_clear(&t->normal_form);
-    pieces_clear(&t->pieces);
-    free(t->score);
-    free(t->continuing);
+    pieces_clear(&t->piece.set);
+    free(t->piece.score);
+    free(t->piece.continuing);
     free(t->decode_prefix);
     free_set(&t->raw);
     free_set(&t->normal);

@@ -1,5 +1,21 @@
-/* tokenizer_model.c -- the model of tokenizer.json: BPE with merges, Unigram with scores, WordPiece
- * or WordLevel; strictly, as all of it.
+/* tokenizer_model.c -- the "model" of tokenizer.json: BPE, Unigram, WordPiece or WordLevel.
+ *
+ * tokenizer_read_model() reads the type and the flags first, because the other steps depend on
+ * them; tokenizer_read_vocabulary() then fills the entries:
+ *
+ *   BPE        {"token": id} and merges ["a b", ..], rank = position; both halves and the result
+ *              must be in the vocabulary
+ *   Unigram    [["piece", score], ..], id = position; an unknown character costs PENALTY less than
+ *              the worst piece
+ *   WordPiece  {"token": id}, unk_token, the prefix of continuing pieces ("##")
+ *   WordLevel  {"token": id}, unk_token
+ *
+ * A byte-level vocabulary is stored decoded: the alphabet of GPT-2, one printable character per
+ * byte, is turned back into bytes once, here. A GGUF file has its words and merges in gguf_words;
+ * where a string occurs twice, merges mean the id that a lookup finds (`same`).
+ *
+ * Strict: dropout, a subword prefix or suffix of BPE and other types are rejected by name. Ids must
+ * be below 2^24.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +29,8 @@ enum { PENALTY = 10 /* of an unknown character, below the worst piece */ };
 typedef struct {
     tokenizer *t;
     const cJSON *model;
-    int *n; /* strings of the vocabulary */
+    const gguf_words *words; /* n > 0: instead of the model's vocabulary and merges */
+    int *n;                  /* strings of the vocabulary */
     err *e;
 } loader;
 
@@ -78,7 +95,7 @@ static err_code read_vocab(loader *l)
     {
         if (!rc) rc = set_entry(l, (int32_t)v->valuedouble, v->string);
     }
-    return rc ? rc : tokenizer_hash_entries(t, l->e);
+    return rc ? rc : tokenizer_hash_entries(t, NULL, l->e);
 }
 
 /* "a b", or ["a", "b"]. */
@@ -143,6 +160,32 @@ static err_code read_merges(loader *l)
     return ERR_NONE;
 }
 
+/* Reads a GGUF's words, and its merges by ids. Of a duplicate string, merges mean the id that a
+ * lookup finds. */
+static err_code read_gguf_words(loader *l)
+{
+    tokenizer *t = l->t;
+    const gguf_words *w = l->words;
+    int n = w->n;
+    while (n > 0 && !gguf_word_used(&w->word[n - 1])) n--;
+    err_code rc = allocate(l, n);
+    int32_t *same = rc ? NULL : calloc((size_t)n + 1, sizeof(*same));
+    if (!same) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
+    for (int32_t id = 0; id < n && !rc; id++) {
+        if (!gguf_word_used(&w->word[id])) continue;
+        rc = set_entry(l, id, w->word[id].s);
+        ++*l->n;
+    }
+    if (!rc) rc = tokenizer_hash_entries(t, same, l->e);
+    if (!rc) rc = tokenizer_make_merges(t, (size_t)w->n_merges, l->e);
+    for (int32_t i = 0; i < w->n_merges && !rc; i++) {
+        const gguf_merge *m = &w->merge[i];
+        tokenizer_put_merge(t, (merge){same[m->left], same[m->right], i, same[m->whole]});
+    }
+    free(same);
+    return rc;
+}
+
 /* ---- Unigram -------------------------------------------------------------------------------- */
 
 /* [["the", -3.5], ..]: a piece's place is its id. */
@@ -151,7 +194,7 @@ static err_code read_scored(loader *l, const cJSON *v, int32_t id)
     const cJSON *s = cJSON_IsArray(v) ? v->child : NULL, *score = s ? s->next : NULL;
     if (!cJSON_IsString(s) || !cJSON_IsNumber(score) || !isfinite(score->valuedouble))
         return err_set(l->e, ERR_CORRUPT, "tokenizer.json: piece %d is malformed", (int)id);
-    l->t->score[id] = score->valuedouble;
+    l->t->piece.score[id] = score->valuedouble;
     return set_entry(l, id, s->valuestring);
 }
 
@@ -165,25 +208,25 @@ static err_code read_unigram(loader *l)
         return unsupported(l, "Unigram", "without an unk_id of its vocabulary");
     t->unk = (int32_t)unk->valuedouble;
     err_code rc = allocate(l, n);
-    t->score = rc ? NULL : calloc((size_t)n, sizeof(*t->score));
-    if (!t->score) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
+    t->piece.score = rc ? NULL : calloc((size_t)n, sizeof(*t->piece.score));
+    if (!t->piece.score) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
     double least = INFINITY;
     cJSON_ArrayForEach(v, vocab)
     {
         rc = read_scored(l, v, id);
         if (rc) return rc;
-        if (t->score[id] < least) least = t->score[id];
+        if (t->piece.score[id] < least) least = t->piece.score[id];
         id++;
     }
-    t->unk_score = least - PENALTY;
+    t->piece.unk_score = least - PENALTY;
     *l->n = n;
-    rc = tokenizer_hash_entries(t, l->e);
+    rc = tokenizer_hash_entries(t, NULL, l->e);
     return rc ? rc : tokenizer_index_pieces(t, l->e);
 }
 
 /* ---- WordPiece ------------------------------------------------------------------------------ */
 
-/* With its unknown token, which a word that is not there becomes. */
+/* Reads a vocabulary with the unknown token that unknown words become. */
 static err_code read_words(loader *l, const char *type)
 {
     tokenizer *t = l->t;
@@ -201,11 +244,12 @@ static err_code read_word_piece(loader *l)
     const cJSON *most = json_get(l->model, "max_input_chars_per_word");
     err_code rc = read_words(l, "WordPiece");
     if (rc) return rc;
-    t->continuing = strdup(inside ? inside : "##");
-    t->max_characters = cJSON_IsNumber(most) && most->valuedouble >= 0 && most->valuedouble < 1e6
-                            ? (int)most->valuedouble
-                            : 100;
-    if (!t->continuing) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
+    t->piece.continuing = strdup(inside ? inside : "##");
+    t->piece.max_characters =
+        cJSON_IsNumber(most) && most->valuedouble >= 0 && most->valuedouble < 1e6
+            ? (int)most->valuedouble
+            : 100;
+    if (!t->piece.continuing) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
     return tokenizer_index_pieces(t, l->e);
 }
 
@@ -232,7 +276,7 @@ static err_code read_bpe_flags(loader *l)
     return ERR_NONE;
 }
 
-/* Old files name no type: then a list of pieces is Unigram's, and merges are BPE's. */
+/* Old files name no type: a list of pieces is Unigram, anything else BPE. */
 static const char *type_of_model(const cJSON *m)
 {
     const char *type = cJSON_GetStringValue(json_get(m, "type"));
@@ -257,9 +301,11 @@ err_code tokenizer_read_model(tokenizer *t, const cJSON *model, err *e)
     return t->byte_level ? unsupported(&l, "ByteLevel with the model type", type) : ERR_NONE;
 }
 
-err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, int *n, err *e)
+err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, const gguf_words *words,
+                                   int *n, err *e)
 {
-    loader l = {.t = t, .model = model, .n = n, .e = e};
+    loader l = {.t = t, .model = model, .words = words, .n = n, .e = e};
+    if (words->n > 0) return read_gguf_words(&l);
     if (t->model == MODEL_UNIGRAM) return read_unigram(&l);
     if (t->model == MODEL_WORD_PIECE) return read_word_piece(&l);
     if (t->model == MODEL_WORD_LEVEL) return read_words(&l, "WordLevel");

@@ -1,6 +1,20 @@
-/* tokenizer_pieces.c -- models that look up pieces instead of merging: Unigram, the likeliest way
- * to write a word by the scores of its pieces, and WordPiece, the longest piece each time; and
- * WordLevel, whole words alone.
+/* tokenizer_pieces.c -- models that look pieces up instead of merging: Unigram, WordPiece,
+ * WordLevel.
+ *
+ * Unigram (Kudo 2018): the segmentation of a word with the highest sum of piece scores, by
+ * Viterbi's algorithm. best[i] is the best score of the first i bytes with the piece that ends
+ * there; offer_all() follows the trie of pieces from each character:
+ *
+ *   best[to] = max over pieces s[from..to) of best[from] + score
+ *
+ * A character without a piece costs unk_score. The path is reversed in place and emitted; a run of
+ * unknown characters becomes one piece, bytes, or one unknown token. Cost: length x longest piece.
+ *
+ * WordPiece (BERT): the longest piece at each position, from the second on with the prefix "##",
+ * whose trie node is `behind`. A word that cannot be written completely, or is longer than
+ * max_characters, is one unknown token.
+ *
+ * Threads: reads the immutable tokenizer; scratch is the encoder's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,13 +25,13 @@
 
 /* ---- Unigram -------------------------------------------------------------------------------- */
 
-/* The best way to write the text up to a place; from -1: none yet. */
+/* Best segmentation of the text up to a position; from -1: none yet. */
 typedef struct best {
     double score;
     int32_t from, id;
 } best;
 
-/* What stands from `from` to `to` is a piece. */
+/* Considers the piece from `from` to `to`. */
 static void offer(best *b, size_t from, size_t to, int32_t id, double score)
 {
     double all = b[from].score + score;
@@ -25,7 +39,7 @@ static void offer(best *b, size_t from, size_t to, int32_t id, double score)
         b[to] = (best){.score = all, .from = (int32_t)from, .id = id};
 }
 
-/* All pieces that begin here; the character alone is unknown if it is none of them. */
+/* Considers all pieces that begin here; the single character is unknown if it is none of them. */
 static void offer_all(const encoder *en, best *b, const char *s, size_t len, size_t from)
 {
     const tokenizer *t = en->t;
@@ -34,17 +48,18 @@ static void offer_all(const encoder *en, best *b, const char *s, size_t len, siz
     (void)utf8_decode(s + from, len - from, &used);
     int32_t node = 0;
     for (size_t to = from; to < len; to++) {
-        node = pieces_step(&t->pieces, node, s[to]);
+        node = pieces_step(&t->piece.set, node, s[to]);
         if (node < 0) break;
-        int32_t id = t->pieces.node[node].id;
+        int32_t id = t->piece.set.node[node].id;
         if (id < 0 || tokenizer_is_barred(en, id)) continue;
-        offer(b, from, to + 1, id, t->score[id]);
+        offer(b, from, to + 1, id, t->piece.score[id]);
         single |= to + 1 - from == used;
     }
-    if (!single) offer(b, from, from + used, t->unk, t->unk_score);
+    if (!single) offer(b, from, from + used, t->unk, t->piece.unk_score);
 }
 
-/* A run of unknown characters: the piece that they are together, bytes, or the unknown token. */
+/* Emits a run of unknown characters: as the piece that they form together, as bytes, or as the
+ * unknown token. */
 static void emit_unknown(encoder *en, const char *s, size_t len)
 {
     const tokenizer *t = en->t;
@@ -59,8 +74,8 @@ static void emit_unknown(encoder *en, const char *s, size_t len)
     if (!bytes) tokenizer_emit(en, t->unk);
 }
 
-/* The way that was found, from its end to its beginning and back: `from` of a place becomes the end
- * of the piece that begins there. */
+/* Emits the best segmentation. It is linked backwards; the first loop reverses the links: `from` of
+ * a position becomes the end of the piece that begins there. */
 static void emit_way(encoder *en, best *b, const char *s, size_t len)
 {
     int32_t unk = en->t->unk;
@@ -105,10 +120,10 @@ void tokenizer_unigram(encoder *en, const char *s, size_t len)
 static int32_t longest(const encoder *en, const char *s, size_t len, size_t from, size_t *end)
 {
     const tokenizer *t = en->t;
-    int32_t node = from > 0 ? t->behind : 0, found = -1;
+    int32_t node = from > 0 ? t->piece.behind : 0, found = -1;
     for (size_t to = from; to < len && node >= 0; to++) {
-        node = pieces_step(&t->pieces, node, s[to]);
-        int32_t id = node < 0 ? -1 : t->pieces.node[node].id;
+        node = pieces_step(&t->piece.set, node, s[to]);
+        int32_t id = node < 0 ? -1 : t->piece.set.node[node].id;
         if (id < 0 || tokenizer_is_barred(en, id)) continue;
         found = id;
         *end = to + 1;
@@ -126,7 +141,7 @@ static size_t characters(const char *s, size_t len)
 void tokenizer_word_piece(encoder *en, const char *s, size_t len)
 {
     size_t begin = en->n, end = 0;
-    bool known = characters(s, len) <= (size_t)en->t->max_characters;
+    bool known = characters(s, len) <= (size_t)en->t->piece.max_characters;
     for (size_t at = 0; at < len && known; at = end) {
         int32_t id = longest(en, s, len, at, &end);
         known = id >= 0;
@@ -157,12 +172,12 @@ err_code tokenizer_index_pieces(tokenizer *t, err *e)
         if (tokenizer_find_bytes(t, en->bytes, en->len, false) == id)
             list[n++] = (piece){en->bytes, en->len, id};
     }
-    bool ok = list && pieces_build(&t->pieces, list, n);
+    bool ok = list && pieces_build(&t->piece.set, list, n);
     free(list);
     if (!ok) return err_set(e, ERR_NOMEM, "no memory for the vocabulary");
-    t->behind = 0;
-    for (const char *c = t->continuing; c && *c && t->behind >= 0; c++)
-        t->behind = pieces_step(&t->pieces, t->behind, *c);
+    t->piece.behind = 0;
+    for (const char *c = t->piece.continuing; c && *c && t->piece.behind >= 0; c++)
+        t->piece.behind = pieces_step(&t->piece.set, t->piece.behind, *c);
     return ERR_NONE;
 }
 

@@ -35,7 +35,19 @@ int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len, bool
     return -1;
 }
 
-err_code tokenizer_hash_entries(tokenizer *t, err *e)
+/* Where the entry's bytes are, or would be. */
+static uint32_t slot_of(const tokenizer *t, const entry *en)
+{
+    uint32_t i = (uint32_t)hash_text(0, en->bytes, en->len) & t->bytes_mask;
+    for (; t->by_bytes[i] >= 0; i = (i + 1) & t->bytes_mask) {
+        const entry *o = &t->entries[t->by_bytes[i]];
+        if (o->len == en->len && o->plain == en->plain && memcmp(o->bytes, en->bytes, o->len) == 0)
+            break;
+    }
+    return i;
+}
+
+err_code tokenizer_hash_entries(tokenizer *t, int32_t *same, err *e)
 {
     uint32_t size = table_size((size_t)t->n_vocab);
     t->by_bytes = malloc(size * sizeof(*t->by_bytes));
@@ -46,10 +58,10 @@ err_code tokenizer_hash_entries(tokenizer *t, err *e)
     for (int32_t k = 0; k < t->n_vocab; k++) {
         int32_t id = last ? t->n_vocab - 1 - k : k;
         const entry *en = &t->entries[id];
-        if (!en->bytes || tokenizer_find_bytes(t, en->bytes, en->len, en->plain) >= 0) continue;
-        uint32_t i = (uint32_t)hash_text(0, en->bytes, en->len) & t->bytes_mask;
-        while (t->by_bytes[i] >= 0) i = (i + 1) & t->bytes_mask;
-        t->by_bytes[i] = id;
+        if (!en->bytes) continue;
+        uint32_t i = slot_of(t, en);
+        if (t->by_bytes[i] < 0) t->by_bytes[i] = id;
+        if (same) same[id] = t->by_bytes[i];
     }
     return ERR_NONE;
 }

@@ -1,17 +1,29 @@
-/* tokenizer_words.c -- added tokens: those of tokenizer.json, and those that only
- * the files beside it name.
+/* tokenizer_words.c -- added tokens: those of tokenizer.json, and those that only the files beside
+ * it name.
  *
- * AutoTokenizer loads tokenizer.json and then adds what differs or is missing, in this order:
- * added_tokens_decoder of tokenizer_config.json (where that is not: added_tokens.json, and
- * special_tokens_map.json wins over the names of the configuration), bos_token and its like, other
- * names that end in _token, extra_special_tokens or additional_special_tokens.  A token's id is the
- * vocabulary's where that has the string, else the next one: what a file says of ids is only an
- * order.  So a file that says another id contradicts itself, and is refused.
+ * Transformers' AutoTokenizer loads tokenizer.json and then adds what differs or is missing, in
+ * this order:
+ *   1. added_tokens_decoder of tokenizer_config.json; without it added_tokens.json, and then
+ *      special_tokens_map.json has priority over the names of the configuration
+ *   2. bos_token, eos_token and the other five standard names
+ *   3. other names that end in _token: objects first, then strings
+ *   4. extra_special_tokens, or additional_special_tokens
+ *
+ * A token's id is that of the vocabulary if it has the string, else the next free one: ids in the
+ * files only define an order. A file whose id differs from the resulting one contradicts itself and
+ * is rejected.
+ *
+ * A maker collects them in a list with a hash index by content (put() adds or updates).
+ * tokenizer_take_words() then enters them into the two sets that encoding searches: tokens found in
+ * the raw text, and tokens found after the normaliser.
+ *
+ * Threads: runs while a tokenizer is loaded, on the loading thread.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/text/tokenizer_inside.h"
 
 typedef struct {
@@ -20,7 +32,9 @@ typedef struct {
     const tok_files *files;
     const cJSON *map; /* special_tokens_map.json, where it counts */
     int n_vocab;
-    int32_t next; /* the id that a token gets which is nowhere yet */
+    int32_t next;  /* the id that a token gets which is nowhere yet */
+    int32_t *slot; /* places in out->list by the hash of their contents; -1: empty */
+    uint32_t mask;
     err *e;
 } maker;
 
@@ -31,8 +45,8 @@ static bool flag(const cJSON *v, const char *name)
     return cJSON_IsTrue(json_get(v, name));
 }
 
-/* A string, which is a special token, or an object with its flags (`special` if
- * it has none of that name). */
+/* Reads a token: a string (special), or an object with flags; `special` is the default of that
+ * flag. */
 static bool read_token(const cJSON *v, bool special, tok_added *out)
 {
     *out = (tok_added){.content = cJSON_GetStringValue(v), .special = true};
@@ -53,20 +67,49 @@ static bool same_flags(const tok_added *a, const tok_added *b)
            a->single_word == b->single_word && a->normalized == b->normalized;
 }
 
-static tok_added *find(const tok_words *w, const char *content)
+/* The slot of a content in the hash index, or the free one for it. */
+static int32_t *slot_of(const maker *m, const char *content)
 {
-    for (int i = 0; i < w->n; i++) {
-        if (strcmp(w->list[i].content, content) == 0) return &w->list[i];
-    }
-    return NULL;
+    uint32_t i = (uint32_t)hash_text(0, content, strlen(content)) & m->mask;
+    while (m->slot[i] >= 0 && strcmp(m->out->list[m->slot[i]].content, content) != 0)
+        i = (i + 1) & m->mask;
+    return &m->slot[i];
 }
 
-/* Adds it, or gives the one with this content these flags.  `listed`: the id
- * that `file` says; -1: none. */
+static tok_added *find(const maker *m, const char *content)
+{
+    int32_t at = m->slot ? *slot_of(m, content) : -1;
+    return at < 0 ? NULL : &m->out->list[at];
+}
+
+/* Room for one token more, in the list and in its index. */
+static bool make_room(maker *m)
+{
+    tok_words *w = m->out;
+    if (w->n < w->cap) return true;
+    int cap = w->cap ? 2 * w->cap : 64;
+    tok_added *more = realloc(w->list, (size_t)cap * sizeof(*more));
+    if (more) w->list = more;
+    int32_t *slot = malloc(2 * (size_t)cap * sizeof(*slot));
+    if (!more || !slot) {
+        free(slot);
+        return false;
+    }
+    free(m->slot);
+    m->slot = slot;
+    m->mask = 2 * (uint32_t)cap - 1;
+    w->cap = cap;
+    for (int i = 0; i < 2 * cap; i++) slot[i] = -1;
+    for (int i = 0; i < w->n; i++) *slot_of(m, w->list[i].content) = i;
+    return true;
+}
+
+/* Adds a token, or updates the flags of the one with this content. `listed`: the id in `file`; -1:
+ * none. */
 static err_code put(maker *m, const tok_added *a, int32_t listed, const char *file)
 {
     tok_words *w = m->out;
-    tok_added *at = find(w, a->content);
+    tok_added *at = find(m, a->content);
     int32_t id = at ? at->id : tokenizer_vocabulary_id(m->t, a->content);
     if (id < 0) id = m->next++;
     if (listed >= 0 && listed != id)
@@ -74,23 +117,17 @@ static err_code put(maker *m, const tok_added *a, int32_t listed, const char *fi
                        "%s: the added token '%.60s' is listed with id %d, but as Hugging Face's "
                        "tokenizers count it is %d",
                        file, a->content, (int)listed, (int)id);
-    if (!at && w->n == w->cap) {
-        int cap = w->cap ? 2 * w->cap : 64;
-        tok_added *more = realloc(w->list, (size_t)cap * sizeof(*more));
-        if (!more) return err_set(m->e, ERR_NOMEM, "no memory for added tokens");
-        w->list = more;
-        w->cap = cap;
-    }
-    const char *content = at ? at->content : strdup(a->content);
+    const char *content = at ? at->content : make_room(m) ? strdup(a->content) : NULL;
     if (!content) return err_set(m->e, ERR_NOMEM, "no memory for added tokens");
-    if (!at) at = &w->list[w->n++];
-    *at = *a;
-    at->content = content;
-    at->id = id;
+    int32_t place = at ? (int32_t)(at - w->list) : w->n++;
+    w->list[place] = *a;
+    w->list[place].content = content;
+    w->list[place].id = id;
+    *slot_of(m, content) = place;
     return ERR_NONE;
 }
 
-/* Before tokens are added together: where ids go on. */
+/* Before a group of tokens is added: the first free id. */
 static void begin_round(maker *m)
 {
     int32_t most = -1;
@@ -134,7 +171,7 @@ static bool read_key(const char *s, int32_t *id)
     return true;
 }
 
-/* tokenizer.json's own, which has all flags in each. */
+/* Reads added_tokens of tokenizer.json, where each has all flags. */
 static err_code read_list(maker *m, const cJSON *list, listed *out, int *n)
 {
     static const char file[] = "tokenizer.json";
@@ -181,7 +218,7 @@ static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_
 
 enum { N_NAMES = sizeof(names) / sizeof(*names) };
 
-/* What LlamaTokenizer calls so where no file does. */
+/* LlamaTokenizer's default for a name that no file has. */
 static const char *default_name(const maker *m, int i)
 {
     static const char *const llama[] = {"<s>", "</s>", "<unk>"};
@@ -220,7 +257,7 @@ static bool is_extra(const maker *m, const char *content)
     return false;
 }
 
-/* added_tokens.json: {"<call>": 300}.  Whom tokenizer.json lists with the id is meant. */
+/* Reads added_tokens.json: {"<call>": 300}. An id that tokenizer.json lists means that token. */
 static err_code read_added(maker *m, const cJSON *map, listed *out, int *n)
 {
     static const char file[] = "added_tokens.json";
@@ -247,7 +284,7 @@ static err_code read_added(maker *m, const cJSON *map, listed *out, int *n)
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
-/* What has a name, or is in a list, but is nowhere yet. */
+/* Adds a named or listed token unless it is there. */
 static err_code put_named(maker *m, const cJSON *v, bool has_name, const char *what)
 {
     tok_added a;
@@ -255,7 +292,7 @@ static err_code put_named(maker *m, const cJSON *v, bool has_name, const char *w
     if (!read_token(v, true, &a)) return malformed(m, "tokenizer_config.json", what);
     if (has_name) a.special = true;
     if (cJSON_IsObject(v) && !json_get(v, "normalized")) a.normalized = false;
-    return find(m->out, a.content) ? ERR_NONE : put(m, &a, -1, "");
+    return find(m, a.content) ? ERR_NONE : put(m, &a, -1, "");
 }
 
 static bool is_standard(const char *name)
@@ -290,8 +327,8 @@ static err_code put_all_named(maker *m)
     for (int i = 0; i < N_NAMES && !rc; i++) {
         const char *name = default_name(m, i);
         tok_added a = {.content = name, .special = true};
-        rc = name && !find(m->out, name) ? put(m, &a, -1, "")
-                                         : put_named(m, named(m, names[i]), true, names[i]);
+        rc = name && !find(m, name) ? put(m, &a, -1, "")
+                                    : put_named(m, named(m, names[i]), true, names[i]);
     }
     if (!rc) rc = put_others(m, config, true);
     if (!rc) rc = put_others(m, m->map, true);
@@ -306,14 +343,15 @@ static err_code put_all_named(maker *m)
     return rc;
 }
 
-/* The lists, in the order of their ids, but what tokenizer.json says already and the same way. */
+/* Adds the listed tokens in the order of their ids; those that tokenizer.json has with the same
+ * flags change nothing. */
 static err_code put_listed(maker *m, listed *list, int n)
 {
     qsort(list, (size_t)n, sizeof(*list), by_id);
     err_code rc = ERR_NONE;
     for (int i = 0; i < n && !rc; i++) {
         listed *l = &list[i];
-        const tok_added *own = find(m->out, l->a.content);
+        const tok_added *own = find(m, l->a.content);
         if (!own || !same_flags(own, &l->a)) l->a.special |= is_name(m, l->a.content);
         rc = put(m, &l->a, l->a.id, l->file);
     }
@@ -344,6 +382,7 @@ err_code tokenizer_read_words(tok_words *out, const tokenizer *t, const cJSON *r
     if (!rc && !decoder) rc = read_added(&m, files->added, list, &n_all);
     if (!rc) rc = put_listed(&m, list, n_all);
     if (!rc) rc = put_all_named(&m);
+    free(m.slot);
     free(list);
     return rc;
 }
@@ -449,7 +488,7 @@ err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e)
     err_code rc = ERR_NONE;
     for (int i = 0; i < w->n && !rc; i++) rc = take(t, &w->list[i], e);
     for (int32_t id = 0; t->model == MODEL_UNIGRAM && id < t->n_vocab; id++) {
-        entry *en = &t->entries[id]; /* a piece that is there twice */
+        entry *en = &t->entries[id]; /* a duplicate piece */
         if (en->bytes && tokenizer_find_bytes(t, en->bytes, en->len, false) != id)
             tokenizer_hide(t, en->bytes, en);
     }

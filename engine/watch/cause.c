@@ -149,7 +149,7 @@ static miss_cause cause_of_error(const cause_life *life)
     case ERR_IO:
     case ERR_DAMAGED: return MISS_STORAGE;
     case ERR_INPUT: return MISS_PROMPT;
-    default: return life->adapter ? MISS_ADAPTER_LOAD : MISS_PROMPT;
+    default: return life->unloaded ? MISS_ADAPTER_LOAD : MISS_PROMPT;
     }
 }
 

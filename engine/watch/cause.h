@@ -101,10 +101,10 @@ miss_cause cause_pick(const int64_t us[MISS_CAUSES], int64_t target_us, miss_cau
 typedef struct cause_life {
     bool failed; /* no whole answer: it missed, whatever its times */
     err_code code;
-    bool adapter;
+    bool unloaded;                            /* it needs an adapter that could not be loaded */
     bool began;                               /* its first token was made */
-    int64_t ttft_late_us, tpot_late_us;       /* beyond the targets; 0 or less: kept */
-    int64_t ttft_target_us, decode_target_us; /* decode: of all tokens after the first */
+    int64_t ttft_late_us, tpot_late_us;       /* beyond the targets; 0 or less: met */
+    int64_t ttft_target_us, decode_target_us; /* decode: for all tokens after the first */
 } cause_life;
 
 typedef struct cause_verdict {

@@ -1,12 +1,16 @@
 /* batch_job.c -- the beginning and the end of a batch: each may be done again from the start. */
 #include "gateway/batches/batch_job.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/batches/blob.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 batch_job *batch_job_create(const batch_row *row, int most)
 {
@@ -43,14 +47,30 @@ void batch_job_free(batch_job *j)
 
 /* -------------------------------------------------------------------------------- open -- */
 
+/* Ends the row.  Where that fails, it is as it was: the next write of its counts must not end the
+ * batch without its files. */
+static err_code end_row(batch_job *j, server *srv, batch_status status, int64_t wall_us,
+                        const file_row *files, size_t n, err *e)
+{
+    batch_status was = j->row.status;
+    assert(!batch_has_ended(was) && batch_has_ended(status));
+    j->row.status = status;
+    j->row.ended_us = wall_us;
+    err_code rc = batches_end(store_of(srv), &j->row, files, n, e);
+    if (!rc) return ERR_NONE;
+    j->row.status = was;
+    j->row.ended_us = 0;
+    return rc;
+}
+
 /* The batch is over before a line was run; `errors` (taken over) say why. */
 static err_code end_early(batch_job *j, server *srv, batch_status status, char *errors, err *e)
 {
     batch_row_clear(&j->row);
     j->row.errors = errors;
-    j->row.status = status;
-    j->row.ended_us = clock_wall_us();
-    return batches_end(srv->store, &j->row, NULL, 0, e);
+    err_code rc = end_row(j, srv, status, clock_wall_us(), NULL, 0, e);
+    if (rc) batch_row_clear(&j->row);
+    return rc;
 }
 
 /* In its row before a line runs: the ids are its lines' for ever. */
@@ -59,11 +79,11 @@ static err_code begin(batch_job *j, server *srv, err *e)
     batch_status now;
     uint64_t n = (uint64_t)j->lines.n * BATCH_LINE_IDS;
     j->row.total = j->lines.n;
-    j->row.first_id = store_take_ids(srv->store, n);
-    j->row.last_id = store_nth_id(srv->store, j->row.first_id, n - 1);
+    j->row.first_id = store_take_ids(store_of(srv), n);
+    j->row.last_id = store_nth_id(store_of(srv), j->row.first_id, n - 1);
     j->row.status = BATCH_IN_PROGRESS;
     j->row.begun_us = clock_wall_us();
-    err_code rc = batches_update(srv->store, &j->row, &now, e);
+    err_code rc = batches_update(store_of(srv), &j->row, &now, e);
     if (rc) {
         j->row.first_id = 0;
         return rc;
@@ -74,14 +94,15 @@ static err_code begin(batch_job *j, server *srv, err *e)
 
 static blob_place place_of(const batch_job *j, server *srv, const char *id)
 {
-    return (blob_place){srv->cfg->data_dir, server_seal_key(srv), j->row.tenant_id, id};
+    return (blob_place){process_of(srv)->cfg->data.dir, tenants_seal_key(tenants_of(srv)),
+                        j->row.tenant_id, id};
 }
 
 /* As long as its row says: else it is damaged.  One whose time is over has none to be seen. */
 static err_code check_length(const batch_job *j, server *srv, int64_t bytes, err *e)
 {
     file_row f;
-    err_code rc = files_get(srv->store, j->row.tenant_id, j->row.input, &f, e);
+    err_code rc = files_get(store_of(srv), j->row.tenant_id, j->row.input, &f, e);
     if (rc == ERR_NOT_FOUND || (!rc && f.bytes == bytes)) return ERR_NONE;
     return rc ? rc
               : err_set(e, ERR_CORRUPT, "the input file is damaged: it is not as long as it was");
@@ -93,14 +114,15 @@ static err_code open_input(batch_job *j, server *srv, char **errors, err *e)
     sealed_file file;
     const blob_place at = place_of(j, srv, j->row.input);
     *errors = NULL;
-    int most = j->row.first_id ? INT32_MAX : (int)srv->cfg->batches_max_lines;
+    int most = j->row.first_id ? INT32_MAX : (int)process_of(srv)->cfg->batches.max_lines;
     err_code rc = blob_open(&file, &at, false, e);
     if (!rc) rc = check_length(j, srv, file.n_bytes, e);
     if (!rc) rc = batch_lines_open(&j->lines, &file, most, e);
     sealed_file_close(&file);
     bool first = !j->row.first_id;
     if (!rc && first)
-        rc = batch_lines_check(&j->lines, j->row.endpoint, srv->cfg->server_max_body, errors, e);
+        rc = batch_lines_check(&j->lines, j->row.endpoint, process_of(srv)->cfg->server.max_body,
+                               errors, e);
     if (rc == ERR_LIMIT) *errors = batch_lines_error("too_many_requests", e->msg);
     if (rc == ERR_NOT_FOUND || (rc == ERR_CORRUPT && first))
         *errors = batch_lines_error("invalid_file", e->msg);
@@ -117,7 +139,7 @@ static err_code open_journal(batch_job *j, server *srv, err *e)
     if (!j->done.line) return err_set(e, ERR_NOMEM, "out of memory");
     err_code rc = blob_open(&file[BATCH_OUTPUT], &output, true, e);
     if (!rc) rc = blob_open(&file[BATCH_ERRORS], &errors, true, e);
-    if (!rc) rc = batch_journal_open(&j->journal, file, srv->room, &j->done, e);
+    if (!rc) rc = batch_journal_open(&j->journal, file, adapters_of(srv)->room, &j->done, e);
     for (int k = 0; k < BATCH_FILES; k++) sealed_file_close(&file[k]);
     return rc;
 }
@@ -183,32 +205,31 @@ static err_code finalize(batch_job *j, server *srv, err *e)
     batch_status now;
     j->row.status = BATCH_FINALIZING;
     if (!j->row.finalizing_us) j->row.finalizing_us = clock_wall_us();
-    err_code rc = batches_update(srv->store, &j->row, &now, e);
+    err_code rc = batches_update(store_of(srv), &j->row, &now, e);
     if (!rc) j->cancelling |= now == BATCH_CANCELLING;
     return rc;
 }
 
 static err_code write_end(batch_job *j, server *srv, batch_status status, err *e)
 {
-    batch_row *b = &j->row;
+    const batch_row *b = &j->row;
     const char *const ids[BATCH_FILES] = {b->output, b->error};
     static const char *const names[BATCH_FILES] = {"output", "error"};
     file_row files[BATCH_FILES];
     size_t n = 0;
-    b->status = status;
-    b->ended_us = clock_wall_us();
+    int64_t now = clock_wall_us();
     for (int k = 0; k < BATCH_FILES; k++) {
         if (j->journal.file[k].n_bytes == 0) continue;
         file_row *f = &files[n++];
         *f = (file_row){.tenant_id = b->tenant_id,
                         .purpose = "batch_output",
                         .bytes = j->journal.file[k].n_bytes,
-                        .created_us = b->ended_us,
-                        .expires_us = b->keep_us ? b->ended_us + b->keep_us : 0};
+                        .created_us = now,
+                        .expires_us = b->keep_us ? now + b->keep_us : 0};
         snprintf(f->id, sizeof(f->id), "%s", ids[k]);
         snprintf(f->name, sizeof(f->name), "%s_%s.jsonl", b->id, names[k]);
     }
-    return batches_end(srv->store, b, files, n, e);
+    return end_row(j, srv, status, now, files, n, e);
 }
 
 /* One that nothing was written to. */
@@ -218,7 +239,7 @@ static void remove_empty(batch_job *j, server *srv)
     for (int k = 0; k < BATCH_FILES; k++) {
         err e;
         if (j->journal.file[k].n_bytes == 0)
-            (void)blob_remove(srv->cfg->data_dir, j->row.tenant_id, ids[k], &e);
+            (void)blob_remove(process_of(srv)->cfg->data.dir, j->row.tenant_id, ids[k], &e);
     }
 }
 

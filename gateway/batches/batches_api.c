@@ -14,7 +14,9 @@
 #include "gateway/doors/door_json.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/api_audit.h"
+#include "gateway/tenant_parts.h"
 
 enum { LIST_USUAL = 20, LIST_MAX = 100, KEEP_MIN_S = 3600, KEEP_MAX_S = 2592000 };
 
@@ -66,7 +68,7 @@ static bool take_window(exchange *x, const cJSON *body, batch_row *b)
     if (strcmp(s, "24h") != 0)
         return refuse(x, "invalid_value", "completion_window",
                       "'completion_window' must be \"24h\"");
-    b->deadline_us = b->created_us + x->conf->batches_window_us;
+    b->deadline_us = b->created_us + x->conf->batches.window_us;
     return true;
 }
 
@@ -78,7 +80,7 @@ static bool take_keep(exchange *x, const cJSON *body, batch_row *b)
     int64_t s = 0;
     bool found = false;
     err e;
-    b->keep_us = x->conf->files_keep_us;
+    b->keep_us = x->conf->files.keep_us;
     if (!v || cJSON_IsNull(v)) return true;
     if (!cJSON_IsObject(v) || !door_is(v, "anchor", "created_at"))
         return refuse(x, "invalid_value", name,
@@ -113,7 +115,8 @@ static bool read_create(exchange *x, batch_row *b)
     const char *input = take_text(x, body, "input_file_id");
     if (!input) return false;
     if (strlen(input) > BATCH_ID_MAX)
-        return refuse(x, "invalid_value", "input_file_id", "'input_file_id' is no file's id");
+        return refuse(x, "invalid_value", "input_file_id",
+                      "'input_file_id' is not the id of a file");
     snprintf(b->input, sizeof(b->input), "%s", input);
     return take_endpoint(x, body, b) && take_window(x, body, b) && take_keep(x, body, b) &&
            take_metadata(x, body, b);
@@ -123,7 +126,8 @@ static bool read_create(exchange *x, batch_row *b)
 static bool check_class(exchange *x)
 {
     const config *c = x->conf;
-    const char *class = c->batches_class[0] ? c->batches_class : c->classes[c->n_classes - 1].name;
+    const char *class =
+        c->batches.class[0] ? c->batches.class : c->classes.each[c->classes.n - 1].name;
     if (list_allows(x->caller->tenant.classes, class)) return true;
     exchange_error(x, 403, "permission_error", "class_not_allowed", NULL,
                    "batches run in the class '%s', which this tenant may not use", class);
@@ -135,7 +139,7 @@ static bool check_input(exchange *x, const batch_row *b)
 {
     file_row f;
     err e;
-    if (files_get(x->server->store, b->tenant_id, b->input, &f, &e)) {
+    if (files_get(store_of(x->app), b->tenant_id, b->input, &f, &e)) {
         batch_reply_err(x, "file", b->input, &e);
         return false;
     }
@@ -146,14 +150,15 @@ static bool check_input(exchange *x, const batch_row *b)
 
 static void create(exchange *x, batch_row *b)
 {
-    const batch_quota quota = {.unfinished = x->conf->batches_tenant_batches};
+    const batch_quota quota = {.unfinished = x->conf->batches.tenant_batches,
+                               .ended = x->conf->batches.tenant_ended};
     err e;
-    err_code rc = batches_put(x->server->store, b, &quota, &e);
+    err_code rc = batches_put(store_of(x->app), b, &quota, &e);
     if (rc == ERR_LIMIT) {
         exchange_error(x, 429, "rate_limit_error", "batch_limit_exceeded", NULL, "%s", e.msg);
         return;
     }
-    if (!rc) rc = batch_runner_add(x->server->batches, b, &e);
+    if (!rc) rc = batch_runner_add(process_of(x->app)->batches, b, &e);
     if (rc) {
         batch_reply_err(x, "file", b->input, &e);
         return;
@@ -170,7 +175,7 @@ void batches_create(exchange *x)
     door_make_id("batch_", b.id);
     door_make_id("file-", b.output);
     door_make_id("file-", b.error);
-    if (atomic_load(&x->server->http.draining))
+    if (atomic_load(&process_of(x->app)->http.draining))
         exchange_error(x, 503, "server_error", "shutting_down", NULL,
                        "the server is shutting down");
     else if (check_class(x) && read_create(x, &b) && check_input(x, &b))
@@ -188,7 +193,7 @@ void batches_page(exchange *x)
     bool more;
     err e;
     if (!batch_page_read(x, LIST_USUAL, LIST_MAX, &p)) return;
-    if (batches_list(x->server->store, &p, &list, &n, &more, &e)) {
+    if (batches_list(store_of(x->app), &p, &list, &n, &more, &e)) {
         batch_reply_err(x, "batch", p.after ? p.after : "", &e);
         return;
     }
@@ -203,7 +208,7 @@ void batches_get_one(exchange *x)
 {
     batch_row b;
     err e;
-    if (batches_get(x->server->store, x->caller->tenant.id, x->param[0], &b, &e)) {
+    if (batches_get(store_of(x->app), x->caller->tenant.id, x->param[0], &b, &e)) {
         batch_reply_err(x, "batch", x->param[0], &e);
         return;
     }
@@ -216,11 +221,11 @@ void batches_cancel_one(exchange *x)
     batch_row b;
     err e;
     uint64_t tenant_id = x->caller->tenant.id;
-    if (batches_cancel(x->server->store, tenant_id, x->param[0], clock_wall_us(), &b, &e)) {
+    if (batches_cancel(store_of(x->app), tenant_id, x->param[0], clock_wall_us(), &b, &e)) {
         batch_reply_err(x, "batch", x->param[0], &e);
         return;
     }
-    batch_runner_cancel(x->server->batches, b.id);
+    batch_runner_cancel(process_of(x->app)->batches, b.id);
     api_audit(x, tenant_id, "batch.cancel", b.id, NULL);
     reply_batch(x, &b);
     batch_row_clear(&b);

@@ -1,6 +1,7 @@
 /* blob.c -- files under a name of ours, in a folder for each tenant. */
 #include "gateway/batches/blob.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,16 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/durable.h"
 #include "engine/base/log.h"
 #include "storage/disk.h"
 
 enum { STEP_BYTES = 4 << 20 }; /* of room that a writer takes ahead */
-
-static err_code io_error(const char *what, err *e)
-{
-    int why = errno;
-    return err_set(e, disk_is_full(why) ? ERR_NO_ROOM : ERR_IO, "%s: %s", what, strerror(why));
-}
 
 /* Paths are the data directory, ids of ours and fixed words, so they fit where the directory's own
  * does (config.h: 512 bytes). */
@@ -35,10 +31,7 @@ static void blob_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id, c
 
 static err_code sync_folder(const char *path, err *e)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    err_code rc = fd >= 0 && fsync(fd) == 0 ? ERR_NONE : io_error("cannot sync a folder", e);
-    if (fd >= 0) (void)close(fd);
-    return rc;
+    return durable_sync(path) ? ERR_NONE : disk_error("cannot sync a folder", e);
 }
 
 /* The tenant's folder is there afterwards. */
@@ -48,8 +41,8 @@ static err_code make_folder(const char *dir, uint64_t tenant_id, err *e)
     snprintf(root, sizeof(root), "%s/files", dir);
     folder_path(path, dir, tenant_id);
     if (mkdir(path, 0700) == 0 || errno == EEXIST) return ERR_NONE;
-    if (mkdir(root, 0700) != 0 && errno != EEXIST) return io_error("cannot make a folder", e);
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) return io_error("cannot make a folder", e);
+    if (mkdir(root, 0700) != 0 && errno != EEXIST) return disk_error("cannot make a folder", e);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) return disk_error("cannot make a folder", e);
     err_code rc = sync_folder(root, e);
     return rc ? rc : sync_folder(dir, e);
 }
@@ -70,7 +63,7 @@ err_code blob_open(sealed_file *f, const blob_place *p, bool grow, err *e)
     int fd =
         open(path, (grow ? O_RDWR | O_CREAT | O_APPEND : O_RDONLY) | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0 && errno == ENOENT) return err_set(e, ERR_NOT_FOUND, "the file's bytes are gone");
-    if (fd < 0) return io_error("the file cannot be opened", e);
+    if (fd < 0) return disk_error("the file cannot be opened", e);
     err_code rc = open_as(f, fd, p, e);
     folder_path(folder, p->dir, p->tenant_id);
     if (!rc && grow) rc = sync_folder(folder, e);
@@ -96,7 +89,7 @@ err_code blob_begin(blob_writer *w, const blob_place *p, storeroom *room, err *e
     blob_path(w->path, p->dir, p->tenant_id, p->id);
     snprintf(w->part, sizeof(w->part), "%.*s.part", (int)sizeof(w->part) - 6, w->path);
     int fd = open(w->part, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return io_error("cannot make the file", e);
+    if (fd < 0) return disk_error("cannot make the file", e);
     rc = open_as(&w->file, fd, p, e);
     w->begun = rc == ERR_NONE;
     w->held = malloc(SEALED_PIECE);
@@ -108,6 +101,7 @@ err_code blob_begin(blob_writer *w, const blob_place *p, storeroom *room, err *e
 /* Room for so many more bytes, above the floor. */
 static err_code take_room(blob_writer *w, int64_t cost, err *e)
 {
+    assert(cost >= 0 && w->taken >= 0);
     int64_t missing = w->file.end + cost - w->taken;
     bool taken = false;
     if (missing <= 0) return ERR_NONE;
@@ -120,6 +114,7 @@ static err_code take_room(blob_writer *w, int64_t cost, err *e)
 
 static err_code write_held(blob_writer *w, err *e)
 {
+    assert(w->n_held <= SEALED_PIECE);
     err_code rc =
         w->n_held ? take_room(w, (int64_t)sealed_file_cost(&w->file, w->n_held), e) : ERR_NONE;
     if (!rc && w->n_held) rc = sealed_file_append(&w->file, w->held, w->n_held, e);
@@ -129,10 +124,11 @@ static err_code write_held(blob_writer *w, err *e)
 
 err_code blob_write(blob_writer *w, const void *data, size_t len, err *e)
 {
+    assert(w->begun && w->n_held < SEALED_PIECE);
     const char *p = data;
     err_code rc = ERR_NONE;
     if (len && w->n_bytes == 0 && p[0] == 0 && !w->file.sealed)
-        return err_set(e, ERR_INPUT, "the file begins with a byte 0: it is no text");
+        return err_set(e, ERR_INPUT, "the file begins with a zero byte: it is not text");
     while (!rc && len > 0) {
         size_t n = SEALED_PIECE - w->n_held < len ? SEALED_PIECE - w->n_held : len;
         memcpy(w->held + w->n_held, p, n);
@@ -147,14 +143,15 @@ err_code blob_write(blob_writer *w, const void *data, size_t len, err *e)
 
 err_code blob_keep(blob_writer *w, err *e)
 {
+    assert(w->begun);
     char folder[PATH_MAX];
     err_code rc = write_held(w, e);
     if (rc) return rc;
     storeroom_give_back(w->file.fd);
-    if (fsync(w->file.fd) != 0) return io_error("cannot sync the file", e);
+    if (fsync(w->file.fd) != 0) return disk_error("cannot sync the file", e);
     end_writer(w);
     if (rename(w->part, w->path) != 0) {
-        (void)io_error("cannot name the file", e);
+        (void)disk_error("cannot name the file", e);
         (void)unlink(w->part);
         return e->code;
     }
@@ -177,7 +174,7 @@ err_code blob_remove(const char *dir, uint64_t tenant_id, const char *id, err *e
     char path[PATH_MAX];
     blob_path(path, dir, tenant_id, id);
     if (unlink(path) == 0 || errno == ENOENT) return ERR_NONE;
-    return io_error("cannot remove the file", e);
+    return disk_error("cannot remove the file", e);
 }
 
 static bool is_wanted(store *st, uint64_t tenant_id, const char *id, const batch_row *unfinished,

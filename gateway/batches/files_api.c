@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/batches/batch_fields.h"
 #include "gateway/batches/blob.h"
@@ -14,7 +15,7 @@
 #include "gateway/http/api_fields.h"
 #include "gateway/http/multipart.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 
 enum {
     FRAMING_BYTES = 65536, /* of a body beside its file */
@@ -45,7 +46,8 @@ typedef struct file_upload {
 
 static blob_place place_of(const exchange *x, const file_row *f)
 {
-    return (blob_place){x->server->cfg->data_dir, server_seal_key(x->server), f->tenant_id, f->id};
+    return (blob_place){x->conf->data.dir, tenants_seal_key(tenants_of(x->app)), f->tenant_id,
+                        f->id};
 }
 
 static err_code begin_file(file_upload *u, const char *name, err *e)
@@ -56,7 +58,7 @@ static err_code begin_file(file_upload *u, const char *name, err *e)
     u->has_file = true;
     u->now = FIELD_FILE;
     const blob_place at = place_of(u->x, &u->row);
-    return blob_begin(&u->to, &at, u->x->server->room, e);
+    return blob_begin(&u->to, &at, adapters_of(u->x->app)->room, e);
 }
 
 static err_code begin_part(void *arg, const char *name, const char *file, err *e)
@@ -78,7 +80,7 @@ static err_code begin_part(void *arg, const char *name, const char *file, err *e
 
 static err_code write_piece(file_upload *u, const void *data, size_t len, err *e)
 {
-    int64_t most = u->x->conf->files_max_bytes;
+    int64_t most = u->x->conf->files.max_bytes;
     if (u->to.n_bytes + (int64_t)len > most)
         return err_set(e, ERR_LIMIT, "the file has more than %lld bytes", (long long)most);
     return blob_write(&u->to, data, len, e);
@@ -125,13 +127,13 @@ static bool bad(exchange *x, const char *param, const char *msg)
 static bool check_fields(file_upload *u)
 {
     exchange *x = u->x;
-    int64_t keep_us = x->conf->files_keep_us;
+    int64_t keep_us = x->conf->files.keep_us;
     if (!u->purpose[0]) return bad(x, "purpose", "'purpose' is missing: say \"batch\"");
     if (strcmp(u->purpose, "batch") != 0) {
         char name[32];
         snprintf(name, sizeof(name), "%.31s", u->purpose);
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "purpose",
-                       "the purpose '%s' is not supported: this server takes files for \"batch\"",
+                       "the purpose '%s' is not supported: this server accepts files for \"batch\"",
                        name);
         return false;
     }
@@ -174,9 +176,9 @@ static void finish_upload(file_upload *u, const batch_quota *quota)
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    if (files_put(x->server->store, &u->row, quota, &e)) {
+    if (files_put(store_of(x->app), &u->row, quota, &e)) {
         err ignored;
-        (void)blob_remove(x->server->cfg->data_dir, u->row.tenant_id, u->row.id, &ignored);
+        (void)blob_remove(x->conf->data.dir, u->row.tenant_id, u->row.id, &ignored);
         exchange_reply_err(x, &e, "file");
         return;
     }
@@ -187,11 +189,11 @@ static void finish_upload(file_upload *u, const batch_quota *quota)
 void files_upload(exchange *x)
 {
     const config *c = x->conf;
-    const batch_quota quota = {.bytes = c->files_tenant_bytes, .files = c->files_tenant_files};
+    const batch_quota quota = {.bytes = c->files.tenant_bytes, .files = c->files.tenant_files};
     file_upload u = {.x = x,
                      .row = {.tenant_id = x->caller->tenant.id, .created_us = clock_wall_us()}};
     const multipart_sink sink = {begin_part, take_part, end_part, &u};
-    int64_t most = c->files_max_bytes + FRAMING_BYTES, bytes = x->content_length - FRAMING_BYTES;
+    int64_t most = c->files.max_bytes + FRAMING_BYTES, bytes = x->content_length - FRAMING_BYTES;
     err e;
     snprintf(u.row.purpose, sizeof(u.row.purpose), "batch");
     door_make_id("file-", u.row.id);
@@ -200,8 +202,8 @@ void files_upload(exchange *x)
                        e.msg);
         return;
     }
-    err_code rc = files_check(x->server->store, u.row.tenant_id, bytes > 0 ? bytes : 0, &quota, &e);
-    if (!rc && bytes > 0) rc = storeroom_check(x->server->room, (uint64_t)bytes, &e);
+    err_code rc = files_check(store_of(x->app), u.row.tenant_id, bytes > 0 ? bytes : 0, &quota, &e);
+    if (!rc && bytes > 0) rc = storeroom_check(adapters_of(x->app)->room, (uint64_t)bytes, &e);
     if (!rc) rc = exchange_stream_body(x, (uint64_t)most, take_body, &u, &e);
     if (rc)
         exchange_refuse_body(x, u.refused ? &u.why : &e);
@@ -221,7 +223,7 @@ void files_page(exchange *x)
     err e;
     if (!batch_page_read(x, LIST_MAX, LIST_MAX, &p)) return;
     p.purpose = exchange_query(x, "purpose");
-    if (files_list(x->server->store, &p, &list, &n, &more, &e)) {
+    if (files_list(store_of(x->app), &p, &list, &n, &more, &e)) {
         batch_reply_err(x, "file", p.after ? p.after : "", &e);
         return;
     }
@@ -236,7 +238,7 @@ void files_page(exchange *x)
 static bool find_file(exchange *x, file_row *f)
 {
     err e;
-    if (!files_get(x->server->store, x->caller->tenant.id, x->param[0], f, &e)) return true;
+    if (!files_get(store_of(x->app), x->caller->tenant.id, x->param[0], f, &e)) return true;
     batch_reply_err(x, "file", x->param[0], &e);
     return false;
 }
@@ -297,8 +299,8 @@ void files_drop(exchange *x)
     err e;
     const char *id = x->param[0];
     uint64_t tenant_id = x->caller->tenant.id;
-    err_code rc = files_delete(x->server->store, tenant_id, id, &e);
-    if (!rc) rc = blob_remove(x->server->cfg->data_dir, tenant_id, id, &e);
+    err_code rc = files_delete(store_of(x->app), tenant_id, id, &e);
+    if (!rc) rc = blob_remove(x->conf->data.dir, tenant_id, id, &e);
     if (rc) {
         batch_reply_err(x, "file", id, &e);
         return;

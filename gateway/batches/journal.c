@@ -1,6 +1,7 @@
 /* journal.c -- appends, and reads what an earlier process has appended. */
 #include "gateway/batches/journal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ static err_code recover(batch_journal *j, batch_file which, batch_done *done, er
     while ((n = getline(&text, &cap, f)) > 0) {
         int i = line_of(text, (size_t)n, done);
         if (i < 0 || done->line[i]) break;
+        assert(i < done->n);
         done->line[i] = 1;
         done->count[which]++;
         whole += n;
@@ -66,6 +68,7 @@ static err_code recover(batch_journal *j, batch_file which, batch_done *done, er
     if (failed) return err_set(e, ERR_IO, "what a batch has written cannot be read");
     if (whole < file->n_bytes || file->torn)
         log_warn("gateway", "a batch: the torn end of what it had written is cut off");
+    assert(whole >= 0 && whole <= file->n_bytes);
     return sealed_file_cut(file, whole, e);
 }
 
@@ -96,6 +99,7 @@ void batch_journal_close(batch_journal *j)
 err_code batch_journal_write(batch_journal *j, batch_file which, const char *line, size_t len,
                              bool sync, err *e)
 {
+    assert((unsigned)which < BATCH_FILES && len > 2 && memcmp(line + len - 2, "}\n", 2) == 0);
     sealed_file *f = &j->file[which];
     err_code rc = storeroom_check(j->room, len, e);
     if (rc) return rc;

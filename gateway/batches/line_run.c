@@ -1,6 +1,7 @@
 /* line_run.c -- runs a line through a handler, and judges what came of it. */
 #include "gateway/batches/line_run.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,18 +9,21 @@
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/inner.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 enum {
-    TRIES_MAX = 3,             /* of a line that meets faults of the server */
-    FAULT_RETRY_MS = 1000,     /* after one, times the tries */
-    SUSPENDED_RETRY_MS = 5000, /* how often a suspended tenant is looked at */
-    QUOTA_RETRY_MS = 10000,    /* and a budget that is spent: it may be raised */
-    ROOM_RETRY_MS = 5000,
+    TRIES_MAX = 3,             /* tries of a line that fails by a fault of the server */
+    FAULT_RETRY_MS = 1000,     /* wait after such a fault, times the tries so far */
+    SUSPENDED_RETRY_MS = 5000, /* interval of retries while the tenant is suspended */
+    QUOTA_RETRY_MS = 10000,    /* interval while its budget is used up: an operator can raise it */
+    ROOM_RETRY_MS = 5000,      /* interval while the disk is too full for an answer */
     RETRY_MIN_MS = 100,
-    ROOM_BYTES = 1 << 20, /* on the disk, before a line is begun: an answer must not be lost */
+    ROOM_BYTES = 1 << 20, /* free disk space that a line requires, so that its answer fits */
 };
 
 static const struct {
@@ -34,6 +38,7 @@ static const struct {
 
 batch_handler *batch_handler_of(const char *url)
 {
+    assert(url);
     for (size_t i = 0; i < sizeof(handlers) / sizeof(handlers[0]); i++) {
         if (strcmp(url, handlers[i].url) == 0) return handlers[i].run;
     }
@@ -58,7 +63,8 @@ static void begin_line(jsonw *w, uint64_t id, const char *custom_id)
 
 static uint64_t id_of(const line_job *j)
 {
-    return store_nth_id(j->srv->store, j->row->first_id, (uint64_t)j->line * BATCH_LINE_IDS);
+    assert(j->line >= 0 && j->row->first_id);
+    return store_nth_id(store_of(j->srv), j->row->first_id, (uint64_t)j->line * BATCH_LINE_IDS);
 }
 
 /* A line has no line end within: between tokens of JSON white space is as good. */
@@ -69,6 +75,7 @@ static void flatten(char *s, size_t len)
 
 static err_code write_answer(const line_job *j, const char *custom_id, inner_request *r, err *e)
 {
+    assert(r->answer && r->status >= 200);
     char request_id[40];
     jsonw w;
     snprintf(request_id, sizeof(request_id), "req_%016llx", (unsigned long long)r->id);
@@ -93,7 +100,8 @@ err_code line_skip(const line_job *j, const char *code, const char *msg, err *e)
 {
     batch_line line;
     jsonw w;
-    err_code rc = batch_line_read(j->lines, j->line, j->srv->cfg->server_max_body, &line, e);
+    err_code rc =
+        batch_line_read(j->lines, j->line, process_of(j->srv)->cfg->server.max_body, &line, e);
     if (rc) return rc;
     begin_line(&w, id_of(j), line.custom_id);
     jsonw_null(&w, "response");
@@ -115,7 +123,7 @@ err_code line_skip(const line_job *j, const char *code, const char *msg, err *e)
 static line_fate look_at_caller(line_job *j, caller *who)
 {
     err e;
-    err_code rc = auth_again(j->srv->store, j->row->tenant_id, j->row->key_id, who, &e);
+    err_code rc = auth_again(store_of(j->srv), j->row->tenant_id, j->row->key_id, who, &e);
     j->retry_ms = SUSPENDED_RETRY_MS;
     return rc == ERR_DENIED ? LINE_KEYLESS : rc ? LINE_AGAIN : LINE_ANSWERED;
 }
@@ -174,9 +182,9 @@ static line_fate run_for(line_job *j, caller *who, const batch_line *line)
                        .who = who,
                        .tenant = who->tenant.name,
                        .batch = j->row->id,
-                       .conf = live_pin(j->srv->live)};
-    inner_run(&j->srv->http, &r, batch_handler_of(j->row->endpoint));
-    live_release(j->srv->live, r.conf);
+                       .conf = live_pin(process_of(j->srv)->live)};
+    inner_run(&process_of(j->srv)->http, &r, batch_handler_of(j->row->endpoint));
+    live_release(process_of(j->srv)->live, r.conf);
     line_fate fate = LINE_AGAIN;
     if (!comes_again(j, &r)) {
         fate = LINE_ANSWERED;
@@ -193,10 +201,10 @@ line_fate line_run(line_job *j)
     batch_line line;
     err e;
     j->retry_ms = ROOM_RETRY_MS;
-    if (storeroom_check(j->srv->room, ROOM_BYTES, &e)) return LINE_AGAIN;
+    if (storeroom_check(adapters_of(j->srv)->room, ROOM_BYTES, &e)) return LINE_AGAIN;
     line_fate fate = look_at_caller(j, &who);
     if (fate != LINE_ANSWERED) return fate;
-    if (batch_line_read(j->lines, j->line, j->srv->cfg->server_max_body, &line, &e)) {
+    if (batch_line_read(j->lines, j->line, process_of(j->srv)->cfg->server.max_body, &line, &e)) {
         log_error("gateway", "batch %s: line %d cannot be read: %s", j->row->id, j->line + 1,
                   e.msg);
         return LINE_AGAIN;

@@ -11,8 +11,9 @@
 #include "gateway/batches/journal.h"
 #include "gateway/batches/lines.h"
 #include "gateway/http/exchange.h"
-#include "gateway/server.h"
 #include "storage/batches/batches.h"
+
+typedef struct server server;
 
 /* What answers requests to a URL; NULL: batches are not for it. */
 typedef void batch_handler(exchange *x);

@@ -1,6 +1,7 @@
 /* lines.c -- where lines begin, what one of them says, what is wrong with them. */
 #include "gateway/batches/lines.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ static err_code end_line(reader *r, int64_t end, err *e)
 {
     batch_lines *l = r->l;
     int64_t len = end - r->begin;
+    assert(len >= 0 && l->n <= r->max_lines);
     if (r->blank) return ERR_NONE;
     if (len > INT32_MAX) return err_set(e, ERR_LIMIT, "a line is longer than 2 GiB");
     if (l->n == r->max_lines)
@@ -96,6 +98,7 @@ void batch_lines_close(batch_lines *l)
 
 static err_code read_text(const batch_lines *l, int i, char **out, err *e)
 {
+    assert(i >= 0 && i < l->n);
     size_t len = (size_t)l->place[i].len;
     *out = malloc(len + 1);
     if (!*out) return err_set(e, ERR_NOMEM, "out of memory");
@@ -190,6 +193,7 @@ static void refuse(checker *c, int line, const char *code, const char *param, co
 /* Seen before? */
 static bool is_known(checker *c, const char *id)
 {
+    assert(c->n_seen > 0 && (c->n_seen & (c->n_seen - 1)) == 0);
     unsigned char digest[DIGEST_BYTES];
     uint64_t key;
     digest_bytes(id, strlen(id), digest);

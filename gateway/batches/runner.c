@@ -1,6 +1,28 @@
-/* runner.c -- the list of batches, and the threads that take work from it. */
+/* runner.c -- the list of batches, and the threads that take work from it.
+ *
+ *   pacer (1 thread)     every 20 ms: sets `allowed` by the engine's load (pace.h), writes counts
+ *                        every minute: removes expired files and old batches
+ *   workers (in_flight)  take one piece of work at a time, wait for its answer, take the next
+ *
+ * A piece of work is a step of a batch or a line of it.  pick_locked() goes round the list from
+ * `turn`, so batches alternate line by line:
+ *
+ *   OPEN   read the rows and files; find which lines are answered already
+ *   LINE   run a request; while open, and n_lines < allowed
+ *   CLOSE  when every line is done, or the batch is cancelled, expired or without its key; only
+ *          after its running lines have ended
+ *
+ * A job that a thread works on outside the lock is `busy` (a step, or its counts are being
+ * written); others skip it.  Lines are counted in n_lines instead, so a job is never freed while
+ * one runs.  A line that was refused for now goes to `again` with a time.  With as many of those as
+ * threads, no new line of that batch begins, because it would be refused, too.
+ *
+ * If the journal may lack an answer (LINE_UNSURE), the batch is opened again, which reads from the
+ * files what is there.
+ */
 #include "gateway/batches/runner.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,7 +36,9 @@
 #include "gateway/batches/blob.h"
 #include "gateway/batches/pace.h"
 #include "gateway/config/classes.h"
-#include "gateway/server.h"
+#include "gateway/engine_parts.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 enum {
     LOOK_US = 20000,      /* between looks at the engine, while there are batches */
@@ -47,14 +71,15 @@ typedef struct work {
 /* What /metrics shows. */
 static void show_locked(const batch_runner *r)
 {
-    atomic_store(&r->srv->batch_count.n_batches, r->n_jobs);
-    atomic_store(&r->srv->batch_count.n_lines, r->n_lines);
-    atomic_store(&r->srv->batch_count.allowed, r->allowed);
+    lock_assert_held(&r->mu);
+    atomic_store(&process_of(r->srv)->batch_count.n_batches, r->n_jobs);
+    atomic_store(&process_of(r->srv)->batch_count.n_lines, r->n_lines);
+    atomic_store(&process_of(r->srv)->batch_count.allowed, r->allowed);
 }
 
 /* ------------------------------------------------------------------------------- picking -- */
 
-/* Why the rest of the lines is not run. */
+/* Whether the remaining lines are not run: cancelled, its key is gone, or its time is over. */
 static bool is_over(const batch_job *j)
 {
     return j->cancelling || j->keyless || clock_wall_us() >= j->row.deadline_us;
@@ -62,9 +87,11 @@ static bool is_over(const batch_job *j)
 
 static bool take_line_locked(batch_runner *r, batch_job *j, int64_t now, batch_try *out)
 {
+    lock_assert_held(&r->mu);
     if (r->n_lines >= r->allowed) return false;
     for (int i = 0; i < j->n_again; i++) {
         if (j->again[i].at_us > now) continue;
+        assert(j->again[i].line < j->done.n && !j->done.line[j->again[i].line]);
         *out = j->again[i];
         j->again[i] = j->again[--j->n_again];
         return true;
@@ -85,12 +112,13 @@ static int kind_of_work_locked(batch_runner *r, batch_job *j, int64_t now, batch
     return take_line_locked(r, j, now, line) ? LINE : NOTHING;
 }
 
-/* Each batch in turn. */
+/* The next piece of work, batch by batch. */
 static bool pick_locked(batch_runner *r, work *out)
 {
+    lock_assert_held(&r->mu);
     int64_t now = clock_now_us();
     batch_job *j = r->turn ? r->turn : r->jobs;
-    if (r->stop || atomic_load(&r->srv->http.draining)) return false;
+    if (r->stop || atomic_load(&process_of(r->srv)->http.draining)) return false;
     for (int i = 0; i < r->n_jobs; i++, j = j->next ? j->next : r->jobs) {
         int kind = kind_of_work_locked(r, j, now, &out->line);
         if (kind == NOTHING) continue;
@@ -113,10 +141,12 @@ static bool pick_locked(batch_runner *r, work *out)
 
 static void remove_locked(batch_runner *r, batch_job *j)
 {
+    lock_assert_held(&r->mu);
     batch_job **at = &r->jobs;
     while (*at != j) at = &(*at)->next;
     *at = j->next;
     if (r->turn == j) r->turn = j->next;
+    assert(r->n_jobs > 0 && j->n_lines == 0);
     r->n_jobs--;
 }
 
@@ -143,20 +173,22 @@ static void do_step(batch_runner *r, const work *w)
     batch_job_free(j);
 }
 
-/* What became of a line. */
+/* Records the outcome of a line. */
 static void note_fate_locked(batch_runner *r, batch_job *j, const line_job *l, line_fate fate)
 {
+    assert(l->line >= 0 && l->line < j->done.n && !j->done.line[l->line]);
     if (fate == LINE_ANSWERED || fate == LINE_REFUSED) {
         j->done.line[l->line] = 1;
         j->done.count[fate == LINE_ANSWERED ? BATCH_OUTPUT : BATCH_ERRORS]++;
-        batch_counts *c = &r->srv->batch_count;
+        batch_counts *c = &process_of(r->srv)->batch_count;
         atomic_fetch_add(fate == LINE_ANSWERED ? &c->completed : &c->failed, 1);
         j->unsaved = true;
         return;
     }
-    atomic_fetch_add(&r->srv->batch_count.retried, 1);
+    atomic_fetch_add(&process_of(r->srv)->batch_count.retried, 1);
     j->keyless |= fate == LINE_KEYLESS;
     if (fate == LINE_UNSURE) j->open = false; /* and nothing runs until it was read anew */
+    assert(j->n_again < 2 * r->n_threads);    /* batch_job_create() */
     j->again[j->n_again++] = (batch_try){
         .line = l->line, .n_tries = l->n_tries, .at_us = clock_now_us() + l->retry_ms * 1000};
 }
@@ -174,6 +206,7 @@ static void do_line(batch_runner *r, const work *w)
     line_fate fate = line_run(&l);
     lock_take(&r->mu);
     note_fate_locked(r, j, &l, fate);
+    assert(j->n_lines > 0 && r->n_lines > 0);
     j->n_lines--;
     r->n_lines--;
     show_locked(r);
@@ -204,14 +237,14 @@ static void *work_main(void *arg)
 
 /* ------------------------------------------------------------------------------- pacing -- */
 
-/* The more urgent requests that this process has: how many, and the tightest of their targets. */
+/* How many more urgent requests this process has, and the tightest of their targets per token. */
 static void look_at_others(const batch_runner *r, const config *conf, pace_view *v)
 {
     inflight_info *list;
     size_t n;
-    if (!inflight_list(r->srv->inflight, &list, &n)) return;
+    if (!inflight_list(tenants_of(r->srv)->inflight, &list, &n)) return;
     for (size_t i = 0; i < n; i++) {
-        const config_class *c = &conf->classes[list[i].slo_class];
+        const config_class *c = &conf->classes.each[list[i].slo_class];
         if (list[i].slo_class >= r->slo_class) continue;
         v->n_urgent++;
         if (v->tpot_us == 0 || c->tpot_us < v->tpot_us) v->tpot_us = c->tpot_us;
@@ -229,9 +262,9 @@ static bool is_late(batch_runner *r, const config *conf)
     probe.max_tokens = 64;
     for (int c = 0; !late && c < r->slo_class; c++) {
         probe.slo_class = c;
-        probe.ttft_deadline_us = conf->classes[c].ttft_us;
-        probe.tpot_target_us = conf->classes[c].tpot_us;
-        late = sched_retry_us(r->srv->sched, &probe) > 0;
+        probe.ttft_deadline_us = conf->classes.each[c].ttft_us;
+        probe.tpot_target_us = conf->classes.each[c].tpot_us;
+        late = sched_retry_us(sched_of(r->srv), &probe) > 0;
     }
     request_clear(&probe);
     return late;
@@ -240,17 +273,17 @@ static bool is_late(batch_runner *r, const config *conf)
 static void look(batch_runner *r)
 {
     sched_stats st;
-    sched_stats_get(r->srv->sched, &st);
-    pace_view v = {.most = (int)r->srv->cfg->batches_in_flight,
-                   .max_seqs = (int)r->srv->cfg->engine_max_seqs,
+    sched_stats_get(sched_of(r->srv), &st);
+    pace_view v = {.most = (int)process_of(r->srv)->cfg->batches.in_flight,
+                   .max_seqs = (int)process_of(r->srv)->cfg->engine.max_seqs,
                    .n_running = st.n_running,
                    .n_waiting = st.n_waiting,
                    .crowded = st.n_pages_used > st.n_pages - st.n_pages / 8,
-                   .step_us = st.last_step_us};
-    const config *conf = live_pin(r->srv->live);
+                   .step_us = st.last.us};
+    const config *conf = live_pin(process_of(r->srv)->live);
     look_at_others(r, conf, &v);
     v.late = v.n_urgent > 0 && is_late(r, conf);
-    live_release(r->srv->live, conf);
+    live_release(process_of(r->srv)->live, conf);
     lock_take(&r->mu);
     v.n_lines = r->n_lines;
     r->allowed = pace_next(r->allowed, &v);
@@ -262,6 +295,7 @@ static void look(batch_runner *r)
 /* A batch whose counts have not been written for a while, which is kept from ending meanwhile. */
 static batch_job *unsaved_locked(batch_runner *r, int64_t now, batch_row *row)
 {
+    lock_assert_held(&r->mu);
     for (batch_job *j = r->jobs; j; j = j->next) {
         if (j->busy || !j->open || !j->unsaved || now - j->saved_us < SAVE_US) continue;
         j->busy = true;
@@ -284,7 +318,7 @@ static void save_counts(batch_runner *r)
     batch_job *j = unsaved_locked(r, clock_now_us(), &row);
     lock_release(&r->mu);
     if (!j) return;
-    err_code rc = batches_update(r->srv->store, &row, &now, &e);
+    err_code rc = batches_update(store_of(r->srv), &row, &now, &e);
     lock_take(&r->mu);
     j->busy = false;
     j->unsaved |= rc != ERR_NONE;
@@ -300,18 +334,18 @@ static void keep_house(batch_runner *r)
     int64_t now = clock_now_us(), wall = clock_wall_us();
     if (now < r->house_us) return;
     r->house_us = now + HOUSE_US;
-    const config *c = live_pin(r->srv->live);
-    int64_t keep_us = c->files_keep_us;
-    live_release(r->srv->live, c);
-    if (files_expire(r->srv->store, wall, AT_ONCE, &list, &n, &e)) {
+    const config *c = live_pin(process_of(r->srv)->live);
+    int64_t keep_us = c->files.keep_us;
+    live_release(process_of(r->srv)->live, c);
+    if (files_expire(store_of(r->srv), wall, AT_ONCE, &list, &n, &e)) {
         log_error("gateway", "files stay beyond their time: %s", e.msg);
         return;
     }
     for (size_t i = 0; i < n; i++)
-        (void)blob_remove(r->srv->cfg->data_dir, list[i].tenant_id, list[i].id, &e);
-    if (n) log_info("gateway", "%zu files were deleted: their time is over", n);
+        (void)blob_remove(process_of(r->srv)->cfg->data.dir, list[i].tenant_id, list[i].id, &e);
+    if (n) log_info("gateway", "%zu files were deleted: they had expired", n);
     free(list);
-    if (keep_us && batches_prune(r->srv->store, wall - keep_us, AT_ONCE, &e))
+    if (keep_us && batches_prune(store_of(r->srv), wall - keep_us, AT_ONCE, &e))
         log_error("gateway", "old batches stay: %s", e.msg);
 }
 
@@ -366,9 +400,9 @@ static err_code take_up(batch_runner *r, err *e)
 {
     batch_row *list;
     size_t n;
-    err_code rc = batches_unfinished(r->srv->store, &list, &n, e);
+    err_code rc = batches_unfinished(store_of(r->srv), &list, &n, e);
     if (rc) return rc;
-    (void)blob_sweep(r->srv->cfg->data_dir, r->srv->store, list, n);
+    (void)blob_sweep(process_of(r->srv)->cfg->data.dir, store_of(r->srv), list, n);
     for (size_t i = 0; !rc && i < n; i++) rc = batch_runner_add(r, &list[i], e);
     if (n) log_info("gateway", "%zu batches go on", n);
     batch_rows_free(list, n);
@@ -392,10 +426,11 @@ err_code batch_runner_start(batch_runner **out, server *s, err *e)
 {
     batch_runner *r = calloc(1, sizeof(*r));
     if (!r) return err_set(e, ERR_NOMEM, "out of memory");
-    const char *class = s->cfg->batches_class;
+    const char *class = process_of(s)->cfg->batches.class;
     r->srv = s;
-    r->slo_class = class[0] ? class_of_name(s->cfg, class) : s->n_class - 1;
-    r->n_threads = (int)s->cfg->batches_in_flight;
+    r->slo_class =
+        class[0] ? class_of_name(&process_of(s)->cfg->classes, class) : engine_of(s)->n_class - 1;
+    r->n_threads = (int)process_of(s)->cfg->batches.in_flight;
     lock_init(&r->mu, LOCK_BATCHES);
     cond_init(&r->work);
     cond_init(&r->look);

@@ -1,6 +1,24 @@
-/* change.c -- what is wanted is made beside what runs, compared, checked, and only then taken. */
+/* change.c -- changes of the configuration: a candidate is made, compared and checked beside the
+ * running one, then taken as a whole.
+ *
+ *   sources (files, environment, arguments) + set (admin API)  ->  wanted
+ *   runs + the live options of wanted                          ->  next, checked  ->  runs
+ *
+ * `sources` is what was read at the last reload, `set` the options that an administrator has set
+ * since the start; `trial_sources` and `trial` are their candidates, which replace them only when
+ * commit() succeeds.  A reload reads the sources again and applies `set` on top; an option whose
+ * class is gone is ignored with a warning.
+ *
+ * commit() first does everything that can fail: the copy for readers (live.h) is allocated, and the
+ * owner prepares, for example reads certificates.  Then it publishes the copy and calls the owner's
+ * follow(), which can't fail.
+ *
+ * An option that differs but is not live is reported as "needs a restart".  By the admin API it is
+ * not kept either.
+ */
 #include "gateway/config/change.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +62,7 @@ change *change_create(const config *c, live *l, const change_owner *owner)
 
 static void write_file(const change *ch)
 {
+    lock_assert_held(&ch->mu);
     err e;
     if (running_write(&ch->runs, &e))
         log_warn("gateway", "lorad check --diff will not see this: %s", e.msg);
@@ -60,7 +79,7 @@ void change_begin(change *ch)
 void change_destroy(change *ch)
 {
     if (!ch) return;
-    if (ch->begun) running_remove(ch->runs.data_dir);
+    if (ch->begun) running_remove(ch->runs.data.dir);
     lock_free(&ch->mu);
     free(ch);
 }
@@ -77,6 +96,7 @@ static set_option *find_set(set_options *s, const char *name)
 
 static err_code put_set(set_options *s, const char *name, const char *value, err *e)
 {
+    assert(s->n >= 0 && s->n <= SET_MAX);
     set_option *at = find_set(s, name);
     if (!value) {
         if (at) *at = s->each[--s->n];
@@ -89,8 +109,8 @@ static err_code put_set(set_options *s, const char *name, const char *value, err
     return ERR_NONE;
 }
 
-/* ch->wanted: the sources with what is set on top.  What does not go with new sources any more, a
- * class's that is gone, is left out. */
+/* ch->wanted: the sources with the set options on top.  An option that does not fit new sources,
+ * for example of a class that is gone, is left out. */
 static void lay_on_top(change *ch, const config *sources, const set_options *set)
 {
     config_item item;
@@ -100,7 +120,7 @@ static void lay_on_top(change *ch, const config *sources, const set_options *set
         const set_option *s = &set->each[i];
         if (config_item_find(sources, s->name, &item, &e) ||
             config_assign(&ch->wanted, s->name, s->value, CONFIG_ADMIN, &e))
-            log_warn("gateway", "what the admin API has set is left out: %s", e.msg);
+            log_warn("gateway", "an option that was set by the admin API is ignored: %s", e.msg);
     }
 }
 
@@ -128,7 +148,7 @@ static void close_report(change_report *r)
     *r = (change_report){0};
 }
 
-/* ch->next is what will run: what is live of ch->wanted. */
+/* ch->next: the running configuration with the live options of ch->wanted. */
 static err_code make_next(change *ch, err *e)
 {
     err_code rc = config_check(&ch->wanted, e);
@@ -164,6 +184,7 @@ static err_code starting(err *e)
 
 static err_code reload_locked(change *ch, change_report *out, err *e)
 {
+    lock_assert_held(&ch->mu);
     config_changes list;
     err_code rc = ch->owner.read(ch->owner.self, &ch->trial_sources, e);
     if (rc) return rc;
@@ -192,7 +213,7 @@ err_code change_reload(change *ch, change_report *out, err *e)
 
 /* ---- options by name ---------------------------------------------------------------------- */
 
-/* Each by itself; *bad: the place of one that is wrong. */
+/* Checks each option alone, then all together; *bad: the index of a wrong one. */
 static err_code try_each(change *ch, const change_ask *ask, int n, int *bad, err *e)
 {
     config_item item;
@@ -200,6 +221,11 @@ static err_code try_each(change *ch, const change_ask *ask, int n, int *bad, err
     for (int i = 0; i < n; i++) {
         *bad = i;
         err_code rc = config_item_find(&ch->sources, ask[i].name, &item, e);
+        if (!rc && ask[i].value && item.path)
+            rc = err_set(e, ERR_INPUT,
+                         "%s is a path: set it in the configuration file and reload, the admin API "
+                         "cannot",
+                         item.name);
         if (!rc && ask[i].value) {
             ch->wanted = ch->sources; /* to be read alone, with its limits */
             rc = config_assign(&ch->wanted, ask[i].name, ask[i].value, CONFIG_ADMIN, e);
@@ -220,45 +246,35 @@ static const config_change *find_change(const config_changes *list, const char *
     return NULL;
 }
 
-static bool is_file(const char *name)
-{
-    return strcmp(name, "server.tls_cert") == 0 || strcmp(name, "server.tls_key") == 0 ||
-           strcmp(name, "admin.client_ca") == 0 || strcmp(name, "grammar.documents") == 0;
-}
-
-/* What became of each; what needs a restart is not kept.  True: a certificate's file is another,
- * or documents. */
-static bool judge(change *ch, const change_ask *ask, int n, const config_changes *list,
+/* Reports the outcome of each option; one that needs a restart is not kept. */
+static void judge(change *ch, const change_ask *ask, int n, const config_changes *list,
                   change_report *out)
 {
-    bool files = false;
     config_item item;
     err e;
     for (int i = 0; i < n; i++) {
         const config_change *c = find_change(list, ask[i].name);
         if (c) {
             add_line(out, c->name, c->value, c->wanted, c->live ? CHANGE_TAKEN : CHANGE_RESTART);
-            files |= c->live && is_file(c->name);
         } else if (!config_item_find(&ch->runs, ask[i].name, &item, &e)) {
             add_line(out, item.name, item.value, item.value, CHANGE_SAME);
         }
         if (c && !c->live) (void)put_set(&ch->trial, c->name, NULL, &e);
     }
-    return files;
 }
 
 static err_code set_locked(change *ch, const change_ask *ask, int n, change_report *out, int *bad,
                            err *e)
 {
+    lock_assert_held(&ch->mu);
     config_changes list;
     err_code rc = try_each(ch, ask, n, bad, e);
     if (!rc) rc = config_compare(&ch->runs, &ch->wanted, &list, e);
     if (rc) return rc;
-    bool files = false;
     rc = open_report(out, n, e);
-    if (!rc) files = judge(ch, ask, n, &list, out);
+    if (!rc) judge(ch, ask, n, &list, out);
     free(list.each);
-    if (!rc && (rc = commit(ch, files, e))) close_report(out);
+    if (!rc && (rc = commit(ch, false, e))) close_report(out);
     if (!rc) ch->set = ch->trial;
     return rc;
 }

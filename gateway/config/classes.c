@@ -1,24 +1,25 @@
 /* classes.c -- the classes that there are without a section of any, and the rules for all. */
 #include "gateway/config/classes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 static const config_class initial[] = {
     /* "fast", says OpenAI, is the same as priority */
-    {"interactive", "priority, fast", "queue", 500000, 50000, 4000, {0}},
+    {"interactive", "priority, fast", "queue", 500000, 50000, 4000, 0, -1, 0, {0}},
     /* "scale" without such a contract is the default tier */
-    {"standard", "default, scale", "queue", 2000000, 100000, 2000, {0}},
-    {"batch", "flex", "queue", 60000000, 1000000, 1000, {0}},
+    {"standard", "default, scale", "queue", 2000000, 100000, 2000, 0, -1, 0, {0}},
+    {"batch", "flex", "queue", 60000000, 1000000, 1000, 0, -1, 0, {0}},
 };
 
 enum { N_INITIAL = (int)(sizeof(initial) / sizeof(initial[0])) };
 
-void classes_begin(config *c)
+void classes_begin(config_classes *c)
 {
     classes_clear(c);
-    memcpy(c->classes, initial, sizeof(initial));
-    c->n_classes = N_INITIAL;
+    memcpy(c->each, initial, sizeof(initial));
+    c->n = N_INITIAL;
 }
 
 bool classes_is_initial(const char *name)
@@ -29,10 +30,10 @@ bool classes_is_initial(const char *name)
     return false;
 }
 
-void classes_clear(config *c)
+void classes_clear(config_classes *c)
 {
-    memset(c->classes, 0, sizeof(c->classes));
-    c->n_classes = 0;
+    memset(c->each, 0, sizeof(c->each));
+    c->n = 0;
 }
 
 /* ------------------------------------------------------------------------- words -- */
@@ -69,34 +70,34 @@ static bool has_tier(const config_class *k, const char *text)
     return false;
 }
 
-int class_of_name(const config *c, const char *name)
+int class_of_name(const config_classes *c, const char *name)
 {
-    for (int i = 0; i < c->n_classes; i++) {
-        if (strcmp(name, c->classes[i].name) == 0) return i;
+    for (int i = 0; i < c->n; i++) {
+        if (strcmp(name, c->each[i].name) == 0) return i;
     }
     return -1;
 }
 
-int class_of_tier(const config *c, const char *text)
+int class_of_tier(const config_classes *c, const char *text)
 {
-    for (int i = 0; i < c->n_classes; i++) {
-        if (has_tier(&c->classes[i], text)) return i;
+    for (int i = 0; i < c->n; i++) {
+        if (has_tier(&c->each[i], text)) return i;
     }
     return class_of_name(c, text);
 }
 
-void class_tier(const config *c, int i, char out[CLASS_WORD_MAX + 1])
+void class_tier(const config_classes *c, int i, char out[CLASS_WORD_MAX + 1])
 {
-    const char *list = c->classes[i].tiers, *word;
+    const char *list = c->each[i].tiers, *word;
     int len;
     bool some = class_next_tier(&list, &word, &len);
     snprintf(out, CLASS_WORD_MAX + 1, "%.*s", some ? len : CLASS_WORD_MAX,
-             some ? word : c->classes[i].name);
+             some ? word : c->each[i].name);
 }
 
 /* ------------------------------------------------------------------------- rules -- */
 
-config_class *classes_add(config *c, const char *name, err *e)
+config_class *classes_add(config_classes *c, const char *name, err *e)
 {
     if (!is_word(name, (int)strnlen(name, CLASS_WORD_MAX + 1))) {
         (void)err_set(e, ERR_INPUT, "class.%.40s: a class's name must match [a-z][a-z0-9_-]{0,%d}",
@@ -107,22 +108,23 @@ config_class *classes_add(config *c, const char *name, err *e)
         (void)err_set(e, ERR_INPUT, "there are two classes '%s'", name);
         return NULL;
     }
-    if (c->n_classes == CLASS_MAX) {
-        (void)err_set(e, ERR_INPUT,
-                      "class.%s is one too many: at most %d classes can be told apart", name,
-                      CLASS_MAX);
+    if (c->n == CLASS_MAX) {
+        (void)err_set(e, ERR_INPUT, "class.%s is one too many: there can be at most %d classes",
+                      name, CLASS_MAX);
         return NULL;
     }
-    config_class *k = &c->classes[c->n_classes++];
+    assert(c->n < CLASS_MAX);
+    config_class *k = &c->each[c->n++];
     snprintf(k->name, sizeof(k->name), "%s", name);
     return k;
 }
 
 /* Which class a word asks for already, looking at classes and tiers before the one at `end`; -1. */
-static int owner_of(const config *c, int class, const char *end, const char *word, int len)
+static int owner_of(const config_classes *c, int class, const char *end, const char *word, int len)
 {
+    assert(class >= 0 && class < c->n);
     for (int i = 0; i <= class; i++) {
-        const char *list = c->classes[i].tiers, *other;
+        const char *list = c->each[i].tiers, *other;
         int n;
         while (class_next_tier(&list, &other, &n) && other < end) {
             if (n == len && memcmp(other, word, (size_t)len) == 0) return i;
@@ -131,9 +133,9 @@ static int owner_of(const config *c, int class, const char *end, const char *wor
     return -1;
 }
 
-static err_code check_word(const config *c, int class, const char *word, int len, err *e)
+static err_code check_word(const config_classes *c, int class, const char *word, int len, err *e)
 {
-    const char *name = c->classes[class].name;
+    const char *name = c->each[class].name;
     if (!is_word(word, len)) {
         return err_set(e, ERR_INPUT, "class.%s.tiers: '%.*s' does not match [a-z][a-z0-9_-]{0,%d}",
                        name, len < 40 ? len : 40, word, CLASS_WORD_MAX - 1);
@@ -141,17 +143,18 @@ static err_code check_word(const config *c, int class, const char *word, int len
     if (is_same(word, len, "auto"))
         return err_set(e, ERR_INPUT, "class.%s.tiers: 'auto' asks for the default class", name);
     int other = owner_of(c, class, word, word, len);
-    for (int i = 0; other < 0 && i < c->n_classes; i++) {
-        if (is_same(word, len, c->classes[i].name)) other = i;
+    for (int i = 0; other < 0 && i < c->n; i++) {
+        if (is_same(word, len, c->each[i].name)) other = i;
     }
     if (other < 0) return ERR_NONE;
     return err_set(e, ERR_INPUT, "class.%s.tiers: '%.*s' asks for the class '%s' already", name,
-                   len, word, c->classes[other].name);
+                   len, word, c->each[other].name);
 }
 
-static err_code check_class(const config *c, int i, err *e)
+static err_code check_class(const config_classes *c, int i, err *e)
 {
-    const config_class *k = &c->classes[i];
+    assert(i >= 0 && i < c->n);
+    const config_class *k = &c->each[i];
     const char *list = k->tiers, *word;
     int len;
     err_code rc = ERR_NONE;
@@ -176,20 +179,19 @@ static bool is_alike(const char *a, const char *b)
     return *a == *b;
 }
 
-err_code classes_check(const config *c, err *e)
+err_code classes_check(const config_classes *c, err *e)
 {
     err_code rc = ERR_NONE;
-    for (int i = 0; !rc && i < c->n_classes; i++) {
+    for (int i = 0; !rc && i < c->n; i++) {
         rc = check_class(c, i, e);
         for (int k = 0; !rc && k < i; k++) {
-            if (!is_alike(c->classes[i].name, c->classes[k].name)) continue;
+            if (!is_alike(c->each[i].name, c->each[k].name)) continue;
             rc = err_set(e, ERR_INPUT, "the classes '%s' and '%s' differ in - and _ alone",
-                         c->classes[k].name, c->classes[i].name);
+                         c->each[k].name, c->each[i].name);
         }
     }
-    if (!rc && class_of_name(c, c->classes_default) < 0) {
-        rc =
-            err_set(e, ERR_INPUT, "classes.default: there is no class '%.40s'", c->classes_default);
+    if (!rc && class_of_name(c, c->default_name) < 0) {
+        rc = err_set(e, ERR_INPUT, "classes.default: there is no class '%.40s'", c->default_name);
     }
     return rc;
 }

@@ -17,9 +17,10 @@
 #include <stdio.h>
 
 #include "engine/base/err.h"
+#include "gateway/config/option_list.h"
 
 enum { CONFIG_TEXT_MAX = 512, CONFIG_NAME_MAX = 64, CLASS_MAX = 8, CLASS_WORD_MAX = 16 };
-enum { CONFIG_OPTIONS_MAX = 128, CONFIG_CLASS_OPTIONS = 5 };
+enum { CONFIG_OPTIONS_MAX = 160, CONFIG_CLASS_OPTIONS = 8 };
 
 /* Who said it: the later beats the earlier. */
 typedef enum {
@@ -37,86 +38,72 @@ typedef struct config_class {
     char overload[CONFIG_TEXT_MAX]; /* "queue" or "reject" */
     int64_t ttft_us, tpot_us;       /* targets */
     int64_t weight_milli;
-    uint8_t from[CONFIG_CLASS_OPTIONS]; /* config_source of each key */
+    int64_t price_prompt, price_cached, price_output; /* storage/price.h; cached -1: as prompt */
+    uint8_t from[CONFIG_CLASS_OPTIONS];               /* config_source of each key */
 } config_class;
 
+/* A section's struct has one field for each of its rows in option_list.h. */
+#define CONFIG_TYPE_TEXT(name)  char name[CONFIG_TEXT_MAX];
+#define CONFIG_TYPE_INT(name)   int64_t name;
+#define CONFIG_TYPE_BYTES(name) int64_t name;
+#define CONFIG_TYPE_TIME(name)  int64_t name;
+#define CONFIG_TYPE_BOOL(name)  bool name;
+#define CONFIG_FIELD(section, key, field, kind, flags, initial, low, high, help) \
+    CONFIG_TYPE_##kind(field)
+
+/* clang-format off */
+typedef struct config_server { OPTIONS_SERVER(CONFIG_FIELD) } config_server;
+typedef struct config_admin { OPTIONS_ADMIN(CONFIG_FIELD) } config_admin;
+typedef struct config_metrics { OPTIONS_METRICS(CONFIG_FIELD) } config_metrics;
+typedef struct config_data { OPTIONS_DATA(CONFIG_FIELD) } config_data;
+typedef struct config_storage { OPTIONS_STORAGE(CONFIG_FIELD) } config_storage;
+typedef struct config_store { OPTIONS_STORE(CONFIG_FIELD) } config_store;
+typedef struct config_model { OPTIONS_MODEL(CONFIG_FIELD) } config_model;
+typedef struct config_responses { OPTIONS_RESPONSES(CONFIG_FIELD) } config_responses;
+typedef struct config_files { OPTIONS_FILES(CONFIG_FIELD) } config_files;
+typedef struct config_batches { OPTIONS_BATCHES(CONFIG_FIELD) } config_batches;
+typedef struct config_engine { OPTIONS_ENGINE(CONFIG_FIELD) } config_engine;
+typedef struct config_grammar { OPTIONS_GRAMMAR(CONFIG_FIELD) } config_grammar;
+typedef struct config_adapters { OPTIONS_ADAPTERS(CONFIG_FIELD) } config_adapters;
+typedef struct config_sources { OPTIONS_SOURCES(CONFIG_FIELD) } config_sources;
+typedef struct config_log { OPTIONS_LOG(CONFIG_FIELD) } config_log;
+typedef struct config_traces { OPTIONS_TRACES(CONFIG_FIELD) } config_traces;
+typedef struct config_webhooks { OPTIONS_WEBHOOKS(CONFIG_FIELD) } config_webhooks;
+typedef struct config_debug { OPTIONS_DEBUG(CONFIG_FIELD) } config_debug;
+/* clang-format on */
+
+typedef struct config_classes {
+    OPTIONS_CLASSES(CONFIG_FIELD)
+    config_class each[CLASS_MAX]; /* the most urgent first */
+    int n;
+} config_classes;
+
+/* All options.  A module gets the sections that it reads, not all of them. */
 typedef struct config {
-    char server_listen[CONFIG_TEXT_MAX];
-    int64_t server_threads, server_max_connections, server_max_connections_per_ip;
-    char server_plain_listen[CONFIG_TEXT_MAX], server_plain_networks[CONFIG_TEXT_MAX];
-    char server_trusted_proxies[CONFIG_TEXT_MAX], server_cors_origins[CONFIG_TEXT_MAX];
-    int64_t server_node;
-    char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
-    int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
-    int64_t server_resume_us;
-    int64_t server_drain_timeout_us, server_max_choices;
-    char admin_listen[CONFIG_TEXT_MAX], admin_client_ca[CONFIG_TEXT_MAX];
-    char metrics_listen[CONFIG_TEXT_MAX], metrics_inference_networks[CONFIG_TEXT_MAX];
-    int64_t metrics_max_tenants, metrics_max_adapters, data_usage_days, data_spool, data_min_free;
-    bool metrics_vllm_names;
-
-    char data_dir[CONFIG_TEXT_MAX];
-    char server_fleet_address[CONFIG_TEXT_MAX], server_fleet_kv[CONFIG_TEXT_MAX];
-    char storage_database[CONFIG_TEXT_MAX], storage_password_file[CONFIG_TEXT_MAX];
-    bool storage_limits_open;
-    char store_url[CONFIG_TEXT_MAX], store_endpoint[CONFIG_TEXT_MAX], store_region[CONFIG_TEXT_MAX];
-    char store_credentials_file[CONFIG_TEXT_MAX], store_ca_file[CONFIG_TEXT_MAX];
-    int64_t store_cache_bytes, store_timeout_us;
-    char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
-    char grammar_documents[CONFIG_TEXT_MAX];
-    char model_chat_template[CONFIG_TEXT_MAX], model_draft[CONFIG_TEXT_MAX];
-    char model_weights[CONFIG_TEXT_MAX], model_pooling[CONFIG_TEXT_MAX];
-    bool model_packed_cache, model_reasoning;
-
-    bool responses_store;
-    int64_t responses_background;
-    int64_t responses_keep_us, responses_tenant_bytes;
-    char responses_key_file[CONFIG_TEXT_MAX];
-
-    int64_t files_tenant_bytes, files_tenant_files, files_max_bytes, files_keep_us;
-    char batches_class[CONFIG_TEXT_MAX];
-    int64_t batches_in_flight, batches_tenant_batches, batches_max_lines, batches_window_us;
-
-    char engine_backend[CONFIG_TEXT_MAX], engine_device_memory_fraction[CONFIG_TEXT_MAX];
-    int64_t engine_device, engine_tensor_parallel;
-    int64_t engine_threads;
-    char engine_isa[CONFIG_TEXT_MAX], engine_kv_type[CONFIG_TEXT_MAX];
-    char engine_cuda_without[CONFIG_TEXT_MAX];
-    int64_t engine_cuda_patience_us;
-    int64_t model_attention_sinks, model_attention_window;
-    int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
-    int64_t engine_kv_memory;
-    bool engine_prefix_cache, engine_cuda_graphs, engine_overlap;
-    int64_t engine_swap_bytes, engine_speculate_tokens;
-    char engine_preemption[CONFIG_TEXT_MAX], engine_speculate[CONFIG_TEXT_MAX];
-    char engine_logprobs_mode[CONFIG_TEXT_MAX];
-
-    int64_t adapters_device_memory, adapters_host_memory, adapters_loaders, adapters_max_upload;
-    bool adapters_host_int8;
-    int64_t adapters_max_added_tokens;
-    int64_t adapters_copy_share;
-    int64_t adapters_tenant_bytes;
-    int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
-    int64_t adapters_keep_versions;
-    bool adapters_probe;
-    char adapters_roots[CONFIG_TEXT_MAX];
-
-    char sources_hosts[CONFIG_TEXT_MAX], sources_networks[CONFIG_TEXT_MAX];
-    char sources_hub[CONFIG_TEXT_MAX], sources_s3_endpoint[CONFIG_TEXT_MAX];
-    char sources_s3_region[CONFIG_TEXT_MAX], sources_ca_file[CONFIG_TEXT_MAX];
-    int64_t sources_timeout_us;
-    int64_t sources_retry_after_us;
-
-    char classes_default[CONFIG_TEXT_MAX];
-    config_class classes[CLASS_MAX]; /* the most urgent first */
-    int n_classes;
-
-    char log_level[CONFIG_TEXT_MAX], log_format[CONFIG_TEXT_MAX];
-    char traces_endpoint[CONFIG_TEXT_MAX], traces_headers[CONFIG_TEXT_MAX];
-    char traces_sample[CONFIG_TEXT_MAX];
+    config_server server;
+    config_admin admin;
+    config_metrics metrics;
+    config_data data;
+    config_storage storage;
+    config_store store;
+    config_model model;
+    config_responses responses;
+    config_files files;
+    config_batches batches;
+    config_engine engine;
+    config_grammar grammar;
+    config_adapters adapters;
+    config_sources sources;
+    config_classes classes;
+    config_log log;
+    config_traces traces;
+    config_webhooks webhooks;
+    config_debug debug;
 
     /* ---- no options ---- */
     uint8_t from[CONFIG_OPTIONS_MAX]; /* config_source of each */
+    /* Of a server that runs: the most connections that it has descriptors for. */
+    int64_t connection_room;
     int64_t queue_room; /* of a server that runs: the largest engine.max_queued that it can take */
 } config;
 
@@ -139,11 +126,11 @@ err_code config_assign(config *c, const char *name, const char *text, config_sou
 err_code config_check(const config *c, err *e);
 
 /* Of traces.sample; below 0: it is no share. */
-double config_traces_sample(const config *c);
+double config_traces_sample(const config_traces *t);
 
 /* What the two limits come to, their 0 resolved. */
-int64_t config_max_connections(const config *c);
-int64_t config_max_connections_per_ip(const config *c);
+int64_t config_max_connections(const config_server *s);
+int64_t config_max_connections_per_ip(const config_server *s);
 
 /* One option's row of the table, for man pages; false beyond the last.  Texts are static. */
 typedef struct config_option_text {
@@ -158,7 +145,7 @@ typedef struct config_item {
     char value[CONFIG_TEXT_MAX];   /* as a file has it */
     char initial[CONFIG_TEXT_MAX]; /* likewise; "" where there is none */
     config_source from;
-    bool live;
+    bool live, path; /* path: of files or folders; not for the admin API to set */
 } config_item;
 
 /* False beyond the last. */
@@ -187,7 +174,8 @@ err_code config_compare(const config *runs, const config *wanted, config_changes
 /* What is live of it into what runs. */
 void config_take(config *runs, const config *wanted);
 
-/* The whole file with every key explained, showing c's values. */
+/* The whole file with every key explained, showing c's values.  Keys of [debug] are in it only if
+ * they differ from their defaults. */
 void config_print(const config *c, FILE *f);
 
 #endif

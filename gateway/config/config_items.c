@@ -1,5 +1,6 @@
 /* config_items.c -- options one by one: their values as text, and in what two configurations
  * differ. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,7 @@ static bool same_value(const option *o, const void *a, const void *b)
 
 const char *config_source_name(config_source from)
 {
+    assert((unsigned)from <= CONFIG_ADMIN);
     static const char *const names[] = {"default", "file", "environment", "command line",
                                         "admin API"};
     return names[from];
@@ -95,9 +97,9 @@ static bool place_of(const config *c, int i, place *out)
     int before = 0;
     if (i < 0) return false;
     while (strcmp(config_options[before].section, "classes") != 0) before++;
-    int key = i - before - 1, n_keys = c->n_classes * CONFIG_CLASS_OPTIONS;
+    int key = i - before - 1, n_keys = c->classes.n * CONFIG_CLASS_OPTIONS;
     if (key >= 0 && key < n_keys) {
-        const config_class *k = &c->classes[key / CONFIG_CLASS_OPTIONS];
+        const config_class *k = &c->classes.each[key / CONFIG_CLASS_OPTIONS];
         key %= CONFIG_CLASS_OPTIONS;
         *out = (place){&config_class_options[key], k, k, &k->from[key]};
         return true;
@@ -140,6 +142,7 @@ bool config_item_at(const config *c, int i, config_item *out)
     initial_text(p.o, out->initial);
     out->from = (config_source)*p.from;
     out->live = (p.o->kind & OPT_LIVE) != 0;
+    out->path = (p.o->kind & OPT_PATH) != 0;
     return true;
 }
 
@@ -155,9 +158,9 @@ err_code config_item_find(const config *c, const char *name, config_item *out, e
 
 static bool same_classes(const config *a, const config *b)
 {
-    bool same = a->n_classes == b->n_classes;
-    for (int i = 0; same && i < a->n_classes; i++)
-        same = strcmp(a->classes[i].name, b->classes[i].name) == 0;
+    bool same = a->classes.n == b->classes.n;
+    for (int i = 0; same && i < a->classes.n; i++)
+        same = strcmp(a->classes.each[i].name, b->classes.each[i].name) == 0;
     return same;
 }
 
@@ -172,9 +175,9 @@ static bool goes_live(const place *p, const config *runs, const config *wanted)
     if (!(p->o->kind & OPT_LIVE)) return false;
     if (p->class || is_option(p->o, "classes", "default")) return same_classes(runs, wanted);
     if (is_option(p->o, "engine", "max_queued"))
-        return wanted->engine_max_queued <= runs->queue_room;
+        return wanted->engine.max_queued <= runs->queue_room;
     if (is_option(p->o, "server", "max_connections"))
-        return wanted->server_max_connections < runs->server_threads;
+        return config_max_connections(&wanted->server) <= runs->connection_room;
     return true;
 }
 
@@ -211,13 +214,13 @@ static bool same_place(const config *c, const place *p, place *out)
 /* Classes that only one of them has, or in another place. */
 static void compare_classes(const config *runs, const config *wanted, config_changes *to)
 {
-    for (int i = 0; i < runs->n_classes; i++) {
-        const char *name = runs->classes[i].name;
-        if (class_of_name(wanted, name) != i) add_class(to, name);
+    for (int i = 0; i < runs->classes.n; i++) {
+        const char *name = runs->classes.each[i].name;
+        if (class_of_name(&wanted->classes, name) != i) add_class(to, name);
     }
-    for (int i = 0; i < wanted->n_classes; i++) {
-        const char *name = wanted->classes[i].name;
-        if (class_of_name(runs, name) < 0) add_class(to, name);
+    for (int i = 0; i < wanted->classes.n; i++) {
+        const char *name = wanted->classes.each[i].name;
+        if (class_of_name(&runs->classes, name) < 0) add_class(to, name);
     }
 }
 
@@ -233,6 +236,7 @@ err_code config_compare(const config *runs, const config *wanted, config_changes
         add_change(out, &a, &b, goes_live(&a, runs, wanted));
     }
     compare_classes(runs, wanted, out);
+    assert((size_t)out->n <= cap);
     return ERR_NONE;
 }
 

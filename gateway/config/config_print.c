@@ -38,28 +38,40 @@ static void print_option(const void *of, const option *o, bool with_help, FILE *
     fprintf(f, "%s = %s\n", o->key, value);
 }
 
+static bool is_default(const config *c, const option *o)
+{
+    config initial;
+    char value[CONFIG_TEXT_MAX], unset[CONFIG_TEXT_MAX];
+    config_defaults(&initial);
+    config_value_text(c, o, value);
+    config_value_text(&initial, o, unset);
+    return strcmp(value, unset) == 0;
+}
+
 /* The first says what the keys are. */
 static void print_classes(const config *c, FILE *f)
 {
-    for (int i = 0; i < c->n_classes; i++) {
-        fprintf(f, "\n[%s%s]\n", CONFIG_CLASS, c->classes[i].name);
+    for (int i = 0; i < c->classes.n; i++) {
+        fprintf(f, "\n[%s%s]\n", CONFIG_CLASS, c->classes.each[i].name);
         for (int k = 0; k < CONFIG_CLASS_OPTIONS; k++) {
             if (i == 0 && k > 0) fprintf(f, "\n");
-            print_option(&c->classes[i], &config_class_options[k], i == 0, f);
+            print_option(&c->classes.each[i], &config_class_options[k], i == 0, f);
         }
     }
 }
 
 void config_print(const config *c, FILE *f)
 {
-    fprintf(f, "# lorad.conf -- every option with its default.  Written by lorad --print-conf.\n"
-               "# An option is overridden by LORAD_SECTION_KEY in the environment, and that by\n"
-               "# --set section.key=value.  Sizes: 512MiB, 4GiB.  Times: 500ms, 30s, 5min.\n"
-               "# A running server takes what is live: from this file on SIGHUP, or by loractl "
-               "config set.\n");
+    fprintf(f,
+            "# lorad.conf -- every option with its default.  Written by lorad --print-conf.\n"
+            "# LORAD_SECTION_KEY in the environment overrides an option; --set section.key=value\n"
+            "# overrides both.  Sizes: 512MiB, 4GiB.  Times: 500ms, 30s, 5min.\n"
+            "# Live: a running server applies a change on SIGHUP, loractl reload or loractl "
+            "config set.\n");
     const char *section = "";
     for (int i = 0; i < config_n_options; i++) {
         const option *o = &config_options[i];
+        if (strcmp(o->section, "debug") == 0 && is_default(c, o)) continue;
         if (strcmp(section, o->section) != 0)
             fprintf(f, "\n[%s]\n", o->section);
         else

@@ -1,12 +1,15 @@
 /* config_read.c -- options from a file, the environment and the command line.
  *
  * The file's grammar is small: [section], key = value, # comments.  Whoever says it last wins.
+ * An upgrade must not stop a server, so a file may have the names that options had before.
  */
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "gateway/config/classes.h"
 #include "gateway/config/config_inside.h"
 
@@ -33,10 +36,30 @@ static int distance(const char *a, const char *b)
     return row[n];
 }
 
+/* Options that had another name in an earlier version. */
+static const char *const moved[][2] = {
+    {"engine.cuda_graphs", "debug.cuda_graphs"}, {"engine.cuda_without", "debug.cuda_without"},
+    {"engine.overlap", "debug.overlap"},         {"model.packed_cache", "debug.packed_cache"},
+    {"adapters.copy_share", "debug.copy_share"}, {"adapters.loaders", "debug.loaders"},
+    {"adapters.probe", "debug.probe"},           {"server.threads", "server.max_streams"}};
+
+/* The present name of an option that had another one; NULL: `name` is none of those. */
+static const char *present_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof(moved) / sizeof(moved[0]); i++)
+        if (strcmp(moved[i][0], name) == 0) return moved[i][1];
+    return NULL;
+}
+
 static const option *find_option(const char *section, const char *key, err *e)
 {
     char name[128], best_name[128] = "";
     snprintf(name, sizeof(name), "%.60s.%.60s", section, key);
+    const char *present = present_name(name);
+    if (present) {
+        (void)err_set(e, ERR_INPUT, "the option '%s' is now '%s'", name, present);
+        return NULL;
+    }
     int best = 5;
     for (int i = 0; i < config_n_options; i++) {
         char known[128];
@@ -69,7 +92,7 @@ static const char *class_in(const char *section)
 /* A class with the defaults of its keys, the least urgent so far. */
 static err_code add_class(config *c, const char *name, err *e)
 {
-    config_class *k = classes_add(c, name, e);
+    config_class *k = classes_add(&c->classes, name, e);
     for (int i = 0; k && i < CONFIG_CLASS_OPTIONS; i++) {
         const option *o = &config_class_options[i];
         if (o->initial && config_set_option(k, o, o->initial, e))
@@ -105,8 +128,8 @@ err_code config_unknown(const char *name, err *e)
     snprintf(key, sizeof(key), "%s", dot ? dot + 1 : name);
     if (class_in(section))
         return err_set(e, ERR_INPUT,
-                       "there is no option '%.60s': a class that is configured has ttft, tpot, "
-                       "weight, overload and tiers",
+                       "unknown option '%.60s': a class that is configured has ttft, tpot, weight, "
+                       "overload and tiers",
                        name);
     return find_option(section, key, e) ? err_set(e, ERR_INPUT, "'%.60s' is no option", name)
                                         : e->code;
@@ -123,7 +146,8 @@ static err_code set_class_line(config_class *k, const char *text, config_source 
     strcpy(buf, text);
     for (char *w = strtok_r(buf, " \t", &save); !rc && w; w = strtok_r(NULL, " \t", &save)) {
         char *colon = strchr(w, ':');
-        if (!colon) return err_set(e, ERR_INPUT, "classes.%s: '%.40s' is no key:value", k->name, w);
+        if (!colon)
+            return err_set(e, ERR_INPUT, "classes.%s: '%.40s' is not key:value", k->name, w);
         *colon = 0;
         rc = set_class(&made, w, colon + 1, from, e);
     }
@@ -138,8 +162,8 @@ static err_code set_class_line(config_class *k, const char *text, config_source 
 static config_class *class_of_line(config *c, const char *section, const char *key)
 {
     if (strcmp(section, "classes") != 0 || !classes_is_initial(key)) return NULL;
-    int i = class_of_name(c, key);
-    return i < 0 ? NULL : &c->classes[i];
+    int i = class_of_name(&c->classes, key);
+    return i < 0 ? NULL : &c->classes.each[i];
 }
 
 /* ----------------------------------------------------------------------- sources -- */
@@ -150,13 +174,14 @@ static err_code assign(config *c, const char *section, const char *key, const ch
 {
     const char *class = class_in(section);
     if (class) {
-        if (class_of_name(c, class) < 0 && add_class(c, class, e)) return e->code;
-        return set_class(&c->classes[class_of_name(c, class)], key, text, from, e);
+        if (class_of_name(&c->classes, class) < 0 && add_class(c, class, e)) return e->code;
+        return set_class(&c->classes.each[class_of_name(&c->classes, class)], key, text, from, e);
     }
     config_class *line = class_of_line(c, section, key);
     if (line) return set_class_line(line, text, from, e);
     const option *o = find_option(section, key, e);
     if (!o || config_set_option(c, o, text, e)) return e->code;
+    assert(o >= config_options && o < config_options + config_n_options);
     c->from[o - config_options] = (uint8_t)from;
     return ERR_NONE;
 }
@@ -186,7 +211,7 @@ static err_code begin_section(config *c, reader *r, const char *name, err *e)
                        name);
     }
     if (class) {
-        if (!r->sections) classes_clear(c);
+        if (!r->sections) classes_clear(&c->classes);
         r->sections = true;
         return add_class(c, class, e);
     }
@@ -220,7 +245,13 @@ static err_code read_line(config *c, char *line, reader *r, err *e)
         }
         r->lines = true;
     }
-    return assign(c, r->section, key, trim(eq + 1), CONFIG_FILE, e);
+    char name[CONFIG_NAME_MAX];
+    snprintf(name, sizeof(name), "%s.%s", r->section, key);
+    const char *present = present_name(name);
+    if (!present) return assign(c, r->section, key, trim(eq + 1), CONFIG_FILE, e);
+    log_warn("gateway", "the configuration file's option '%s' is now '%s': rename it", name,
+             present);
+    return config_assign(c, present, trim(eq + 1), CONFIG_FILE, e);
 }
 
 err_code config_read_file(config *c, const char *path, err *e)
@@ -238,7 +269,7 @@ err_code config_read_file(config *c, const char *path, err *e)
         if (rc) (void)err_context(e, "line %d", n);
     }
     (void)fclose(f);
-    return rc ? rc : classes_check(c, e);
+    return rc ? rc : classes_check(&c->classes, e);
 }
 
 /* The variable of an option; NULL: it is not set. */
@@ -264,11 +295,11 @@ err_code config_read_env(config *c, err *e)
     err_code rc = ERR_NONE;
     for (int i = 0; !rc && i < config_n_options; i++)
         rc = take_env(c, config_options[i].section, config_options[i].key, e);
-    for (int i = 0; !rc && i < c->n_classes; i++) {
+    for (int i = 0; !rc && i < c->classes.n; i++) {
         char section[CONFIG_SECTION_MAX];
-        snprintf(section, sizeof(section), "%s%s", CONFIG_CLASS, c->classes[i].name);
-        if (class_of_line(c, "classes", c->classes[i].name))
-            rc = take_env(c, "classes", c->classes[i].name, e);
+        snprintf(section, sizeof(section), "%s%s", CONFIG_CLASS, c->classes.each[i].name);
+        if (class_of_line(c, "classes", c->classes.each[i].name))
+            rc = take_env(c, "classes", c->classes.each[i].name, e);
         for (int k = 0; !rc && k < CONFIG_CLASS_OPTIONS; k++)
             rc = take_env(c, section, config_class_options[k].key, e);
     }

@@ -50,6 +50,7 @@ const config *live_pin(live *l)
 {
     lock_take(&l->mu);
     live_copy *held = l->now;
+    assert(held && held->pins > 0); /* ours */
     held->pins++;
     lock_release(&l->mu);
     return &held->c;
@@ -58,6 +59,7 @@ const config *live_pin(live *l)
 static void unpin(live *l, live_copy *held)
 {
     lock_take(&l->mu);
+    assert(held->pins > 0);
     bool last = --held->pins == 0;
     lock_release(&l->mu);
     if (last) free(held);
@@ -70,6 +72,7 @@ void live_release(live *l, const config *c)
 
 void live_publish(live *l, live_copy *fresh)
 {
+    assert(fresh && fresh->pins == 1);
     lock_take(&l->mu);
     live_copy *old = l->now;
     l->now = fresh;

@@ -31,6 +31,7 @@ static char *text_of(const config *c)
         (void)cJSON_AddItemToArray(list, row);
     }
     (void)cJSON_AddNumberToObject(tree, "queue_room", (double)c->queue_room);
+    (void)cJSON_AddNumberToObject(tree, "connection_room", (double)c->connection_room);
     (void)cJSON_AddNumberToObject(tree, "pid", (double)getpid());
     char *text = tree && list ? json_print(tree) : NULL;
     cJSON_Delete(tree);
@@ -52,8 +53,8 @@ static bool write_all(int fd, const char *text, size_t len)
 err_code running_write(const config *c, err *e)
 {
     char path[PATH_MAX], fresh[PATH_MAX];
-    path_of(c->data_dir, "", path);
-    path_of(c->data_dir, ".new", fresh);
+    path_of(c->data.dir, "", path);
+    path_of(c->data.dir, ".new", fresh);
     char *text = text_of(c);
     if (!text) return err_set(e, ERR_NOMEM, "no memory for %s", path);
     int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -113,10 +114,12 @@ err_code running_read(const char *data_dir, config *out, err *e)
     free(text);
     if (rc) return err_context(e, "%s", path);
     config_defaults(out);
-    classes_clear(out);
+    classes_clear(&out->classes);
     cJSON_ArrayForEach(row, json_get(tree, "options")) take_row(out, row);
     int64_t pid = 0;
     rc = json_int(tree, "queue_room", 0, INT64_C(1) << 32, &out->queue_room, NULL, e);
+    if (!rc)
+        rc = json_int(tree, "connection_room", 0, INT64_C(1) << 32, &out->connection_room, NULL, e);
     if (!rc) rc = json_int(tree, "pid", 1, INT32_MAX, &pid, NULL, e);
     cJSON_Delete(tree);
     if (rc) return err_context(e, "%s", path);

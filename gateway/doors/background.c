@@ -1,6 +1,25 @@
-/* background.c -- a list of responses to be made, and the threads that make them. */
+/* background.c -- responses with `background: true`: a list of jobs, and threads that run them as
+ * requests of the server itself (gateway/http/inner.h).
+ *
+ *   queued --thread free--> in_progress --+--> completed, incomplete (by responses_create())
+ *                               ^         +--> failed
+ *                               |         +--> cancelled
+ *                               +-- pause after 429 or 503, up to TRIES_MAX
+ *
+ * The stored row is what clients poll.  A job lives in memory only; if the process ends, the row
+ * stays "in_progress", and background_lost() marks it as failed when somebody asks for it.  Each
+ * attempt checks the key and the tenant again, because a job may wait for long.
+ *
+ * A streamed job collects its events in `events`.  Followers wait in background_news() for bytes
+ * beyond those they have; keep_events() stores them before the job is removed, so a follower finds
+ * them either here or in the database.
+ *
+ * A cancellation may come before the engine has the request.  So background_cancel() repeats it
+ * every LOOK_US until the job has ended.
+ */
 #include "gateway/doors/background.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +32,8 @@
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/inner.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 enum {
     TRIES_MAX = 100, /* of a response that meets limits of rates */
@@ -39,8 +60,8 @@ struct background {
     pthread_t *thread; /* [n_threads] */
 
     lock mu;    /* guards all below */
-    cond work;  /* there may be some, or it is time to stop */
-    cond ended; /* a job was, or one is to be cancelled */
+    cond work;  /* new jobs, or the end */
+    cond ended; /* a job has ended, is to be cancelled, or has new events */
     job *jobs;  /* a list, oldest first */
     int n_jobs;
     bool stop;
@@ -68,7 +89,7 @@ static err_code mark(server *s, response_row *row, const char *status, const cha
     free(row->body);
     row->body = body;
     row->running = strcmp(status, "in_progress") == 0;
-    return responses_put(s->store, server_seal_key(s), row, 0, e);
+    return responses_put(store_of(s), tenants_seal_key(tenants_of(s)), row, NULL, e);
 }
 
 static void mark_job(background *b, const job *j, const char *status, const char *code,
@@ -76,8 +97,8 @@ static void mark_job(background *b, const job *j, const char *status, const char
 {
     response_row row;
     err e;
-    err_code rc =
-        responses_get(b->srv->store, server_seal_key(b->srv), j->tenant_id, j->id, &row, &e);
+    err_code rc = responses_get(store_of(b->srv), tenants_seal_key(tenants_of(b->srv)),
+                                j->tenant_id, j->id, &row, &e);
     if (rc == ERR_NOT_FOUND) return; /* deleted meanwhile */
     if (!rc) {
         rc = mark(b->srv, &row, status, code, msg, &e);
@@ -93,7 +114,8 @@ err_code background_lost(server *s, response_row *row, err *e)
 
 /* ---------------------------------------------------------------------------- making -- */
 
-/* What the answer, an error, says; its code is one of the few that a response's error may have. */
+/* Marks it as failed with the answer's error; the code is one of the few that a response may have.
+ */
 static void mark_failed(background *b, const job *j, const inner_request *r)
 {
     cJSON *tree = NULL;
@@ -119,12 +141,12 @@ static bool hear(void *listener, const char *s, size_t len)
     return ok;
 }
 
-/* False: it is to be tried again, after what *wait_ms says. */
+/* False: try again after *wait_ms. */
 static bool try_once(background *b, job *j, int64_t *wait_ms)
 {
     caller who = {0};
     err e;
-    err_code rc = auth_again(b->srv->store, j->tenant_id, j->key_id, &who, &e);
+    err_code rc = auth_again(store_of(b->srv), j->tenant_id, j->key_id, &who, &e);
     if (rc) {
         mark_job(b, j, "failed", "server_error", e.msg);
         return true;
@@ -137,16 +159,16 @@ static bool try_once(background *b, job *j, int64_t *wait_ms)
                        .most_choices = 1,
                        .who = &who,
                        .tenant = who.tenant.name,
-                       .conf = live_pin(b->srv->live),
+                       .conf = live_pin(process_of(b->srv)->live),
                        .hear = j->streamed ? hear : NULL,
                        .listener = j};
     const char *tier = cJSON_GetStringValue(json_get(j->body, "service_tier"));
-    r.slo_class = server_class_of(r.conf, &who.tenant, tier, reason, sizeof(reason));
+    r.slo_class = tenant_class(&r.conf->classes, &who.tenant, tier, reason, sizeof(reason));
     if (r.slo_class < 0)
         mark_job(b, j, "failed", "invalid_prompt", reason);
     else
-        inner_run(&b->srv->http, &r, responses_create);
-    live_release(b->srv->live, r.conf);
+        inner_run(&process_of(b->srv)->http, &r, responses_create);
+    live_release(process_of(b->srv)->live, r.conf);
     lock_take(&b->mu);
     bool cancelled = j->cancelled, stop = b->stop;
     lock_release(&b->mu);
@@ -158,7 +180,7 @@ static bool try_once(background *b, job *j, int64_t *wait_ms)
     return over;
 }
 
-/* Waits, but for a cancellation and the end.  False: it is one of these. */
+/* Waits; a cancellation and the end interrupt it.  False: it was one of these. */
 static bool pause_for(background *b, job *j, int64_t ms)
 {
     int64_t until_us = clock_now_us() + (ms > RETRY_MAX_MS ? RETRY_MAX_MS : ms) * 1000;
@@ -180,18 +202,20 @@ static void make(background *b, job *j)
         over = try_once(b, j, &wait_ms);
         if (over || !pause_for(b, j, wait_ms)) break;
         if (++tries < TRIES_MAX) continue;
-        mark_job(b, j, "failed", "rate_limit_exceeded", "its limits have left no room for it");
+        mark_job(b, j, "failed", "rate_limit_exceeded",
+                 "it waited too long for its tenant's or key's limits");
         break;
     }
 }
 
-/* What is still said to run does not.  A response that was made before its cancellation came stays
- * as it is. */
+/* If the row still says that it runs, it does not any more.  A response that was complete before
+ * its cancellation stays. */
 static void mark_ended(background *b, const job *j, bool cancelled)
 {
     response_row row;
     err e;
-    if (responses_get(b->srv->store, server_seal_key(b->srv), j->tenant_id, j->id, &row, &e))
+    if (responses_get(store_of(b->srv), tenants_seal_key(tenants_of(b->srv)), j->tenant_id, j->id,
+                      &row, &e))
         return;
     bool running = row.running;
     response_row_clear(&row);
@@ -200,21 +224,23 @@ static void mark_ended(background *b, const job *j, bool cancelled)
         mark_job(b, j, "failed", "server_error", "the answer was cut: its last event says why");
 }
 
-/* Before nobody can hear it live any more. */
+/* Stores the events before the job, from which followers read, is removed. */
 static void keep_events(background *b, const job *j)
 {
     err e;
     if (!j->streamed || j->events.failed || !j->events.text) return;
-    if (responses_put_events(b->srv->store, server_seal_key(b->srv), j->tenant_id, j->id,
-                             j->events.text, &e))
+    if (responses_put_events(store_of(b->srv), tenants_seal_key(tenants_of(b->srv)), j->tenant_id,
+                             j->id, j->events.text, &e))
         log_error("gateway", "response %s: its events are not stored: %s", j->id, e.msg);
 }
 
 static void drop_locked(background *b, job *j)
 {
+    lock_assert_held(&b->mu);
     job **at = &b->jobs;
     while (*at != j) at = &(*at)->next;
     *at = j->next;
+    assert(b->n_jobs > 0);
     b->n_jobs--;
     cJSON_Delete(j->body);
     jsonw_clear(&j->events);
@@ -254,6 +280,7 @@ static void *work_main(void *arg)
 
 static job *find_locked(background *b, uint64_t tenant_id, const char *id)
 {
+    lock_assert_held(&b->mu);
     job *j = b->jobs;
     while (j && (j->tenant_id != tenant_id || strcmp(j->id, id) != 0)) j = j->next;
     return j;
@@ -294,10 +321,10 @@ bool background_cancel(background *b, uint64_t tenant_id, const char *id)
         cond_broadcast(&b->ended);
         cond_signal(&b->work);
     }
-    /* It may not have come to the engine yet: it is asked to stop until it has. */
+    /* The engine may not have it yet: stop is repeated until the job ends. */
     while (find_locked(b, tenant_id, id) && !b->stop) {
         lock_release(&b->mu);
-        (void)inflight_stop(b->srv->inflight, request_id, NULL);
+        (void)inflight_stop(tenants_of(b->srv)->inflight, request_id, NULL);
         lock_take(&b->mu);
         if (find_locked(b, tenant_id, id))
             (void)cond_wait_until(&b->ended, &b->mu, clock_now_us() + LOOK_US);
@@ -329,6 +356,7 @@ err_code background_add(background *b, const responses_run *r, uint64_t id, cons
     for (; *at; at = &(*at)->next) own += (*at)->tenant_id == j->tenant_id;
     bool full = b->n_jobs >= BACKGROUND_MAX || own >= BACKGROUND_TENANT_MAX;
     if (!full) {
+        assert(b->n_jobs < BACKGROUND_MAX);
         *at = j;
         b->n_jobs++;
         cond_signal(&b->work);

@@ -1,8 +1,8 @@
 /* classify_api.c -- POST /v1/classify, in vLLM's shape: texts, and what class each is of. */
 #include "engine/base/json.h"
 #include "gateway/doors/pooled_json.h"
+#include "gateway/engine_parts.h"
 #include "gateway/handlers.h"
-#include "gateway/server.h"
 
 static bool read_body(void *state, exchange *x, const cJSON *body, openai_request *rq,
                       openai_problem *p)
@@ -16,7 +16,7 @@ static bool ask(void *state, exchange *x, const pooled_model *m, openai_request 
                 openai_problem *p)
 {
     const cJSON *const *body = state;
-    const model_config *mc = model_get_config(x->server->model);
+    const model_config *mc = model_get_config(engine_of(x->app)->model);
     *classify = true;
     if (m->n_label == 0)
         return openai_refuse(p, 400, "unsupported_model", "model",
@@ -46,16 +46,9 @@ static void write_one(jsonw *w, const pooled_answer *a, int i)
 static void write_answer(void *state, jsonw *w, const pooled_answer *a)
 {
     (void)state;
-    jsonw_open(w, NULL, '{');
-    jsonw_str(w, "id", a->id);
-    jsonw_str(w, "object", "list");
-    jsonw_int(w, "created", a->created_s);
-    jsonw_str(w, "model", a->model);
-    jsonw_open(w, "data", '[');
+    pooled_open_list(w, a);
     for (int i = 0; i < a->n; i++) write_one(w, a, i);
-    jsonw_close(w, ']');
-    pooled_write_usage(w, a);
-    jsonw_close(w, '}');
+    pooled_close_list(w, a);
 }
 
 void classify_create(exchange *x)

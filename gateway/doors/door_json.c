@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "engine/base/json.h"
+#include "gateway/handlers.h"
 
 void door_add(cJSON *o, const char *name, cJSON *v)
 {
@@ -113,10 +114,11 @@ bool door_sort(exchange *x, const cJSON *body, const door_field *fields, size_t 
     {
         size_t i = 0;
         while (i < n && strcmp(fields[i].name, v->string) != 0) i++;
-        door_fate fate = i < n ? fields[i].fate : DOOR_IGNORED;
+        bool selects = i == n && openai_selects_adapter(v->string);
+        door_fate fate = i < n ? fields[i].fate : selects ? DOOR_PASSED : DOOR_IGNORED;
         if (cJSON_IsNull(v) || fate == DOOR_TAKEN) continue;
         if (fate == DOOR_PASSED) {
-            door_add(chat, v->string, cJSON_Duplicate(v, true));
+            if (chat) door_add(chat, v->string, cJSON_Duplicate(v, true));
         } else if (fate == DOOR_REFUSED) {
             return openai_refuse(p, 400, "unsupported_parameter", v->string,
                                  "'%s' is not supported", fields[i].name);
@@ -143,4 +145,32 @@ bool door_check_metadata(const cJSON *body, openai_problem *p)
     }
     return ok || openai_refuse(p, 400, "invalid_value", "metadata",
                                "'metadata' must be an object of at most 16 strings of 512 bytes");
+}
+
+void door_send_problem(exchange *x, const openai_problem *p)
+{
+    exchange_error(x, p->status, p->type, p->code, p->param[0] ? p->param : NULL, "%s", p->msg);
+}
+
+void door_count(exchange *x, const completion_door *door, void *state, const char *object)
+{
+    const cJSON *body;
+    bool drop;
+    openai_problem p;
+    int64_t n;
+    if (!exchange_read_json(x, &body)) return;
+    const cJSON *chat = door->translate(state, x, body, &drop, &p);
+    if (!chat) {
+        door_send_problem(x, &p);
+        return;
+    }
+    if (!tokenize_count(x, chat, &n)) return;
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    if (object) jsonw_str(&w, "object", object);
+    jsonw_int(&w, "input_tokens", n);
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
 }

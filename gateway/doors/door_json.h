@@ -14,7 +14,7 @@
 
 #include "gateway/http/exchange.h"
 #include "gateway/http/jsonw.h"
-#include "gateway/openai/openai.h"
+#include "gateway/openai/completion_door.h"
 
 /* Takes `v` over; NULL is passed over, and so is any `o` that is NULL. */
 void door_add(cJSON *o, const char *name, cJSON *v);
@@ -54,5 +54,12 @@ bool door_sort(exchange *x, const cJSON *body, const door_field *fields, size_t 
 /* The member `metadata`: at most 16 strings of 512 bytes, under names of 64.  False: *p says
  * why. */
 bool door_check_metadata(const cJSON *body, openai_problem *p);
+
+/* Answers with an error of OpenAI's shape. */
+void door_send_problem(exchange *x, const openai_problem *p);
+
+/* Answers how many tokens the chat has that the body is translated to; `object`: the answer's
+ * member of that name, NULL: it has none.  `state` is the translator's. */
+void door_count(exchange *x, const completion_door *door, void *state, const char *object);
 
 #endif

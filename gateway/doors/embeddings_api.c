@@ -6,8 +6,8 @@
 
 #include "engine/base/json.h"
 #include "gateway/doors/pooled_json.h"
+#include "gateway/engine_parts.h"
 #include "gateway/handlers.h"
-#include "gateway/server.h"
 
 typedef struct embeddings {
     const cJSON *body;
@@ -54,7 +54,7 @@ static bool ask(void *state, exchange *x, const pooled_model *m, openai_request 
                 openai_problem *p)
 {
     embeddings *em = state;
-    const model_config *mc = model_get_config(x->server->model);
+    const model_config *mc = model_get_config(engine_of(x->app)->model);
     *classify = false;
     return take_dimensions(em, m, p) &&
            openai_parse_inputs(rq, em->body, "input", mc->n_vocab + mc->added_max, &x->arena, p);

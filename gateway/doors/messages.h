@@ -1,6 +1,7 @@
 /* messages.h -- one request of Anthropic's Messages API: a chat completion with other words.
  *
  *     body -> a chat's body                                      messages_input.c
+ *     tools and tool_choice                                      messages_tools.c
  *     thoughts, text, calls -> content blocks, events; handlers  messages_api.c
  *
  * Ownership: a run lives on its worker's stack.  Threads: that worker.
@@ -29,5 +30,8 @@ typedef struct messages_run {
 /* completion_door.translate */
 const cJSON *messages_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,
                                 openai_problem *p);
+
+/* Adds to the chat what body's tools and tool_choice ask for; false: *p says why not. */
+bool messages_take_tools(messages_run *r, const cJSON *body, openai_problem *p);
 
 #endif

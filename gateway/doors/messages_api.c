@@ -7,7 +7,6 @@
 #include "engine/base/json.h"
 #include "gateway/doors/messages.h"
 #include "gateway/handlers.h"
-#include "gateway/server.h"
 
 static void begin_event(jsonw *w, const char *type)
 {
@@ -111,16 +110,19 @@ static void say_text(messages_run *r, jsonw *w, messages_block kind, const char 
     say_delta(r, w, s, len);
 }
 
-static void say_calls(messages_run *r, jsonw *w, tool_reader *t)
+/* `open`: what is new of the call that is open, and no more. */
+static void say_calls(messages_run *r, jsonw *w, tool_reader *t, bool open)
 {
     for (int i = 0; t && i < t->n_calls; i++) {
         tool_call *c = &t->call[i];
+        if (c->told && open) return;
         if (c->told) {
             close_block(r, w);
             open_block(r, w, BLOCK_TOOL, c);
             c->told = false;
         }
-        if (r->call == c) say_delta(r, w, t->args.s + c->at + c->given, c->len - c->given);
+        if (r->open == BLOCK_TOOL && r->call == c)
+            say_delta(r, w, t->args.s + c->at + c->given, c->len - c->given);
         c->given = c->len;
     }
 }
@@ -178,8 +180,9 @@ static void say(void *state, jsonw *w, const openai_choice *c)
 {
     messages_run *r = state;
     say_text(r, w, BLOCK_THINKING, c->thoughts, c->n_thoughts);
+    say_calls(r, w, c->calls, true); /* text follows the rest of a call, not the other way round */
     say_text(r, w, BLOCK_TEXT, c->text, c->len);
-    say_calls(r, w, c->calls);
+    say_calls(r, w, c->calls, false);
     if (c->finish) r->finish = c->finish;
     if (c->finish) r->stop = c->stop_string;
     if (w && r->said.failed) w->failed = true;
@@ -227,10 +230,25 @@ static void rename_param(openai_problem *p)
         snprintf(p->param, sizeof(p->param), "output_config");
 }
 
+/* Anthropic's sentences: Claude Code asks for less behind the second, and compacts behind the
+ * first. */
+static void too_long(openai_problem *p, int64_t prompt, int asked, int context)
+{
+    if (prompt >= context)
+        snprintf(p->msg, sizeof(p->msg), "prompt is too long: %lld tokens > %d maximum",
+                 (long long)prompt, context);
+    else
+        snprintf(p->msg, sizeof(p->msg),
+                 "input length and `max_tokens` exceed context limit: %lld + %d > %d, decrease "
+                 "input length or `max_tokens` and try again",
+                 (long long)prompt, asked, context);
+}
+
 static const completion_door door = {.prefix = "msg",
                                      .endpoint = "messages",
                                      .translate = messages_translate,
                                      .rename = rename_param,
+                                     .too_long = too_long,
                                      .begin = begin,
                                      .say = say,
                                      .end = end,
@@ -254,23 +272,8 @@ void messages_create(exchange *x)
 /* The body as /tokenize would count the chat that it is. */
 void messages_count(exchange *x)
 {
-    const cJSON *body;
-    bool drop;
-    openai_problem p;
-    int64_t n;
     messages_run r = {.counting = true};
-    if (!exchange_read_json(x, &body)) return;
-    jsonw w;
-    jsonw_init(&w);
-    const cJSON *chat = messages_translate(&r, x, body, &drop, &p);
-    if (!chat) {
-        exchange_error(x, p.status, p.type, p.code, p.param[0] ? p.param : NULL, "%s", p.msg);
-    } else if (tokenize_count(x, chat, &n)) {
-        jsonw_open(&w, NULL, '{');
-        jsonw_int(&w, "input_tokens", n);
-        jsonw_close(&w, '}');
-        exchange_reply_json(x, 200, &w);
-    }
-    jsonw_clear(&w);
+    jsonw_init(&r.said);
+    door_count(x, &door, &r, NULL);
     clear(&r);
 }

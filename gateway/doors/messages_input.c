@@ -57,7 +57,7 @@ static bool is_billing(const char *param, const char *text)
     return strcmp(param, "system") == 0 && strncmp(text, line, sizeof(line) - 1) == 0;
 }
 
-/* The texts of a content, behind one another; false: *p says why. */
+/* Concatenates the text blocks of a message's content.  False: *p has the reason. */
 static bool join(const cJSON *content, const char *param, jsonw *all, openai_problem *p)
 {
     const cJSON *block;
@@ -65,6 +65,7 @@ static bool join(const cJSON *content, const char *param, jsonw *all, openai_pro
         jsonw_raw(all, content->valuestring, strlen(content->valuestring));
         return true;
     }
+    if (!is_set(content)) return true;
     if (!cJSON_IsArray(content)) return bad(p, param, "must be a string or an array of blocks");
     cJSON_ArrayForEach(block, content)
     {
@@ -104,6 +105,7 @@ typedef struct {
     const char *param; /* "messages.3" */
     jsonw text, thoughts;
     cJSON *calls;
+    bool results; /* of tools: messages of their own */
     openai_problem *p;
 } turn;
 
@@ -112,6 +114,7 @@ static bool add_result(turn *t, const cJSON *block)
     const char *id = door_text(block, "tool_use_id");
     if (!id) return bad(t->p, t->param, "a tool_result must have a string 'tool_use_id'");
     cJSON *m = add_message(t->messages, "tool");
+    t->results = true;
     door_add_text(m, "tool_call_id", id);
     const cJSON *content = json_get(block, "content");
     if (is_set(content)) return add_joined(m, content, t->param, t->p);
@@ -122,19 +125,15 @@ static bool add_result(turn *t, const cJSON *block)
 static bool add_use(turn *t, const cJSON *block)
 {
     const char *id = door_text(block, "id"), *name = door_text(block, "name");
-    const cJSON *input = json_get(block, "input");
-    if (!id || !name || !cJSON_IsObject(input))
-        return bad(t->p, t->param, "a tool_use must have 'id', 'name' and an object 'input'");
+    if (!id || !name) return bad(t->p, t->param, "a tool_use must have 'id' and 'name'");
     cJSON *call = cJSON_CreateObject(), *function = cJSON_CreateObject();
-    char *arguments = json_print(input);
     door_add_text(call, "id", id);
     door_add_text(call, "type", "function");
     door_add_text(function, "name", name);
-    door_add_text(function, "arguments", arguments ? arguments : "{}");
+    door_copy_set(function, "input", block, "arguments");
     door_add(call, "function", function);
     if (!t->calls) t->calls = cJSON_CreateArray();
     door_append(t->calls, call);
-    free(arguments);
     return true;
 }
 
@@ -167,7 +166,7 @@ static bool add_block(turn *t, const cJSON *block, bool assistant)
 static void end_turn(turn *t, bool assistant)
 {
     bool says = t->text.len > 0 || t->calls || t->thoughts.len > 0;
-    if (!says && !assistant) return; /* results alone */
+    if (!says && t->results) return;
     cJSON *m = add_message(t->messages, assistant ? "assistant" : "user");
     door_add_text(m, "content", t->text.text ? t->text.text : "");
     if (t->thoughts.len) door_add_text(m, "reasoning", t->thoughts.text);
@@ -185,7 +184,8 @@ static bool take_message(cJSON *messages, const cJSON *v, int index, openai_prob
         return bad(p, param, "'role' must be user or assistant");
     if (cJSON_IsString(content) || system)
         return add_joined(add_message(messages, door_text(v, "role")), content, param, p);
-    if (!cJSON_IsArray(content)) return bad(p, param, "'content' must be a string or blocks");
+    if (is_set(content) && !cJSON_IsArray(content))
+        return bad(p, param, "'content' must be a string or blocks");
     turn t = {.messages = messages, .param = param, .p = p};
     jsonw_init(&t.text);
     jsonw_init(&t.thoughts);
@@ -198,6 +198,14 @@ static bool take_message(cJSON *messages, const cJSON *v, int index, openai_prob
     return ok;
 }
 
+/* The answer goes on with the last message, an assistant's text. */
+static bool goes_on(const cJSON *messages)
+{
+    const cJSON *last = cJSON_GetArrayItem(messages, cJSON_GetArraySize(messages) - 1);
+    const char *text = door_text(last, "content");
+    return door_is(last, "role", "assistant") && text && text[0] && !json_get(last, "tool_calls");
+}
+
 static bool take_messages(messages_run *r, const cJSON *body, openai_problem *p)
 {
     const cJSON *system = json_get(body, "system"), *list = json_get(body, "messages"), *v;
@@ -208,66 +216,11 @@ static bool take_messages(messages_run *r, const cJSON *body, openai_problem *p)
         return false;
     if (!cJSON_IsArray(list) || !list->child)
         return bad(p, "messages", "must be an array of at least one message");
-    bool theirs = false;
     cJSON_ArrayForEach(v, list)
     {
         if (!take_message(messages, v, i++, p)) return false;
-        theirs = door_is(v, "role", "assistant");
     }
-    if (theirs) door_add_bool(r->chat, "continue_final_message", true);
-    return true;
-}
-
-/* -------------------------------------------------------------------------- tools -- */
-
-static bool take_tools(messages_run *r, const cJSON *body, openai_problem *p)
-{
-    const cJSON *tools = json_get(body, "tools"), *t;
-    if (!is_set(tools)) return true;
-    if (!cJSON_IsArray(tools)) return bad(p, "tools", "must be an array");
-    cJSON *list = cJSON_CreateArray();
-    cJSON_ArrayForEach(t, tools)
-    {
-        const char *type = door_text(t, "type");
-        if (type && strcmp(type, "custom") != 0) {
-            cJSON_Delete(list);
-            return openai_refuse(p, 400, "unsupported_parameter", "tools",
-                                 "tools: the server's own tool '%.60s' is not supported", type);
-        }
-        cJSON *tool = cJSON_CreateObject(), *function = cJSON_CreateObject();
-        door_add_text(tool, "type", "function");
-        door_copy_set(function, "name", t, "name");
-        door_copy_set(function, "description", t, "description");
-        door_copy_set(function, "input_schema", t, "parameters");
-        door_add(tool, "function", function);
-        door_append(list, tool);
-    }
-    if (list && list->child)
-        door_add(r->chat, "tools", list);
-    else
-        cJSON_Delete(list);
-    return true;
-}
-
-static bool take_choice(messages_run *r, const cJSON *body, openai_problem *p)
-{
-    static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
-    const cJSON *choice = json_get(body, "tool_choice");
-    if (!is_set(choice)) return true;
-    if (cJSON_IsTrue(json_get(choice, "disable_parallel_tool_use")))
-        door_add_bool(r->chat, "parallel_tool_calls", false);
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (!door_is(choice, "type", words[i][0])) continue;
-        door_add_text(r->chat, "tool_choice", words[i][1]);
-        return true;
-    }
-    if (!door_is(choice, "type", "tool") || !door_text(choice, "name"))
-        return bad(p, "tool_choice", "must have the type auto, any, none, or tool and a name");
-    cJSON *c = cJSON_CreateObject(), *f = cJSON_CreateObject();
-    door_add_text(c, "type", "function");
-    door_copy_set(f, "name", choice, "name");
-    door_add(c, "function", f);
-    door_add(r->chat, "tool_choice", c);
+    if (goes_on(messages)) door_add_bool(r->chat, "continue_final_message", true);
     return true;
 }
 
@@ -319,7 +272,7 @@ static bool check_stops(const cJSON *body, openai_problem *p)
     {
         const char *s = cJSON_GetStringValue(v);
         if (s && !s[strspn(s, " \t\r\n\f\v")])
-            return bad(p, "stop_sequences", "must each have a character that is no white space");
+            return bad(p, "stop_sequences", "must each have a character other than white space");
     }
     return true;
 }
@@ -357,8 +310,7 @@ const cJSON *messages_translate(void *state, exchange *x, const cJSON *body, boo
     *drop_oldest = false;
     r->chat = cJSON_CreateObject();
     bool ok = door_sort(x, body, fields, sizeof(fields) / sizeof(fields[0]), r->chat, p) &&
-              take_messages(r, body, p) && take_tools(r, body, p) && take_choice(r, body, p) &&
-              take_rest(r, body, p);
+              take_messages(r, body, p) && messages_take_tools(r, body, p) && take_rest(r, body, p);
     if (ok && memory_failures() == failures) return r->chat;
     if (ok) (void)openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
     return NULL;

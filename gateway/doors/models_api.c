@@ -2,10 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
+#include "gateway/engine_parts.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 static void write_model(exchange *x, jsonw *w, const char *id, const char *owner,
                         int64_t created_us, bool adapter)
@@ -15,8 +18,8 @@ static void write_model(exchange *x, jsonw *w, const char *id, const char *owner
     jsonw_str(w, "object", "model");
     jsonw_int(w, "created", created_us / 1000000);
     jsonw_str(w, "owned_by", owner);
-    jsonw_str(w, "parent", adapter ? x->server->cfg->model_name : NULL);
-    jsonw_int(w, "max_model_len", sched_max_context(x->server->sched));
+    jsonw_str(w, "parent", adapter ? x->conf->model.name : NULL);
+    jsonw_int(w, "max_model_len", sched_max_context(sched_of(x->app)));
     jsonw_close(w, '}');
 }
 
@@ -29,12 +32,12 @@ static void write_shared(exchange *x, jsonw *w)
     adapter_entry *page = malloc(PAGE * sizeof(*page));
     while (page && next.more) {
         size_t n;
-        registry_page(x->server->registry, &q, page, &n, &next);
+        registry_page(registry_of(x->app), &q, page, &n, &next);
         for (size_t i = 0; i < n; i++) {
             tenant owner;
             char id[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
             if (page[i].default_version == 0 ||
-                tenants_get(x->server->store, page[i].tenant_id, &owner, NULL)) {
+                tenants_get(store_of(x->app), page[i].tenant_id, &owner, NULL)) {
                 continue;
             }
             snprintf(id, sizeof(id), "%s/%s", owner.name, page[i].name);
@@ -49,19 +52,20 @@ static void write_shared(exchange *x, jsonw *w)
 
 void models_list(exchange *x)
 {
-    server *s = x->server;
+    server *s = x->app;
     adapter_entry *list = NULL;
     size_t n = 0;
     err e;
     if (x->caller->tenant.id &&
-        registry_list(s->registry, x->caller->tenant.id, NULL, 0, &list, &n, &e)) {
+        registry_list(registry_of(s), x->caller->tenant.id, NULL, 0, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
     jsonw w;
     api_list_begin(&w);
-    if (auth_may_use_model(x, s->cfg->model_name)) {
-        write_model(x, &w, s->cfg->model_name, "lorad", s->started_wall_us, false);
+    if (auth_may_use_model(x, process_of(s)->cfg->model.name)) {
+        write_model(x, &w, process_of(s)->cfg->model.name, "lorad", process_of(s)->started_wall_us,
+                    false);
     }
     for (size_t i = 0; i < n; i++) {
         if (list[i].default_version == 0 || !auth_may_use_model(x, list[i].name)) continue;
@@ -74,20 +78,20 @@ void models_list(exchange *x)
 
 void models_get(exchange *x)
 {
-    server *s = x->server;
+    server *s = x->app;
     const char *id = x->param[0];
     const adapter_version *v = NULL;
     err e;
-    bool base = strcmp(id, s->cfg->model_name) == 0;
+    bool base = strcmp(id, process_of(s)->cfg->model.name) == 0;
     bool may = auth_may_use_model(x, id), ok = may && base;
     adapter_version shown = {0};
     if (may && !base && x->caller->tenant.id) {
         uint64_t absent_id;
         err_code rc =
-            registry_try(s->registry, x->caller->tenant.id, id, false, &v, &absent_id, &e);
+            registry_try(registry_of(s), x->caller->tenant.id, id, false, &v, &absent_id, &e);
         if (!rc) shown = *v;
         /* It exists, wherever its files are. */
-        ok = !rc || (rc == ERR_ELSEWHERE && registry_absent(s->registry, absent_id, &shown));
+        ok = !rc || (rc == ERR_ELSEWHERE && registry_absent(registry_of(s), absent_id, &shown));
     }
     if (!ok) {
         exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
@@ -98,10 +102,10 @@ void models_get(exchange *x)
     jsonw_init(&w);
     tenant owner = x->caller->tenant;
     if (!base && shown.tenant_id != owner.id)
-        (void)tenants_get(s->store, shown.tenant_id, &owner, NULL);
+        (void)tenants_get(store_of(s), shown.tenant_id, &owner, NULL);
     write_model(x, &w, id, base ? "lorad" : owner.name,
-                base ? s->started_wall_us : shown.created_wall_us, !base);
-    if (v) registry_release(s->registry, v);
+                base ? process_of(s)->started_wall_us : shown.created_wall_us, !base);
+    if (v) registry_release(registry_of(s), v);
     exchange_reply_json(x, 200, &w);
     jsonw_clear(&w);
 }
@@ -123,7 +127,7 @@ static void write_limit(jsonw *w, const char *name, int64_t limit, int64_t left)
 void key_whoami(exchange *x)
 {
     limits_view v;
-    limits_look(x->server->limits, &x->caller->key, &x->caller->tenant, NULL, &v);
+    limits_look(tenants_of(x->app)->limits, &x->caller->key, &x->caller->tenant, NULL, &v);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
@@ -144,6 +148,8 @@ void key_whoami(exchange *x)
     write_limit(&w, "concurrent_requests", v.concurrent_limit, v.concurrent_limit - v.running);
     write_limit(&w, "tokens_per_day", v.day_limit, v.day_limit - v.day_used);
     write_limit(&w, "tokens_per_month", v.month_limit, v.month_limit - v.month_used);
+    write_limit(&w, "cost_per_day", v.cost_day_limit, v.cost_day_limit - v.cost_day_used);
+    write_limit(&w, "cost_per_month", v.cost_month_limit, v.cost_month_limit - v.cost_month_used);
     jsonw_close(&w, '}');
     jsonw_close(&w, '}');
     exchange_reply_json(x, 200, &w);

@@ -1,9 +1,11 @@
 /* pooled_json.c -- fields that every API of vectors takes. */
 #include "gateway/doors/pooled_json.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/process_parts.h"
 
 enum { FIELDS_MAX = 48, MODEL_BYTES_MAX = 256, TRUNCATE_MAX = 1 << 22, PRIORITY_MAX = 1000000 };
 
@@ -75,6 +77,7 @@ bool pooled_fields(exchange *x, const cJSON *body, const door_field *own, size_t
                    openai_request *rq, openai_problem *p)
 {
     door_field all[FIELDS_MAX];
+    assert(n + COMMON <= FIELDS_MAX);
     int64_t priority = 0;
     memcpy(all, own, n * sizeof(*own));
     memcpy(all + n, common, sizeof(common));
@@ -85,6 +88,7 @@ bool pooled_fields(exchange *x, const cJSON *body, const door_field *own, size_t
         !pooled_int(body, "priority", -PRIORITY_MAX, PRIORITY_MAX, &priority, p))
         return false;
     rq->priority = (int)priority;
+    if (!openai_select_adapter(body, x->conf->model.name, &rq->model, p)) return false;
     return take_truncation(body, rq, p) &&
            pooled_bool(body, "add_special_tokens", &rq->add_special_tokens, p);
 }
@@ -94,5 +98,22 @@ void pooled_write_usage(jsonw *w, const pooled_answer *a)
     jsonw_open(w, "usage", '{');
     jsonw_int(w, "prompt_tokens", a->n_tokens);
     jsonw_int(w, "total_tokens", a->n_tokens);
+    jsonw_close(w, '}');
+}
+
+void pooled_open_list(jsonw *w, const pooled_answer *a)
+{
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "id", a->id);
+    jsonw_str(w, "object", "list");
+    jsonw_int(w, "created", a->created_s);
+    jsonw_str(w, "model", a->model);
+    jsonw_open(w, "data", '[');
+}
+
+void pooled_close_list(jsonw *w, const pooled_answer *a)
+{
+    jsonw_close(w, ']');
+    pooled_write_usage(w, a);
     jsonw_close(w, '}');
 }

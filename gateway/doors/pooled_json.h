@@ -19,6 +19,11 @@ bool pooled_int(const cJSON *body, const char *name, int64_t lo, int64_t hi, int
                 openai_problem *p);
 bool pooled_bool(const cJSON *body, const char *name, bool *out, openai_problem *p);
 
+/* A list as vLLM writes it, before its data's items (id, object, created, model) and behind them
+ * (usage). */
+void pooled_open_list(jsonw *w, const pooled_answer *a);
+void pooled_close_list(jsonw *w, const pooled_answer *a);
+
 /* usage: prompt_tokens and total_tokens. */
 void pooled_write_usage(jsonw *w, const pooled_answer *a);
 

@@ -4,6 +4,7 @@
  * A model with a head of one class reads both texts as one prompt, and its score is the answer.
  * Any other makes a vector of each text, and the answer is their cosine.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,7 @@ static bool read_rerank(void *state, exchange *x, const cJSON *body, openai_requ
 /* The texts of a pair are one prompt, or each text is one. */
 static void list_prompts(const rerank *r, openai_request *rq)
 {
+    assert(r->right.n > 0 && (r->left.n == 1 || r->left.n == r->right.n));
     int lone = r->classify ? 0 : r->left.n;
     rq->n_prompts = lone + r->right.n;
     for (int i = 0; i < lone; i++) rq->prompts[i] = r->left.list[i];
@@ -185,6 +187,7 @@ static bool ask(void *state, exchange *x, const pooled_model *m, openai_request 
 
 static double score_of(const rerank *r, const pooled_answer *a, int i)
 {
+    assert(i >= 0 && i < r->right.n && a->n == (r->classify ? r->right.n : r->left.n + r->right.n));
     if (r->classify) return (double)a->item[i]->label[0];
     const pooling *left = a->item[r->left.n == 1 ? 0 : i], *right = a->item[r->left.n + i];
     return pooling_cosine(left->vector, right->vector, a->by->dim);
@@ -201,12 +204,7 @@ static int by_score(const void *a, const void *b)
 static void write_score(void *state, jsonw *w, const pooled_answer *a)
 {
     const rerank *r = state;
-    jsonw_open(w, NULL, '{');
-    jsonw_str(w, "id", a->id);
-    jsonw_str(w, "object", "list");
-    jsonw_int(w, "created", a->created_s);
-    jsonw_str(w, "model", a->model);
-    jsonw_open(w, "data", '[');
+    pooled_open_list(w, a);
     for (int i = 0; i < r->right.n; i++) {
         jsonw_open(w, NULL, '{');
         jsonw_int(w, "index", i);
@@ -214,13 +212,12 @@ static void write_score(void *state, jsonw *w, const pooled_answer *a)
         jsonw_num(w, "score", score_of(r, a, i));
         jsonw_close(w, '}');
     }
-    jsonw_close(w, ']');
-    pooled_write_usage(w, a);
-    jsonw_close(w, '}');
+    pooled_close_list(w, a);
 }
 
 static void write_match(const rerank *r, jsonw *w, const match *m)
 {
+    assert(m->index >= 0 && m->index < r->right.n);
     const openai_prompt *doc = &r->right.list[m->index];
     jsonw_open(w, NULL, '{');
     jsonw_int(w, "index", m->index);

@@ -13,12 +13,23 @@
 
 #include "gateway/doors/door_json.h"
 #include "gateway/openai/completion_door.h"
-#include "gateway/server.h"
-#include "storage/responses/responses.h"
+#include "storage/seal/responses.h"
+
+typedef struct server server;
 
 enum { RESPONSES_CHAIN_MAX = 256, RESPONSES_ITEMS_MAX = 2048 };
 
-typedef enum { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE, ITEM_CALL } responses_item;
+/* From ITEM_CALL on: calls of functions, of custom tools, of the tools local_shell and
+ * apply_patch. */
+typedef enum {
+    ITEM_NONE,
+    ITEM_REASONING,
+    ITEM_MESSAGE,
+    ITEM_CALL,
+    ITEM_CUSTOM,
+    ITEM_SHELL,
+    ITEM_PATCH
+} responses_item;
 
 typedef struct responses_run {
     exchange *x;
@@ -29,6 +40,8 @@ typedef struct responses_run {
     cJSON *output;   /* its items; response's */
     response_row row;
     bool store, background;
+    bool has_shell, has_patch; /* the tools local_shell, apply_patch are there */
+    cJSON *spaces;             /* {"space__name": {"name", "namespace"}}; NULL: no namespaces */
     /* ---- what is said ---- */
     int n_items; /* ids of items given out */
     int sequence;
@@ -39,6 +52,17 @@ typedef struct responses_run {
     const char *finish;
 } responses_run;
 
+/* responses_tools.c: tools of every kind as a chat's, and which of them may or must be called.
+ * False: *p says why. */
+bool responses_take_tools(responses_run *r, const cJSON *body, openai_problem *p);
+/* The kind of item that a call of the chat's is. */
+responses_item responses_kind_of(const responses_run *r, const tool_call *c);
+/* The members of a call's item but for id, type and status; `text`: its arguments or its text.
+ * False: they are no action of this kind. */
+bool responses_describe_call(const responses_run *r, cJSON *item, const char *text);
+/* An item of a call's, or of its output, as a chat's message. */
+bool responses_add_call(cJSON *messages, const cJSON *item, openai_problem *p);
+
 /* responses_stream.c: sends the events of a stored response whose numbers are above `after`, those
  * that are still to come as well; -1: all. */
 void responses_follow(exchange *x, const char *id, int64_t after);
@@ -46,6 +70,8 @@ void responses_follow(exchange *x, const char *id, int64_t after);
 /* responses_input.c: completion_door.translate */
 const cJSON *responses_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,
                                  openai_problem *p);
+/* The message that an assistant's next item belongs to: the last one, if it fits, or a new one. */
+cJSON *responses_assistant(cJSON *messages, bool fits(const cJSON *m));
 /* One more item of a conversation's, into the chat's messages.  False: *p says why. */
 bool responses_add_item(cJSON *messages, const cJSON *item, openai_problem *p);
 /* An input item as it is stored and listed: with an id, its content in parts. */
@@ -58,7 +84,7 @@ void responses_begin(void *state, jsonw *w, const openai_head *h, const openai_u
 void responses_say(void *state, jsonw *w, const openai_choice *c);
 /* All items are said, and the object is whole. */
 void responses_finish(responses_run *r, jsonw *w, const openai_usage *u);
-/* An event that carries the object as it is. */
+/* Writes an event of this type with the response object in its present state. */
 void responses_event(responses_run *r, jsonw *w, const char *type);
 
 #endif

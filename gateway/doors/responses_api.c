@@ -11,10 +11,13 @@
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/http/inner.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 static void clear(responses_run *r)
 {
     cJSON_Delete(r->chat);
+    cJSON_Delete(r->spaces);
     cJSON_Delete(r->input);
     cJSON_Delete(r->response);
     jsonw_clear(&r->said);
@@ -48,8 +51,10 @@ static bool keep(responses_run *r, bool running, openai_problem *p)
     r->row.input = json_print(r->input);
     if (!r->row.body || !r->row.input)
         return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
-    err_code rc = responses_put(r->srv->store, server_seal_key(r->srv), &r->row,
-                                r->x->conf->responses_tenant_bytes, &e);
+    const response_quota quota = {.bytes = r->x->conf->responses.tenant_bytes,
+                                  .rows = r->x->conf->responses.tenant_rows};
+    err_code rc =
+        responses_put(store_of(r->srv), tenants_seal_key(tenants_of(r->srv)), &r->row, &quota, &e);
     if (!rc) return true;
     if (rc == ERR_LIMIT)
         return openai_refuse(p, 429, "storage_quota_exceeded", "store", "%s", e.msg);
@@ -100,7 +105,7 @@ static const completion_door door = {.prefix = "resp",
 
 static void set_row(responses_run *r, const char *prefix)
 {
-    int64_t keep_us = r->x->conf->responses_keep_us;
+    int64_t keep_us = r->x->conf->responses.keep_us;
     r->row.tenant_id = r->x->caller->tenant.id;
     r->row.created_us = clock_wall_us();
     r->row.expires_us = keep_us ? r->row.created_us + keep_us : 0;
@@ -111,21 +116,17 @@ static void set_row(responses_run *r, const char *prefix)
         door_make_id(prefix, r->row.id);
 }
 
-static void send_problem(exchange *x, const openai_problem *p)
-{
-    exchange_error(x, p->status, p->type, p->code, p->param[0] ? p->param : NULL, "%s", p->msg);
-}
-
 /* The thread that makes it is given an id, and with it that of the row. */
 static bool queue(responses_run *r, const cJSON *body, bool *stream, openai_problem *p)
 {
-    uint64_t id = store_next_id(r->srv->store);
+    uint64_t id = store_next_id(store_of(r->srv));
     bool drop_oldest;
     err e;
     snprintf(r->row.id, sizeof(r->row.id), "resp_%032d%016llx", 0, (unsigned long long)id);
-    if (!r->srv->background)
+    if (!process_of(r->srv)->background)
         return openai_refuse(p, 400, "unsupported_parameter", "background",
-                             "'background': this server takes none (responses.background)");
+                             "'background': this server does not run responses in the background "
+                             "(responses.background)");
     if (!responses_translate(r, r->x, body, &drop_oldest, p)) return false;
     if (!r->store)
         return openai_refuse(p, 400, "invalid_value", "background",
@@ -137,14 +138,16 @@ static bool queue(responses_run *r, const cJSON *body, bool *stream, openai_prob
     if (*stream) {
         responses_event(r, &first, "response.created");
         responses_event(r, &first, "response.queued");
-        if (first.failed || responses_put_events(r->srv->store, server_seal_key(r->srv),
-                                                 r->row.tenant_id, r->row.id, "", &e))
+        if (first.failed ||
+            responses_put_events(store_of(r->srv), tenants_seal_key(tenants_of(r->srv)),
+                                 r->row.tenant_id, r->row.id, "", &e))
             *stream = false; /* it goes on without */
     }
-    err_code rc = background_add(r->srv->background, r, id, body, *stream ? &first : NULL, &e);
+    err_code rc =
+        background_add(process_of(r->srv)->background, r, id, body, *stream ? &first : NULL, &e);
     jsonw_clear(&first);
     if (!rc) return true;
-    (void)responses_delete(r->srv->store, r->row.tenant_id, r->row.id, NULL);
+    (void)responses_delete(store_of(r->srv), r->row.tenant_id, r->row.id, NULL);
     return openai_refuse(p, e.code == ERR_BUSY ? 429 : 503, "queue_full", "background", "%s",
                          e.msg);
 }
@@ -155,7 +158,7 @@ static void create_in_background(responses_run *r, const cJSON *body)
     bool stream = cJSON_IsTrue(json_get(body, "stream"));
     exchange_note(r->x, "background", "%s", r->row.id);
     if (!queue(r, body, &stream, &p))
-        send_problem(r->x, &p);
+        door_send_problem(r->x, &p);
     else if (stream)
         responses_follow(r->x, r->row.id, -1);
     else
@@ -164,7 +167,7 @@ static void create_in_background(responses_run *r, const cJSON *body)
 
 void responses_create(exchange *x)
 {
-    responses_run r = {.x = x, .srv = x->server};
+    responses_run r = {.x = x, .srv = x->app};
     const cJSON *body;
     if (!exchange_read_json(x, &body)) return;
     jsonw_init(&r.said);
@@ -174,6 +177,16 @@ void responses_create(exchange *x)
         create_in_background(&r, body);
     else
         completion_handle_door(x, &door, &r);
+    clear(&r);
+}
+
+/* The body as /tokenize would count the chat that it is. */
+void responses_count(exchange *x)
+{
+    responses_run r = {.x = x, .srv = x->app};
+    jsonw_init(&r.said);
+    set_row(&r, "resp_");
+    door_count(x, &door, &r, "response.input_tokens");
     clear(&r);
 }
 
@@ -199,12 +212,13 @@ static void not_found(exchange *x, bool conversation, const err *e)
 static bool find(exchange *x, bool conversation, response_row *row)
 {
     err e;
-    server *s = x->server;
-    bool held = s->background && background_holds(s->background, x->caller->tenant.id, x->param[0]);
+    server *s = x->app;
+    bool held = process_of(s)->background &&
+                background_holds(process_of(s)->background, x->caller->tenant.id, x->param[0]);
     err_code rc = is_of_kind(x, conversation, &e);
     if (!rc)
-        rc =
-            responses_get(s->store, server_seal_key(s), x->caller->tenant.id, x->param[0], row, &e);
+        rc = responses_get(store_of(s), tenants_seal_key(tenants_of(s)), x->caller->tenant.id,
+                           x->param[0], row, &e);
     if (!rc && row->running && !held) {
         rc = background_lost(s, row, &e);
         if (rc) response_row_clear(row);
@@ -242,9 +256,9 @@ static void drop(exchange *x, bool conversation)
 {
     err e;
     err_code rc = is_of_kind(x, conversation, &e);
-    if (!rc && x->server->background) /* else its end would store it anew */
-        (void)background_cancel(x->server->background, x->caller->tenant.id, x->param[0]);
-    if (!rc) rc = responses_delete(x->server->store, x->caller->tenant.id, x->param[0], &e);
+    if (!rc && process_of(x->app)->background) /* else its end would store it anew */
+        (void)background_cancel(process_of(x->app)->background, x->caller->tenant.id, x->param[0]);
+    if (!rc) rc = responses_delete(store_of(x->app), x->caller->tenant.id, x->param[0], &e);
     if (rc) {
         not_found(x, conversation, &e);
         return;
@@ -269,8 +283,8 @@ void responses_cancel(exchange *x)
 {
     response_row row;
     cJSON *tree = NULL;
-    if (x->server->background)
-        (void)background_cancel(x->server->background, x->caller->tenant.id, x->param[0]);
+    if (process_of(x->app)->background)
+        (void)background_cancel(process_of(x->app)->background, x->caller->tenant.id, x->param[0]);
     if (!find(x, false, &row)) return;
     bool was = parse_stored(x, row.body, &tree);
     if (was && cJSON_IsTrue(json_get(tree, "background")))
@@ -362,7 +376,7 @@ void conversations_create(exchange *x)
     const cJSON *body;
     openai_problem p;
     if (!exchange_read_json(x, &body)) return;
-    responses_run r = {.x = x, .srv = x->server, .store = true};
+    responses_run r = {.x = x, .srv = x->app, .store = true};
     jsonw_init(&r.said);
     set_row(&r, "conv_");
     snprintf(r.row.conversation, sizeof(r.row.conversation), "%s", r.row.id);
@@ -381,7 +395,7 @@ void conversations_create(exchange *x)
     if (ok)
         exchange_reply(x, 200, "application/json", r.row.body, strlen(r.row.body));
     else
-        send_problem(x, &p);
+        door_send_problem(x, &p);
     clear(&r);
 }
 
@@ -421,8 +435,9 @@ void conversations_items(exchange *x)
     cJSON *all = cJSON_CreateArray();
     bool ok = add_items(x, row.input, NULL, all);
     response_row_clear(&row);
-    if (ok && responses_list(x->server->store, server_seal_key(x->server), x->caller->tenant.id,
-                             x->param[0], RESPONSES_ITEMS_MAX, &rows, &n, &e)) {
+    if (ok &&
+        responses_list(store_of(x->app), tenants_seal_key(tenants_of(x->app)), x->caller->tenant.id,
+                       x->param[0], RESPONSES_ITEMS_MAX, &rows, &n, &e)) {
         ok = false;
         exchange_reply_err(x, &e, NULL);
     }

@@ -12,14 +12,16 @@
 #include "engine/base/memory.h"
 #include "gateway/auth.h"
 #include "gateway/doors/responses.h"
+#include "gateway/tenant_parts.h"
 
 static const door_field fields[] = {
     {"model", DOOR_PASSED},
     {"input", DOOR_TAKEN},
     {"instructions", DOOR_TAKEN},
     {"max_output_tokens", DOOR_TAKEN},
-    {"temperature", DOOR_PASSED},
-    {"top_p", DOOR_PASSED},
+#define SAMPLING(kind, name, low, high, neutral, most, gguf) {#name, DOOR_PASSED},
+    SAMPLING_LIST(SAMPLING) /* temperature and top_p are OpenAI's, the others vLLM's */
+#undef SAMPLING
     {"stream", DOOR_PASSED},
     {"stream_options", DOOR_TAKEN},
     {"store", DOOR_TAKEN},
@@ -48,14 +50,7 @@ static const door_field fields[] = {
     {"seed", DOOR_PASSED},
     {"stop", DOOR_PASSED},
     {"stop_token_ids", DOOR_PASSED},
-    {"top_k", DOOR_PASSED},
-    {"min_p", DOOR_PASSED},
-    {"repetition_penalty", DOOR_PASSED},
-    {"presence_penalty", DOOR_PASSED},
-    {"frequency_penalty", DOOR_PASSED},
     {"logit_bias", DOOR_PASSED},
-    {"min_tokens", DOOR_PASSED},
-    {"ignore_eos", DOOR_PASSED},
     {"adapters", DOOR_PASSED},
     {"cache_salt", DOOR_PASSED},
     {"priority", DOOR_PASSED},
@@ -85,9 +80,11 @@ static cJSON *joined(const cJSON *content, openai_problem *p)
                                         "reasoning_text"};
     const cJSON *part;
     jsonw all;
+    if (!content || cJSON_IsNull(content)) return cJSON_CreateString("");
     if (cJSON_IsString(content)) return cJSON_Duplicate(content, false);
     if (!cJSON_IsArray(content)) {
-        (void)bad(p, "input", "has an item whose content is no string and no array of parts");
+        (void)bad(p, "input",
+                  "has an item whose content is neither a string nor an array of parts");
         return NULL;
     }
     jsonw_init(&all);
@@ -115,7 +112,7 @@ static cJSON *joined(const cJSON *content, openai_problem *p)
 }
 
 /* The message that an assistant's next item belongs to; made where there is none. */
-static cJSON *assistant(cJSON *messages, bool fits(const cJSON *m))
+cJSON *responses_assistant(cJSON *messages, bool fits(const cJSON *m))
 {
     int n = cJSON_GetArraySize(messages);
     cJSON *last = n ? cJSON_GetArrayItem(messages, n - 1) : NULL;
@@ -136,11 +133,6 @@ static bool has_thoughts_alone(const cJSON *m)
     return !json_get(m, "content") && !json_get(m, "tool_calls");
 }
 
-static bool is_any(const cJSON *m)
-{
-    return m != NULL;
-}
-
 static bool add_message(cJSON *messages, const cJSON *item, openai_problem *p)
 {
     static const char *const roles[] = {"user", "assistant", "system", "developer"};
@@ -153,7 +145,7 @@ static bool add_message(cJSON *messages, const cJSON *item, openai_problem *p)
     cJSON *text = joined(json_get(item, "content"), p);
     if (!text) return false;
     if (strcmp(role, "assistant") == 0) {
-        door_add(assistant(messages, has_thoughts_alone), "content", text);
+        door_add(responses_assistant(messages, has_thoughts_alone), "content", text);
         return true;
     }
     cJSON *m = cJSON_CreateObject();
@@ -163,32 +155,11 @@ static bool add_message(cJSON *messages, const cJSON *item, openai_problem *p)
     return true;
 }
 
-static bool add_call(cJSON *messages, const cJSON *item, openai_problem *p)
-{
-    const char *id = door_text(item, "call_id"), *name = door_text(item, "name");
-    const char *arguments = door_text(item, "arguments");
-    if (!id || !name || !arguments)
-        return bad(p, "input", "has a function_call without call_id, name or arguments");
-    cJSON *m = assistant(messages, is_any);
-    cJSON *calls = cJSON_GetObjectItemCaseSensitive(m, "tool_calls");
-    if (!calls) {
-        calls = cJSON_CreateArray();
-        door_add(m, "tool_calls", calls);
-    }
-    cJSON *call = cJSON_CreateObject(), *function = cJSON_CreateObject();
-    door_add_text(call, "id", id);
-    door_add_text(call, "type", "function");
-    door_add_text(function, "name", name);
-    door_add_text(function, "arguments", arguments);
-    door_add(call, "function", function);
-    door_append(calls, call);
-    return true;
-}
-
 static bool add_output(cJSON *messages, const cJSON *item, openai_problem *p)
 {
     const char *id = door_text(item, "call_id");
-    if (!id) return bad(p, "input", "has a function_call_output without call_id");
+    if (!id) id = door_text(item, "id"); /* local_shell has this alone */
+    if (!id) return bad(p, "input", "has the output of a call without call_id");
     cJSON *text = joined(json_get(item, "output"), p);
     if (!text) return false;
     cJSON *m = cJSON_CreateObject();
@@ -207,7 +178,7 @@ static bool add_reasoning(cJSON *messages, const cJSON *item, openai_problem *p)
     cJSON *text = from && !cJSON_IsNull(from) ? joined(from, p) : cJSON_CreateString("");
     if (!text) return false;
     if (text->valuestring[0])
-        door_add(assistant(messages, has_nothing), "reasoning", text);
+        door_add(responses_assistant(messages, has_nothing), "reasoning", text);
     else
         cJSON_Delete(text);
     return true;
@@ -219,14 +190,20 @@ bool responses_add_item(cJSON *messages, const cJSON *item, openai_problem *p)
         const char *type;
         bool (*add)(cJSON *messages, const cJSON *item, openai_problem *p);
     } kinds[] = {{"message", add_message},
-                 {"function_call", add_call},
+                 {"function_call", responses_add_call},
+                 {"custom_tool_call", responses_add_call},
+                 {"local_shell_call", responses_add_call},
+                 {"apply_patch_call", responses_add_call},
                  {"function_call_output", add_output},
+                 {"custom_tool_call_output", add_output},
+                 {"local_shell_call_output", add_output},
+                 {"apply_patch_call_output", add_output},
                  {"reasoning", add_reasoning}};
-    if (!cJSON_IsObject(item)) return bad(p, "input", "has an item that is no object");
+    if (!cJSON_IsObject(item)) return bad(p, "input", "has an item that is not an object");
     const char *type = door_text(item, "type");
     const cJSON *given = json_get(item, "type");
     if (!type && given && !cJSON_IsNull(given))
-        return bad(p, "input", "has an item whose type is no string");
+        return bad(p, "input", "has an item whose type is not a string");
     if (!type) type = "message";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (strcmp(kinds[i].type, type) == 0) return kinds[i].add(messages, item, p);
@@ -259,7 +236,11 @@ cJSON *responses_keep_item(responses_run *r, const cJSON *item)
 {
     static const struct {
         const char *type, *prefix;
-    } kinds[] = {{"function_call", "fc_"}, {"function_call_output", "fco_"}, {"reasoning", "rs_"}};
+    } kinds[] = {{"function_call", "fc_"},     {"function_call_output", "fco_"},
+                 {"custom_tool_call", "ctc_"}, {"custom_tool_call_output", "ctco_"},
+                 {"local_shell_call", "lsh_"}, {"local_shell_call_output", "lsho_"},
+                 {"apply_patch_call", "apc_"}, {"apply_patch_call_output", "apco_"},
+                 {"reasoning", "rs_"}};
     cJSON *kept = cJSON_Duplicate(item, true);
     const char *type = door_text(item, "type"), *prefix = "msg_";
     for (size_t i = 0; type && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -294,8 +275,8 @@ static bool get_row(responses_run *r, const char *id, const char *param, const c
                     response_row *row, openai_problem *p)
 {
     err e;
-    err_code rc =
-        responses_get(r->srv->store, server_seal_key(r->srv), r->x->caller->tenant.id, id, row, &e);
+    err_code rc = responses_get(store_of(r->srv), tenants_seal_key(tenants_of(r->srv)),
+                                r->x->caller->tenant.id, id, row, &e);
     if (!rc) return true;
     if (rc == ERR_NOT_FOUND || rc == ERR_DENIED)
         return openai_refuse(p, rc == ERR_DENIED ? 409 : 404, code, param,
@@ -411,10 +392,9 @@ static bool add_chain(responses_run *r, cJSON *messages, const char *id, openai_
     bool ok = rows || openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
     while (ok && id[0]) {
         if (n == RESPONSES_CHAIN_MAX) {
-            ok =
-                openai_refuse(p, 400, "invalid_value", "previous_response_id",
-                              "'previous_response_id': more than %d responses one behind the other",
-                              RESPONSES_CHAIN_MAX);
+            ok = openai_refuse(p, 400, "invalid_value", "previous_response_id",
+                               "'previous_response_id': the chain has more than %d responses",
+                               RESPONSES_CHAIN_MAX);
             break;
         }
         ok = get_row(r, id, "previous_response_id", "previous_response_not_found", &rows[n], p);
@@ -442,10 +422,10 @@ static bool add_conversation(responses_run *r, cJSON *messages, openai_problem *
     bool ok = parse_stored(own.input, &first, p) && add_all(messages, first, p);
     cJSON_Delete(first);
     response_row_clear(&own);
-    err_code rc =
-        ok ? responses_list(r->srv->store, server_seal_key(r->srv), r->x->caller->tenant.id,
-                            r->row.conversation, RESPONSES_ITEMS_MAX, &rows, &n, &e)
-           : ERR_NONE;
+    err_code rc = ok ? responses_list(store_of(r->srv), tenants_seal_key(tenants_of(r->srv)),
+                                      r->x->caller->tenant.id, r->row.conversation,
+                                      RESPONSES_ITEMS_MAX, &rows, &n, &e)
+                     : ERR_NONE;
     if (rc == ERR_LIMIT) ok = openai_refuse(p, 400, "invalid_value", "conversation", "%s", e.msg);
     if (rc && rc != ERR_LIMIT) ok = openai_refuse(p, 503, "storage_unavailable", NULL, "%s", e.msg);
     for (size_t i = 0; i < n; i++) {
@@ -480,55 +460,6 @@ static bool take_before(responses_run *r, const cJSON *body, openai_problem *p)
 }
 
 /* ------------------------------------------------------------------------- others -- */
-
-static bool take_tool(cJSON *list, const cJSON *tool, openai_problem *p)
-{
-    const char *type = door_text(tool, "type");
-    if (!type || strcmp(type, "function") != 0)
-        return unsupported(p, "tools", type ? type : "a tool without a type");
-    cJSON *out = cJSON_CreateObject(), *function = cJSON_CreateObject();
-    door_add_text(out, "type", "function");
-    door_copy_set(function, "name", tool, "name");
-    door_copy_set(function, "description", tool, "description");
-    door_copy_set(function, "parameters", tool, "parameters");
-    door_copy_set(function, "strict", tool, "strict");
-    door_add(out, "function", function);
-    door_append(list, out);
-    return true;
-}
-
-/* tools, and which of them may or must be called. */
-static bool take_tools(responses_run *r, const cJSON *body, openai_problem *p)
-{
-    const cJSON *tools = json_get(body, "tools"), *choice = json_get(body, "tool_choice"), *t;
-    bool as_it_is = !cJSON_IsObject(choice) || door_is(choice, "type", "allowed_tools");
-    if (as_it_is) {
-        door_copy_set(r->chat, "tool_choice", body, "tool_choice");
-    } else if (door_is(choice, "type", "function")) {
-        cJSON *c = cJSON_CreateObject(), *f = cJSON_CreateObject();
-        door_add_text(c, "type", "function");
-        door_copy_set(f, "name", choice, "name");
-        door_add(c, "function", f);
-        door_add(r->chat, "tool_choice", c);
-    } else {
-        const char *type = door_text(choice, "type");
-        return unsupported(p, "tool_choice", type ? type : "a choice without a type");
-    }
-    if (!tools || cJSON_IsNull(tools)) return true;
-    if (!cJSON_IsArray(tools)) return bad(p, "tools", "must be an array");
-    cJSON *list = cJSON_CreateArray();
-    bool ok = true;
-    cJSON_ArrayForEach(t, tools) ok = ok && take_tool(list, t, p);
-    bool none = !list || !list->child;
-    if (none) {
-        cJSON_Delete(list);
-        cJSON_DeleteItemFromObjectCaseSensitive(r->chat, "tool_choice");
-        if (cJSON_IsObject(choice)) return !ok ? false : bad(p, "tool_choice", "allows no tool");
-        return ok;
-    }
-    door_add(r->chat, "tools", list);
-    return ok;
-}
 
 /* text.format as response_format. */
 static bool take_text(responses_run *r, const cJSON *body, openai_problem *p)
@@ -592,10 +523,10 @@ static bool take_include(responses_run *r, const cJSON *body, openai_problem *p)
 static bool take_rest(responses_run *r, const cJSON *body, bool *drop_oldest, openai_problem *p)
 {
     const cJSON *truncation = json_get(body, "truncation"), *top = json_get(body, "top_logprobs");
-    r->store = r->x->conf->responses_store;
+    r->store = r->x->conf->responses.store;
     if (!take_bool(body, "store", &r->store, p)) return false;
     if (!take_bool(body, "background", &r->background, p)) return false;
-    if (r->store && !r->x->conf->responses_store)
+    if (r->store && !r->x->conf->responses.store)
         return openai_refuse(p, 400, "unsupported_parameter", "store",
                              "'store': this server stores no responses");
     *drop_oldest = door_is(body, "truncation", "auto");
@@ -686,7 +617,7 @@ const cJSON *responses_translate(void *state, exchange *x, const cJSON *body, bo
     }
     if (ok && r->row.previous[0]) ok = add_chain(r, messages, r->row.previous, p);
     if (ok && r->row.conversation[0]) ok = add_conversation(r, messages, p);
-    ok = ok && take_input(r, messages, body, p) && take_tools(r, body, p) &&
+    ok = ok && take_input(r, messages, body, p) && responses_take_tools(r, body, p) &&
          take_text(r, body, p) && take_reasoning(r, body, p);
     if (!ok) return NULL;
     describe(r, body);

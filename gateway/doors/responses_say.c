@@ -2,7 +2,9 @@
  *
  * An item is opened, said piece by piece, closed; the next one opens only then.  Without a stream
  * the same happens with nobody to hear it, and the object is what is left. */
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -12,6 +14,7 @@ static void begin_event(responses_run *r, jsonw *w, const char *type)
 {
     char head[96];
     int n = snprintf(head, sizeof(head), "event: %s\ndata: ", type);
+    assert(n > 0 && n < (int)sizeof(head));
     jsonw_raw(w, head, (size_t)n);
     w->comma = false;
     jsonw_open(w, NULL, '{');
@@ -51,20 +54,27 @@ static cJSON *part_of(responses_item kind, const char *text)
     return part;
 }
 
-/* The open item, with what has been said of it; status NULL: nothing has. */
+/* The open item, with what has been said of it; status NULL: nothing has.  NULL: a call that was
+ * cut before it was an action. */
 static cJSON *item_of(const responses_run *r, const char *status)
 {
+    assert(r->open > ITEM_NONE && r->open <= ITEM_PATCH);
     const char *text = status && r->said.text ? r->said.text : "";
     cJSON *item = cJSON_CreateObject(), *content = NULL;
-    static const char *const types[] = {"", "reasoning", "message", "function_call"};
+    static const char *const types[] = {"",
+                                        "reasoning",
+                                        "message",
+                                        "function_call",
+                                        "custom_tool_call",
+                                        "local_shell_call",
+                                        "apply_patch_call"};
     door_add_text(item, "id", r->item_id);
     door_add_text(item, "type", types[r->open]);
-    door_add_text(item, "status", status ? status : "in_progress");
-    if (r->open == ITEM_CALL) {
-        door_add_text(item, "arguments", text);
-        door_add_text(item, "call_id", r->call->id);
-        door_add_text(item, "name", r->call->name);
-        return item;
+    if (r->open != ITEM_CUSTOM) door_add_text(item, "status", status ? status : "in_progress");
+    if (r->open >= ITEM_CALL) {
+        if (responses_describe_call(r, item, text)) return item;
+        cJSON_Delete(item);
+        return NULL;
     }
     content = cJSON_CreateArray();
     if (status) door_append(content, part_of(r->open, text));
@@ -86,15 +96,16 @@ static void say_item(responses_run *r, jsonw *w, const char *type, const cJSON *
 /* The members that tell which item an event is about. */
 static void begin_about(responses_run *r, jsonw *w, const char *type)
 {
+    assert(r->open > ITEM_NONE && r->open < ITEM_SHELL); /* actions have no such events */
     begin_event(r, w, type);
     jsonw_str(w, "item_id", r->item_id);
     jsonw_int(w, "output_index", index_of_item(r));
-    if (r->open != ITEM_CALL) jsonw_int(w, "content_index", 0);
+    if (r->open < ITEM_CALL) jsonw_int(w, "content_index", 0);
 }
 
 static void say_part(responses_run *r, jsonw *w, const char *type, const char *text)
 {
-    if (!w || r->open == ITEM_CALL) return;
+    if (!w || r->open >= ITEM_CALL) return;
     cJSON *part = part_of(r->open, text);
     begin_about(r, w, type);
     door_write(w, "part", part);
@@ -102,13 +113,21 @@ static void say_part(responses_run *r, jsonw *w, const char *type, const char *t
     cJSON_Delete(part);
 }
 
+/* OpenAI has no events for the pieces of such an item. */
+static bool is_action(const responses_run *r)
+{
+    return r->open == ITEM_SHELL || r->open == ITEM_PATCH;
+}
+
 static void open_item(responses_run *r, jsonw *w, responses_item kind, const tool_call *call)
 {
-    static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+    assert(r->open == ITEM_NONE && kind > ITEM_NONE && kind <= ITEM_PATCH);
+    static const char *const prefixes[] = {"", "rs_", "msg_", "fc_", "ctc_", "lsh_", "apc_"};
     r->open = kind;
     r->call = call;
     responses_item_id(r, prefixes[kind], r->item_id);
     jsonw_reset(&r->said);
+    if (is_action(r)) return; /* it is shown when it is whole */
     cJSON *item = item_of(r, NULL);
     say_item(r, w, "response.output_item.added", item);
     cJSON_Delete(item);
@@ -117,12 +136,13 @@ static void open_item(responses_run *r, jsonw *w, responses_item kind, const too
 
 static void say_done(responses_run *r, jsonw *w, const char *text)
 {
-    static const char *const types[] = {"", "response.reasoning_text.done",
-                                        "response.output_text.done",
-                                        "response.function_call_arguments.done"};
+    static const char *const types[] = {
+        "", "response.reasoning_text.done", "response.output_text.done",
+        "response.function_call_arguments.done", "response.custom_tool_call_input.done"};
+    static const char *const members[] = {"", "text", "text", "arguments", "input"};
     if (!w) return;
     begin_about(r, w, types[r->open]);
-    jsonw_str(w, r->open == ITEM_CALL ? "arguments" : "text", text);
+    jsonw_str(w, members[r->open], text);
     if (r->open == ITEM_MESSAGE) {
         jsonw_open(w, "logprobs", '[');
         jsonw_close(w, ']');
@@ -135,7 +155,17 @@ static void close_item(responses_run *r, jsonw *w, bool whole)
     if (r->open == ITEM_NONE) return;
     const char *text = r->said.text ? r->said.text : "";
     cJSON *item = item_of(r, whole ? "completed" : "incomplete");
-    say_done(r, w, text);
+    if (!item) { /* what was cut is no action yet, and is not told */
+        r->open = ITEM_NONE;
+        return;
+    }
+    if (is_action(r)) {
+        door_set(item, "status", cJSON_CreateString("in_progress"));
+        say_item(r, w, "response.output_item.added", item);
+        door_set(item, "status", cJSON_CreateString("completed"));
+    } else {
+        say_done(r, w, text);
+    }
     say_part(r, w, "response.content_part.done", text);
     say_item(r, w, "response.output_item.done", item);
     door_append(r->output, item);
@@ -144,12 +174,12 @@ static void close_item(responses_run *r, jsonw *w, bool whole)
 
 static void say_delta(responses_run *r, jsonw *w, const char *s, size_t len)
 {
-    static const char *const types[] = {"", "response.reasoning_text.delta",
-                                        "response.output_text.delta",
-                                        "response.function_call_arguments.delta"};
+    static const char *const types[] = {
+        "", "response.reasoning_text.delta", "response.output_text.delta",
+        "response.function_call_arguments.delta", "response.custom_tool_call_input.delta"};
     if (len == 0) return;
     jsonw_raw(&r->said, s, len);
-    if (!w) return;
+    if (!w || is_action(r)) return;
     begin_about(r, w, types[r->open]);
     jsonw_strn(w, "delta", s, len);
     if (r->open == ITEM_MESSAGE) {
@@ -182,17 +212,21 @@ static void say_text(responses_run *r, jsonw *w, responses_item kind, const char
     say_delta(r, w, s, len);
 }
 
-static void say_calls(responses_run *r, jsonw *w, tool_reader *t)
+/* `open`: what is new of the call that is open, and no more. */
+static void say_calls(responses_run *r, jsonw *w, tool_reader *t, bool open)
 {
     for (int i = 0; t && i < t->n_calls; i++) {
         tool_call *c = &t->call[i];
+        if (c->told && open) return;
         if (c->told) {
             close_item(r, w, true);
-            open_item(r, w, ITEM_CALL, c);
+            open_item(r, w, responses_kind_of(r, c), c);
             c->told = false;
         }
-        if (r->call == c) say_delta(r, w, t->args.s + c->at + c->given, c->len - c->given);
-        c->given = c->len;
+        held_bytes news = {0};
+        if (!tool_reader_take_news(t, c, &news)) r->said.failed = true;
+        if (r->open >= ITEM_CALL && r->call == c) say_delta(r, w, news.s, news.len);
+        free(news.s);
     }
 }
 
@@ -200,8 +234,9 @@ void responses_say(void *state, jsonw *w, const openai_choice *c)
 {
     responses_run *r = state;
     say_text(r, w, ITEM_REASONING, c->thoughts, c->n_thoughts);
+    say_calls(r, w, c->calls, true); /* text follows the rest of a call, not the other way round */
     say_text(r, w, ITEM_MESSAGE, c->text, c->len);
-    say_calls(r, w, c->calls);
+    say_calls(r, w, c->calls, false);
     if (c->finish) r->finish = c->finish;
     if (w && r->said.failed) w->failed = true;
 }
@@ -223,7 +258,8 @@ static cJSON *usage_of(const openai_usage *u)
 void responses_finish(responses_run *r, jsonw *w, const openai_usage *u)
 {
     bool cut = r->finish && strcmp(r->finish, "length") == 0;
-    if (!r->open && !index_of_item(r)) open_item(r, w, ITEM_MESSAGE, NULL); /* it said nothing */
+    close_item(r, w, !cut);
+    if (!index_of_item(r)) open_item(r, w, ITEM_MESSAGE, NULL); /* it said nothing */
     close_item(r, w, !cut);
     door_set(r->response, "status", cJSON_CreateString(cut ? "incomplete" : "completed"));
     door_set(r->response, "usage", usage_of(u));

@@ -9,6 +9,8 @@
 #include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/doors/background.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 typedef struct follower {
     exchange *x;
@@ -68,13 +70,16 @@ static bool send_state(follower *f, const response_row *row)
 static void send_rest(follower *f)
 {
     exchange *x = f->x;
-    server *s = x->server;
+    server *s = x->app;
     uint64_t tenant_id = x->caller->tenant.id;
     char *events = NULL;
     response_row row = {0};
     err e;
-    bool ok = !responses_get(s->store, server_seal_key(s), tenant_id, f->id, &row, &e);
-    if (ok && !responses_get_events(s->store, server_seal_key(s), tenant_id, f->id, &events, &e) &&
+    bool ok =
+        !responses_get(store_of(s), tenants_seal_key(tenants_of(s)), tenant_id, f->id, &row, &e);
+    if (ok &&
+        !responses_get_events(store_of(s), tenants_seal_key(tenants_of(s)), tenant_id, f->id,
+                              &events, &e) &&
         events && strlen(events) >= f->at)
         ok = send_events(f, events + f->at);
     /* One that still runs is of a server that stops: its stream is cut. */
@@ -90,11 +95,11 @@ static void send_rest(follower *f)
 /* False: answered. */
 static bool has_events(exchange *x, const char *id)
 {
-    server *s = x->server;
+    server *s = x->app;
     char *events;
     err e;
-    err_code rc =
-        responses_get_events(s->store, server_seal_key(s), x->caller->tenant.id, id, &events, &e);
+    err_code rc = responses_get_events(store_of(s), tenants_seal_key(tenants_of(s)),
+                                       x->caller->tenant.id, id, &events, &e);
     bool some = events != NULL;
     free(events);
     if (rc)
@@ -109,7 +114,7 @@ static bool has_events(exchange *x, const char *id)
 void responses_follow(exchange *x, const char *id, int64_t after)
 {
     follower f = {.x = x, .id = id, .after = after};
-    background *b = x->server->background;
+    background *b = process_of(x->app)->background;
     bool on = true;
     jsonw news;
     if (!has_events(x, id)) return;

@@ -3,14 +3,16 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
+#include "gateway/engine_parts.h"
 #include "gateway/handlers.h"
 #include "gateway/http/http_status.h"
 #include "gateway/openai/openai.h"
 #include "gateway/openai/prompt.h"
 #include "gateway/openai/vocabulary.h"
 #include "gateway/ratelimit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 
 static bool refuse(exchange *x, const char *param, const char *msg)
 {
@@ -31,17 +33,22 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
 {
     const char *name = NULL;
     const adapter_version *v = NULL;
+    openai_problem p;
     err e;
     if (json_str(body, "model", &name, NULL, &e)) return refuse(x, "model", e.msg);
-    if (!name) name = x->server->cfg->model_name;
+    if (!name) name = x->conf->model.name;
+    if (!openai_select_adapter(body, x->conf->model.name, &name, &p)) {
+        exchange_error(x, p.status, p.type, p.code, p.param, "%s", p.msg);
+        return false;
+    }
     bool may = auth_may_use_model(x, name);
-    if (may && strcmp(name, x->server->cfg->model_name) == 0)
-        return vocabulary_acquire(x->server->vocabularies, NULL, out, &e) == ERR_NONE;
+    if (may && strcmp(name, x->conf->model.name) == 0)
+        return vocabulary_acquire(engine_of(x->app)->vocabularies, NULL, out, &e) == ERR_NONE;
     if (may && x->caller->tenant.id &&
-        registry_acquire(x->server->registry, x->caller->tenant.id, name, false, &v, &e) ==
+        registry_acquire(registry_of(x->app), x->caller->tenant.id, name, false, &v, &e) ==
             ERR_NONE) {
-        err_code rc = vocabulary_acquire(x->server->vocabularies, v, out, &e);
-        registry_release(x->server->registry, v);
+        err_code rc = vocabulary_acquire(engine_of(x->app)->vocabularies, v, out, &e);
+        registry_release(registry_of(x->app), v);
         return rc ? refuse_err(x, "model", &e) : true;
     }
     exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
@@ -65,21 +72,22 @@ static int64_t keep_ids(exchange *x, int32_t *made, int64_t n, int64_t from, int
 static int64_t encode_chat(exchange *x, const vocabulary *v, const cJSON *body, openai_request *rq,
                            int32_t **ids)
 {
-    const server *s = x->server;
     openai_problem p;
     openai_limits lim;
     tool_style tools;
     int32_t *made;
+    int64_t busy_us = 0;
     err e;
     prompt_limits(x, &lim);
     lim.tokenize = true;
     if (!openai_parse(rq, true, body, &lim, &x->arena, &p) ||
-        !openai_check_ids(rq, v->n_vocab, &p) || !prompt_open_chat(s, rq, &tools, &p)) {
+        !openai_check_ids(rq, v->n_vocab, &p) ||
+        !prompt_open_chat(engine_of(x->app), rq, &tools, &p)) {
         exchange_error(x, p.status, p.type, p.code, p.param[0] ? p.param : NULL, "%s", p.msg);
         return -1;
     }
     for (int i = 0; i < rq->n_ignored; i++) exchange_ignored_param(x, rq->ignored[i]);
-    int64_t n = prompt_encode(s, v->tok, rq, tools, NULL, &made, &e);
+    int64_t n = prompt_encode(x, v->tok, rq, tools, NULL, &made, &busy_us, &e);
     if (n >= 0) return keep_ids(x, made, n, prompt_excess(rq, n), ids);
     (void)refuse_err(x, "messages", &e);
     return -1;
@@ -90,10 +98,13 @@ static int64_t encode_text(exchange *x, const vocabulary *v, const cJSON *body, 
 {
     openai_prompt p = {0};
     int32_t *made;
+    int64_t busy_us = 0;
     err e;
+    bool special = true;
     rq->add_special_tokens = true;
     if (json_str(body, "prompt", &p.text, NULL, &e) ||
         json_bool(body, "add_special_tokens", &rq->add_special_tokens, NULL, &e) ||
+        json_bool(body, "parse_special", &special, NULL, &e) ||
         json_bool(body, "return_token_strs", &rq->return_token_strs, NULL, &e)) {
         (void)refuse(x, NULL, e.msg);
         return -1;
@@ -103,7 +114,8 @@ static int64_t encode_text(exchange *x, const vocabulary *v, const cJSON *body, 
         return -1;
     }
     p.len = strlen(p.text);
-    int64_t n = prompt_encode(x->server, v->tok, rq, TOOLS_NONE, &p, &made, &e);
+    rq->plain_special = !special;
+    int64_t n = prompt_encode(x, v->tok, rq, TOOLS_NONE, &p, &made, &busy_us, &e);
     if (n >= 0) return keep_ids(x, made, n, 0, ids);
     (void)refuse_err(x, "prompt", &e);
     return -1;
@@ -133,7 +145,7 @@ static void tokenize(exchange *x, const vocabulary *v, const cJSON *body)
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
     jsonw_int(&w, "count", n);
-    jsonw_int(&w, "max_model_len", sched_max_context(x->server->sched));
+    jsonw_int(&w, "max_model_len", sched_max_context(sched_of(x->app)));
     jsonw_open(&w, "tokens", '[');
     for (int64_t i = 0; i < n; i++) jsonw_int(&w, NULL, ids[i]);
     jsonw_close(&w, ']');
@@ -187,8 +199,8 @@ static void detokenize(exchange *x, const vocabulary *vocab, const cJSON *body)
 static bool reserve(exchange *x, limits_ticket *ticket)
 {
     limits_refusal why;
-    limits *l = x->server->token_limits;
-    bool ok = limits_reserve(l, &x->caller->key, &x->caller->tenant, NULL, 0, ticket, &why);
+    limits *l = tenants_of(x->app)->token_limits;
+    bool ok = limits_reserve(l, &x->caller->key, &x->caller->tenant, NULL, 0, 0, ticket, &why);
     ratelimit_headers(x, l, NULL);
     if (ok) return true;
     if (strcmp(why.code, http_status_of(ERR_NOMEM)->code) == 0) {
@@ -213,9 +225,9 @@ static void handle(exchange *x, void (*fn)(exchange *, const vocabulary *, const
     if (!find_vocabulary(x, body, &vocab)) return;
     if (reserve(x, &ticket)) {
         fn(x, vocab, body);
-        limits_settle(x->server->token_limits, &ticket, 0);
+        limits_settle(tenants_of(x->app)->token_limits, &ticket, 0, 0);
     }
-    vocabulary_release(x->server->vocabularies, vocab);
+    vocabulary_release(engine_of(x->app)->vocabularies, vocab);
 }
 
 bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n)
@@ -229,9 +241,9 @@ bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n)
     if (reserve(x, &ticket)) {
         *n = encode_chat(x, vocab, chat, &rq, &ids);
         openai_request_clear(&rq);
-        limits_settle(x->server->token_limits, &ticket, 0);
+        limits_settle(tenants_of(x->app)->token_limits, &ticket, 0, 0);
     }
-    vocabulary_release(x->server->vocabularies, vocab);
+    vocabulary_release(engine_of(x->app)->vocabularies, vocab);
     return *n >= 0;
 }
 

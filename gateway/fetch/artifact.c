@@ -1,4 +1,21 @@
-/* artifact.c -- manifest, token, layers. */
+/* artifact.c -- an OCI artifact over HTTPS: manifest, then layers.
+ *
+ *   GET /v2/<repo>/manifests/<tag or digest>   -> layers: title, size, digest
+ *       401 with Bearer realm="..."            -> GET
+ *       realm?service=...&scope=repository:<repo>:pull
+ *                                              -> token, then once more
+ *   GET /v2/<repo>/blobs/<digest>              -> checked while it passes to the sink
+ *
+ * ask() repeats a request once, with the token that the 401 leads to; so an expired token is
+ * replaced during a long transfer of layers.  The requested scope is built here and not taken from
+ * the challenge: only to read this repository.
+ *
+ * The secret is sent to the registry's own host and port.  Another token server must be in
+ * `sources.hosts` and is asked without credentials.
+ *
+ * artifact_fetch() puts a sink between: it counts the bytes, stops at the manifest's size, and
+ * compares SHA-256 at the end.
+ */
 #include "gateway/fetch/artifact.h"
 
 #include <stdio.h>
@@ -10,6 +27,7 @@
 #include <openssl/crypto.h>
 
 #include "engine/base/json.h"
+#include "gateway/fetch/document.h"
 #include "storage/digest.h"
 
 enum { MANIFEST_MAX = 4 << 20, TOKEN_ANSWER_MAX = 64 << 10, WORD_MAX = 1024 };
@@ -28,40 +46,6 @@ struct artifact {
     size_t n;
 };
 
-/* ------------------------------------------------------------------- a small document -- */
-
-typedef struct {
-    char *bytes;
-    size_t n, most;
-} document;
-
-static err_code begin_document(void *arg, int64_t bytes, err *e)
-{
-    const document *d = arg;
-    return bytes <= (int64_t)d->most
-               ? ERR_NONE
-               : err_set(e, ERR_LIMIT, "the registry's answer is longer than %zu bytes", d->most);
-}
-
-static err_code take_document(void *arg, const void *data, size_t len, err *e)
-{
-    document *d = arg;
-    if (len > d->most - d->n)
-        return err_set(e, ERR_LIMIT, "the registry's answer is longer than %zu bytes", d->most);
-    char *more = realloc(d->bytes, d->n + len + 1);
-    if (!more) return err_set(e, ERR_NOMEM, "out of memory");
-    memcpy(more + d->n, data, len);
-    d->bytes = more;
-    d->n += len;
-    return ERR_NONE;
-}
-
-static void drop_document(document *d)
-{
-    if (d->bytes) OPENSSL_cleanse(d->bytes, d->n);
-    free(d->bytes);
-}
-
 static fetch_end nonsense(err *e, const char *what)
 {
     err_set(e, ERR_INPUT, "the registry's %s", what);
@@ -70,7 +54,7 @@ static fetch_end nonsense(err *e, const char *what)
 
 /* -------------------------------------------------------------------------- the token -- */
 
-/* name="value" of a challenge; false: it is not there. */
+/* The value of name="value" in a challenge; false: missing. */
 static bool word_of(const char *challenge, const char *name, char out[WORD_MAX])
 {
     size_t len = strlen(name);
@@ -88,7 +72,7 @@ static bool word_of(const char *challenge, const char *name, char out[WORD_MAX])
     return false;
 }
 
-/* The realm's address with service and scope; the scope is ours: to read this repository. */
+/* The realm's address with service and scope; the scope is built here: to read this repository. */
 static bool token_url(const artifact *a, const char *challenge, char out[SIGV4_PATH_MAX])
 {
     char realm[WORD_MAX], value[WORD_MAX], query[WORD_MAX + 16];
@@ -122,7 +106,7 @@ static bool is_token(const char *s)
     return true;
 }
 
-static fetch_end read_token(artifact *a, const document *d, err *e)
+static fetch_end read_token(artifact *a, const fetch_document *d, err *e)
 {
     cJSON *tree = NULL;
     err ignored;
@@ -140,8 +124,8 @@ static fetch_end read_token(artifact *a, const document *d, err *e)
 static fetch_end fetch_token(artifact *a, const char *challenge, err *e)
 {
     source at = {.form = SOURCE_FOLDER};
-    document d = {.most = TOKEN_ANSWER_MAX};
-    const fetch_sink sink = {begin_document, take_document, &d};
+    fetch_document d = {.most = TOKEN_ANSWER_MAX};
+    const fetch_sink sink = fetch_document_sink(&d);
     char url[SIGV4_PATH_MAX], own[FETCH_HEADER_MAX] = "";
     err ignored;
     if (!token_url(a, challenge, url) || source_host_of(url, at.host, &at.port, &ignored))
@@ -157,7 +141,7 @@ static fetch_end fetch_token(artifact *a, const char *challenge, err *e)
     fetch_end end = fetch_ask(&at, &call, a->rules, &sink, e);
     OPENSSL_cleanse(own, sizeof(own));
     if (!end) end = read_token(a, &d, e);
-    drop_document(&d);
+    fetch_document_drop(&d);
     return end;
 }
 
@@ -169,7 +153,7 @@ static fetch_end answer_challenge(artifact *a, const char *challenge, err *e)
                : nonsense(e, "401 asks for a user name and a password");
 }
 
-/* A token that is too old is replaced once. */
+/* An expired token is replaced once. */
 static fetch_end ask(artifact *a, const char *url, const char *accept, const fetch_sink *sink,
                      err *e)
 {
@@ -221,7 +205,7 @@ static fetch_end read_layer(artifact *a, const cJSON *item, err *e)
     return FETCH_OK;
 }
 
-static fetch_end read_manifest(artifact *a, const document *d, err *e)
+static fetch_end read_manifest(artifact *a, const fetch_document *d, err *e)
 {
     cJSON *tree = NULL;
     const cJSON *item;
@@ -252,8 +236,8 @@ fetch_end artifact_open(artifact **out, const source *s, const source_rules *r,
                         const fetch_secret *secret, err *e)
 {
     artifact *a = calloc(1, sizeof(*a));
-    document d = {.most = MANIFEST_MAX};
-    const fetch_sink sink = {begin_document, take_document, &d};
+    fetch_document d = {.most = MANIFEST_MAX};
+    const fetch_sink sink = fetch_document_sink(&d);
     char url[SIGV4_PATH_MAX];
     if (!a) {
         err_set(e, ERR_NOMEM, "out of memory");
@@ -266,7 +250,7 @@ fetch_end artifact_open(artifact **out, const source *s, const source_rules *r,
         end = nonsense(e, "address or credentials are too long");
     if (!end) end = ask(a, url, ACCEPT_MANIFESTS, &sink, e);
     if (!end) end = read_manifest(a, &d, e);
-    drop_document(&d);
+    fetch_document_drop(&d);
     if (!end)
         *out = a;
     else
@@ -297,7 +281,7 @@ typedef struct {
 
 static err_code not_its_size(const artifact_layer *l, err *e)
 {
-    return err_set(e, ERR_CORRUPT, "a layer has not the %lld bytes that the manifest says",
+    return err_set(e, ERR_CORRUPT, "a layer does not have the %lld bytes that the manifest names",
                    (long long)l->bytes);
 }
 

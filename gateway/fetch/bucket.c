@@ -1,4 +1,19 @@
-/* bucket.c -- PUT, GET, HEAD and DELETE by libcurl, one connection each. */
+/* bucket.c -- an S3 bucket as a `remote`: PUT, GET, HEAD and DELETE by libcurl, one connection per
+ * call.
+ *
+ * perform() makes up to four attempts with pauses of 150 ms, 450 ms and 1.35 s.  Only a transfer
+ * error, 429 and 5xx are repeated.  Each attempt reads the keys again and signs anew (AWS Signature
+ * Version 4), because credentials from a file rotate.  The signed address is also the one that is
+ * sent: sign() replaces the path by its encoded form.
+ *
+ * PUT sends a file with its SHA-256 as the signed payload hash, so the store checks what it
+ * received.  send_piece() reads with pread() at its own offset, and rewind_to() allows libcurl to
+ * begin again.  GET passes a 200's body to a sink, beginning anew with each attempt.  DELETE of a
+ * missing object is a success.
+ *
+ * stop() may come from another thread: transfers look at the flag in libcurl's progress callback,
+ * pauses every 20 ms.
+ */
 #include "gateway/fetch/bucket.h"
 
 #include <stdatomic.h>
@@ -9,7 +24,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "gateway/fetch/fetch_inside.h"
+#include "gateway/fetch/fetch_headers.h"
 #include "gateway/fetch/source.h"
 
 enum {
@@ -68,7 +83,7 @@ err_code bucket_check_endpoint(const char *endpoint, err *e)
     return source_check_base(as_https, e);
 }
 
-/* As the Host header has it: without the scheme's own port. */
+/* The value of the Host header: without the scheme's default port. */
 static void host_of(const char *endpoint, char out[SOURCE_HOST_MAX + 8])
 {
     const char *plain = after(endpoint, "http://");
@@ -175,7 +190,7 @@ static bool set_up(call *c, const char *url, struct curl_slist *headers)
     return ok;
 }
 
-/* The address as it is signed, and the headers; NULL: `e` says why. */
+/* The address in its signed form, and the headers; NULL: `e` has the reason. */
 static struct curl_slist *sign(call *c, char url[SIGV4_PATH_MAX])
 {
     bucket *b = c->b;
@@ -190,7 +205,7 @@ static struct curl_slist *sign(call *c, char url[SIGV4_PATH_MAX])
     bool ok = n < SIGV4_PATH_MAX && sigv4_path(at, path, sizeof(path)) &&
               (size_t)(at - url) + strlen(path) < SIGV4_PATH_MAX;
     if (ok) memcpy(at, path, strlen(path) + 1);
-    ok = ok && fetch_sign(&key, &named, &headers) && fetch_add_header(&headers, "Expect", "");
+    ok = ok && fetch_sign(&key, &named, &headers) && fetch_add_header(&headers, "Expect:");
     explicit_bzero(&keys, sizeof(keys));
     if (ok) return headers;
     curl_slist_free_all(headers);

@@ -1,6 +1,23 @@
-/* fetch.c -- libcurl, one hop at a time. */
+/* fetch.c -- one file over HTTPS by libcurl, one hop at a time: redirects are followed here, not by
+ * libcurl, so that each is checked.
+ *
+ * fetch_ask() performs a request; a redirect gives the next address, which follow() checks:
+ * https:// only, never for S3 (whose signature covers the host), and credentials only while host
+ * and port are the first ones (`home`).
+ *
+ * Three callbacks of libcurl do the rest.  open_socket() gets the resolved address before each
+ * connection and refuses those that source_may_reach() excludes; so a DNS answer that changes
+ * between check and use has no effect (DNS rebinding).  receive() passes the body of a 200 (or of
+ * the 206 that was asked for) to the sink, and drops all others.  look() lets the caller stop the
+ * transfer.
+ *
+ * A callback that stops the transfer puts the reason into hop.end; judge() prefers it to libcurl's
+ * code.
+ */
 #include "gateway/fetch/fetch.h"
 
+#include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +30,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
-#include "gateway/fetch/fetch_inside.h"
+#include "gateway/fetch/fetch_headers.h"
 
 enum {
     HOPS = 5,
@@ -25,13 +42,14 @@ enum {
 typedef struct {
     const source_rules *rules;
     const fetch_sink *sink;
+    const fetch_call *call;
     CURL *curl;
     bool begun, refused; /* refused: an address that may not be reached */
     fetch_end end;       /* of what a callback saw */
     err *e;
 } hop;
 
-/* Before a connection: where does the name lead? */
+/* Before a connection: checks the address that the name resolved to. */
 static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *to)
 {
     hop *h = arg;
@@ -48,14 +66,38 @@ static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_so
 
 static bool stop(hop *h, fetch_end end)
 {
+    assert(end != FETCH_OK);
     h->end = end;
     return false;
 }
 
-static bool begin(hop *h)
+static bool is_rest(const hop *h, long status)
 {
+    return status == 206 && h->call->from && *h->call->from > 0;
+}
+
+/* Checks "bytes FIRST-LAST/SIZE" of a 206: from what was asked for to the end. */
+static bool read_range(hop *h, curl_off_t *bytes)
+{
+    struct curl_header *c;
+    long long first, last, size;
+    if (curl_easy_header(h->curl, "Content-Range", 0, CURLH_HEADER, -1, &c) ||
+        sscanf(c->value, "bytes %18lld-%18lld/%18lld", &first, &last, &size) != 3 ||
+        first != *h->call->from || last + 1 != size) {
+        err_set(h->e, ERR_INPUT, "the other server sent another part than it was asked for");
+        return stop(h, FETCH_ANSWER);
+    }
+    *bytes = size;
+    return true;
+}
+
+static bool begin(hop *h, long status)
+{
+    assert(!h->begun);
     curl_off_t bytes = -1;
     (void)curl_easy_getinfo(h->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &bytes);
+    if (is_rest(h, status) && !read_range(h, &bytes)) return false;
+    if (status == 200 && h->call->from) *h->call->from = 0;
     h->begun = true;
     return !h->sink->begin(h->sink->arg, bytes, h->e) || stop(h, FETCH_SINK);
 }
@@ -66,18 +108,28 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
     long status = 0;
     size_t len = size * n;
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (status != 200) return len; /* its words are not ours to tell */
-    if (!h->begun && !begin(h)) return CURL_WRITEFUNC_ERROR;
+    if (status != 200 && !is_rest(h, status)) return len; /* its words are not ours to tell */
+    if (!h->begun && !begin(h, status)) return CURL_WRITEFUNC_ERROR;
     if (h->sink->take(h->sink->arg, data, len, h->e) && !stop(h, FETCH_SINK))
         return CURL_WRITEFUNC_ERROR;
     return len;
 }
 
-bool fetch_add_header(struct curl_slist **list, const char *name, const char *value)
+static int look(void *arg, curl_off_t all, curl_off_t got, curl_off_t to_send, curl_off_t sent)
+{
+    hop *h = arg;
+    (void)all, (void)got, (void)to_send, (void)sent;
+    return !h->end && h->call->still(h->call->still_arg, h->e) && !stop(h, FETCH_SINK);
+}
+
+bool fetch_add_header(struct curl_slist **list, const char *fmt, ...)
 {
     char line[FETCH_HEADER_MAX];
-    if (snprintf(line, sizeof(line), "%s: %s", name, value) >= (int)sizeof(line)) return false;
-    struct curl_slist *more = curl_slist_append(*list, line);
+    va_list args;
+    va_start(args, fmt);
+    bool fits = vsnprintf(line, sizeof(line), fmt, args) < (int)sizeof(line);
+    va_end(args);
+    struct curl_slist *more = fits ? curl_slist_append(*list, line) : NULL;
     OPENSSL_cleanse(line, sizeof(line));
     if (more) *list = more;
     return more != NULL;
@@ -87,20 +139,21 @@ bool fetch_sign(const sigv4_key *key, const sigv4_call *call, struct curl_slist 
 {
     char authorization[SIGV4_HEADER_MAX], date[SIGV4_DATE_MAX];
     return sigv4_authorize(key, call, time(NULL), authorization, date) &&
-           fetch_add_header(headers, "Authorization", authorization) &&
-           fetch_add_header(headers, "x-amz-date", date) &&
-           fetch_add_header(headers, "x-amz-content-sha256", call->payload) &&
+           fetch_add_header(headers, "Authorization: %s", authorization) &&
+           fetch_add_header(headers, "x-amz-date: %s", date) &&
+           fetch_add_header(headers, "x-amz-content-sha256: %s", call->payload) &&
            (!key->session || !*key->session ||
-            fetch_add_header(headers, "x-amz-security-token", key->session));
+            fetch_add_header(headers, "x-amz-security-token: %s", key->session));
 }
 
-/* An S3 request's address is written as it is signed. */
+/* Signs an S3 request; its address is rewritten to the encoded form that was signed. */
 static bool sign(const sigv4_key *key, const source *s, char url[SIGV4_PATH_MAX],
                  struct curl_slist **headers)
 {
     char path[SIGV4_PATH_MAX], host[SOURCE_HOST_MAX + 8];
     const sigv4_call call = {"GET", host, path, SIGV4_UNSIGNED};
     char *at = strchr(strstr(url, "://") + 3, '/');
+
     snprintf(host, sizeof(host), s->port == 443 ? "%s" : "%s:%d", s->host, s->port);
     if (!at || !sigv4_path(at, path, sizeof(path)) ||
         (size_t)(at - url) + strlen(path) >= SIGV4_PATH_MAX)
@@ -147,6 +200,10 @@ static bool prepare(hop *h, const char *url, struct curl_slist *headers)
               !curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, h);
     for (size_t i = 0; ok && i < sizeof(numbers) / sizeof(*numbers); i++)
         ok = !curl_easy_setopt(c, numbers[i].option, numbers[i].value);
+    if (ok && h->call->still)
+        ok = !curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L) &&
+             !curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, look) &&
+             !curl_easy_setopt(c, CURLOPT_XFERINFODATA, h);
     if (ok && *h->rules->ca_file) ok = !curl_easy_setopt(c, CURLOPT_CAINFO, h->rules->ca_file);
     return ok;
 }
@@ -167,7 +224,7 @@ static fetch_end judge(hop *h, CURLcode rc, long status, bool s3)
     return status == 429 || status >= 500 ? FETCH_AWAY : FETCH_ANSWER;
 }
 
-/* What a 401 asks for, of the schemes that are known here. */
+/* The first challenge of a 401 with a known scheme. */
 static void take_challenge(CURL *c, char out[FETCH_CHALLENGE_MAX])
 {
     struct curl_header *h;
@@ -184,11 +241,14 @@ static void take_challenge(CURL *c, char out[FETCH_CHALLENGE_MAX])
 static bool add_headers(const source *s, const fetch_call *call, bool home,
                         char url[SIGV4_PATH_MAX], struct curl_slist **headers)
 {
-    if (call->accept && !fetch_add_header(headers, "Accept", call->accept)) return false;
+    if (call->accept && !fetch_add_header(headers, "Accept: %s", call->accept)) return false;
+    if (call->from && *call->from > 0 &&
+        !fetch_add_header(headers, "Range: bytes=%lld-", (long long)*call->from))
+        return false;
     if (!home) return true;
     if (call->s3) return sign(call->s3, s, url, headers);
     return !call->authorization || !*call->authorization ||
-           fetch_add_header(headers, "Authorization", call->authorization);
+           fetch_add_header(headers, "Authorization: %s", call->authorization);
 }
 
 static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX], const fetch_call *call,
@@ -206,7 +266,9 @@ static fetch_end one_hop(hop *h, const source *s, char url[SIGV4_PATH_MAX], cons
     CURLcode rc = curl_easy_perform(h->curl);
     curl_slist_free_all(headers);
     (void)curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (!rc && status == 200 && (h->begun || begin(h))) return FETCH_OK;
+    if (call->status) *call->status = status;
+    if (!rc && (status == 200 || is_rest(h, status)) && (h->begun || begin(h, status)))
+        return FETCH_OK;
     if (!rc && status == 401 && home && call->challenge) take_challenge(h->curl, call->challenge);
     (void)curl_easy_getinfo(h->curl, CURLINFO_REDIRECT_URL, &to);
     if (!rc && !h->end && status / 100 == 3 && to && strlen(to) < SIGV4_PATH_MAX) {
@@ -237,7 +299,7 @@ static fetch_end follow(const source *s, const char *to, bool *home, err *e)
 fetch_end fetch_ask(const source *s, const fetch_call *call, const source_rules *r,
                     const fetch_sink *sink, err *e)
 {
-    hop h = {.rules = r, .sink = sink, .curl = curl_easy_init(), .e = e};
+    hop h = {.rules = r, .sink = sink, .call = call, .curl = curl_easy_init(), .e = e};
     char at[SIGV4_PATH_MAX], next[SIGV4_PATH_MAX];
     bool home = true;
     fetch_end end = FETCH_OK;

@@ -53,6 +53,14 @@ typedef struct fetch_call {
     const sigv4_key *s3;       /* NULL: not signed */
     char
         *challenge; /* [FETCH_CHALLENGE_MAX] of the host's 401: what it asks for; NULL: not asked */
+    /* The first byte that is wanted; NULL: 0.  begin() finds 0 there if the server sends the whole
+     * file all the same, and gets the whole size in either case. */
+    int64_t *from;
+    long *status; /* of the last answer, 0: none; NULL: not wanted */
+    /* Asked about once a second, also while nothing comes; a failure ends the call with FETCH_SINK.
+     * NULL: nobody asks. */
+    err_code (*still)(void *arg, err *e);
+    void *still_arg;
 } fetch_call;
 
 /* The value of Authorization by a secret that is not S3's; "": it has none.  False: too long. */

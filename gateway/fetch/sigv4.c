@@ -1,6 +1,7 @@
 /* sigv4.c -- the chain of HMACs, in the order of the specification. */
 #include "gateway/fetch/sigv4.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,6 +62,7 @@ static bool sha_hex(const char *text, char out[HEX])
 bool sigv4_authorize(const sigv4_key *key, const sigv4_call *call, time_t now,
                      char authorization[SIGV4_HEADER_MAX], char date[SIGV4_DATE_MAX])
 {
+    assert(key->id && key->secret && key->region);
     char text[CANONICAL_MAX], scope[128], hex[HEX], day[9];
     const bool session = key->session && *key->session;
     const char *names = session ? "host;x-amz-content-sha256;x-amz-date;x-amz-security-token"

@@ -1,4 +1,13 @@
-/* source.c -- addresses by libcurl's own parser, so that what was checked is what is asked. */
+/* source.c -- parses and checks adapters' addresses.  All parsing of hosts is by libcurl, so the
+ * host that was checked is the host that is connected to.
+ *
+ * source_parse() translates hf://, s3:// and oci:// into an https:// address first, by the
+ * configured hub or endpoint.  Then the same checks apply to all: scheme, no user, a path of plain
+ * segments, and a host that `sources.hosts` lists.  '?', '#', '\' and '%' are refused in the text,
+ * so no part can be encoded in a second way.
+ *
+ * The list of networks in `inner` is checked later, for each connection's address (fetch.c).
+ */
 #include "gateway/fetch/source.h"
 
 #include <stdio.h>
@@ -10,8 +19,10 @@
 
 enum { HTTPS_PORT = 443, SEGMENT_MAX = 255 };
 
-/* Not of the public Internet: IANA's registries of special-purpose addresses, multicast, and what
- * carries an IPv4 address inside (NAT64, 6to4, Teredo). */
+#define HUB "hf://"
+
+/* Not of the public Internet: IANA's registries of special-purpose addresses, multicast, and
+ * networks whose addresses contain an IPv4 address (NAT64, 6to4, Teredo). */
 static const char inner[] =
     "0.0.0.0/8,10.0.0.0/8,100.64.0.0/10,127.0.0.0/8,169.254.0.0/16,172.16.0.0/12,192.0.0.0/24,"
     "192.0.2.0/24,192.88.99.0/24,192.168.0.0/16,198.18.0.0/15,198.51.100.0/24,203.0.113.0/24,"
@@ -148,34 +159,41 @@ err_code source_check_base(const char *url, err *e)
     return check_path(path_of(url), true, e);
 }
 
-/* hf://owner/repo[@revision][/folder] */
-static err_code of_hub(source *out, const char *rest, const source_rules *r, err *e)
+err_code source_hub_split(source_hub *out, const char *text, err *e)
 {
-    char owner[128], repo[128], revision[128] = "main";
-    const char *folder;
-    size_t n = strcspn(rest, "/"), m;
-    if (!*r->hub) return err_set(e, ERR_DENIED, "the server names no hub for hf:// (sources.hub)");
-    if (n == 0 || n >= sizeof(owner) || rest[n] != '/')
+    const char *rest = text + strlen(HUB);
+    size_t n = strcspn(rest, "/");
+    *out = (source_hub){.revision = "main"};
+    if (n == 0 || n >= sizeof(out->owner) || rest[n] != '/')
         return err_set(e, ERR_INPUT, "hf:// needs owner/repository");
-    snprintf(owner, sizeof(owner), "%.*s", (int)n, rest);
+    memcpy(out->owner, rest, n);
     rest += n + 1;
-    m = strcspn(rest, "@/");
-    if (m == 0 || m >= sizeof(repo)) return err_set(e, ERR_INPUT, "hf:// needs owner/repository");
-    snprintf(repo, sizeof(repo), "%.*s", (int)m, rest);
-    rest += m;
+    n = strcspn(rest, "@/");
+    if (n == 0 || n >= sizeof(out->repo))
+        return err_set(e, ERR_INPUT, "hf:// needs owner/repository");
+    memcpy(out->repo, rest, n);
+    rest += n;
     if (*rest == '@') {
         n = strcspn(++rest, "/");
-        if (n == 0 || n >= sizeof(revision))
+        if (n == 0 || n >= sizeof(out->revision))
             return err_set(e, ERR_INPUT, "a revision has 1 to %zu characters",
-                           sizeof(revision) - 1);
-        snprintf(revision, sizeof(revision), "%.*s", (int)n, rest);
+                           sizeof(out->revision) - 1);
+        snprintf(out->revision, sizeof(out->revision), "%.*s", (int)n, rest);
         rest += n;
     }
-    folder = *rest == '/' ? rest + 1 : rest;
-    int len = snprintf(out->url, sizeof(out->url), "%s/%s/%s/resolve/%s%s%s", r->hub, owner, repo,
-                       revision, *folder ? "/" : "", folder);
-    if (len >= (int)sizeof(out->url)) return err_set(e, ERR_INPUT, "the address is too long");
+    out->path = *rest == '/' ? rest + 1 : rest;
     return ERR_NONE;
+}
+
+static err_code of_hub(source *out, const char *text, const source_rules *r, err *e)
+{
+    source_hub h;
+    if (!*r->hub) return err_set(e, ERR_DENIED, "the server names no hub for hf:// (sources.hub)");
+    if (source_hub_split(&h, text, e)) return ERR_INPUT;
+    int len = snprintf(out->url, sizeof(out->url), "%s/%s/%s/resolve/%s%s%s", r->hub, h.owner,
+                       h.repo, h.revision, *h.path ? "/" : "", h.path);
+    return len < (int)sizeof(out->url) ? ERR_NONE
+                                       : err_set(e, ERR_INPUT, "the address is too long");
 }
 
 static err_code of_bucket(source *out, const char *rest, const source_rules *r, err *e)
@@ -221,7 +239,7 @@ static err_code of_registry(source *out, const char *rest, err *e)
     return ERR_NONE;
 }
 
-/* What the path's end says. */
+/* The form of an adapter, by the ending of its path. */
 static source_form form_of(const source *s)
 {
     if (*s->reference) return SOURCE_ARTIFACT;
@@ -237,8 +255,8 @@ err_code source_parse(source *out, const char *text, const source_rules *r, err 
         return err_set(e, ERR_INPUT, "the address is longer than %d", SOURCE_URL_MAX / 2 - 1);
     if (strpbrk(text, "?#\\%"))
         return err_set(e, ERR_INPUT, "the address must have no query, fragment, '\\' or '%%'");
-    if (starts(text, "hf://"))
-        rc = of_hub(out, text + 5, r, e);
+    if (starts(text, HUB))
+        rc = of_hub(out, text, r, e);
     else if (starts(text, "s3://"))
         rc = of_bucket(out, text + 5, r, e);
     else if (starts(text, "oci://"))
@@ -253,8 +271,8 @@ err_code source_parse(source *out, const char *text, const source_rules *r, err 
     if (!rc) rc = check_path(path_of(out->url), false, e);
     if (rc) return rc;
     if (!source_host_listed(r, out->host, out->port))
-        return err_set(e, ERR_DENIED, "the server takes no adapters from '%s' (sources.hosts)",
-                       out->host);
+        return err_set(e, ERR_DENIED,
+                       "the server does not fetch adapters from '%s' (sources.hosts)", out->host);
     out->form = form_of(out);
     return ERR_NONE;
 }

@@ -44,6 +44,15 @@ typedef struct source {
     bool s3;
 } source;
 
+/* hf://owner/repo[@revision][/path]. */
+typedef struct source_hub {
+    char owner[128], repo[128], revision[128]; /* revision: "main" if the text has none */
+    const char *path;                          /* "": the whole repository; borrows from the text */
+} source_hub;
+
+/* ERR_INPUT: a part is missing or too long.  source_parse() checks their characters. */
+err_code source_hub_split(source_hub *out, const char *text, err *e);
+
 /* ERR_INPUT: what is wrong with the text; ERR_DENIED: the rules do not allow its host. */
 err_code source_parse(source *out, const char *text, const source_rules *r, err *e);
 

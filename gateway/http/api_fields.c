@@ -31,7 +31,7 @@ bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
         snprintf(name, sizeof(name), "%.60s", v->string);
         list_known(known, there, sizeof(there));
         exchange_error(x, 400, "invalid_request_error", "unknown_field", name,
-                       "unknown field '%s'; those that there are: %s", name, there);
+                       "unknown field '%s'; the fields are: %s", name, there);
         return false;
     }
     return true;

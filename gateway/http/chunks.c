@@ -24,6 +24,8 @@ typedef enum {
     BROKEN,
 } place;
 
+static_assert(CHUNKS_DIGITS_MAX <= 16, "a size has more digits than its 64 bits hold");
+
 static int digit_of(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
@@ -98,6 +100,7 @@ chunks_state chunks_read(chunks *c, const char *bytes, size_t n, size_t *used)
         if (at == AT_SIZE) c->n_digits = 0;
         at = next_place(c, at, bytes[i++]);
     }
+    assert(at != IN_DATA || c->left > 0);
     *used = i;
     c->place = (int)at;
     return at == IN_DATA  ? CHUNKS_DATA

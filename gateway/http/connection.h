@@ -1,35 +1,34 @@
-/* connection.h -- this worker's connection: its socket, its deadline, its client,
- * whether it is over a limit.
+/* connection.h -- the connection of this worker: its socket, its deadline, its client.
  *
- * There is one for each worker, from the first byte to the close.
- * Threads: workers of a listener, each its own; anywhere else there is no socket.
+ * A worker has one from lobby_take() to lobby_return().
+ * Threads: workers of a listener, each its own; on any other thread there is no socket.
  */
 #ifndef GATEWAY_HTTP_CONNECTION_H
 #define GATEWAY_HTTP_CONNECTION_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#include <openssl/ssl.h>
-
 #include "gateway/http/networks.h"
-#include "gateway/net/peers.h"
 
-struct listener;
 struct mg_connection;
-struct mg_context;
+struct mg_ready;
+struct lobby;
 
-int connection_socket(void); /* -1: unknown */
+int connection_socket(void); /* -1: none */
 
 /* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One
- * deadline per worker; a new one replaces the old; 0 takes it away.  Every worker has one: there
- * is no table that could be full. */
+ * deadline per worker; a new one replaces the old; 0 takes it away. */
 void connection_deadline(int64_t at_us, bool both);
 
 network_address connection_peer(void);
 
-/* Anything but PEER_ADMITTED: it is over a limit and gets one answer, which says so. */
-peer_verdict connection_verdict(void);
+/* One of the streams of a connection that speaks HTTP/2: its answers need no chunks, for what ends
+ * them is connection_end(). */
+bool connection_is_stream(void);
+/* The answer is not whole, though it will have no more bytes: a stream is reset then. */
+void connection_cut(void);
 
 /* Of a long body, past civetweb's buffer, which is empty: up to `cap` bytes as they come, more than
  * one TLS record's where more are there.  How many; 0: none in time; -1: none will come. */
@@ -40,20 +39,21 @@ int connection_read(const struct mg_connection *conn, char *to, int cap);
 enum { CONNECTION_AHEAD = 64 << 10 };
 void connection_ahead(bool on);
 
-/* When it is closed, first read for a moment what the client still sends. */
-void connection_linger(bool on);
+/* Writes all; returns the number of bytes written, or -1.  conn NULL: into the memory of
+ * connection_capture(). */
+int connection_write(struct mg_connection *conn, const void *bytes, size_t n);
 
-/* A silent one on a plane of few workers, where others wait; and all when the listener closes. */
-bool connection_gives_way(struct listener *l, struct mg_context *ctx);
+/* ---- for listener.c ---------------------------------------------------------------------- */
 
-/* ---- for listener.c: what calls in ----------------------------------------------------------- */
+/* From now on, bytes that this thread writes without a connection go to `out`. */
+void connection_capture(char *out, size_t cap);
+size_t connection_captured(void); /* bytes; ends the capture */
 
-/* OpenSSL's info callback: a connection begins with its handshake. */
-void connection_tls_info(const SSL *ssl, int where, int ret);
-/* civetweb's callbacks: a connection without TLS begins (0: it has been answered, and ends);
- * before and after the socket is closed. */
-int connection_plain(const struct mg_connection *conn, int fd);
-void connection_close(const struct mg_connection *conn);
-void connection_closed(const struct mg_connection *conn);
+/* Waits for the next request, and copies what has come of it to `buf`, which has LOBBY_HEAD_BYTES.
+ * False: the listener closes. */
+bool connection_begin(struct lobby *l, char *buf, struct mg_ready *r);
+/* Hands the connection back with the n bytes that belong to the next request; `end`: it is closed.
+ */
+void connection_end(struct lobby *l, const char *rest, int n, bool end);
 
 #endif

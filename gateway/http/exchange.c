@@ -1,4 +1,21 @@
-/* exchange.c -- one request and its answer: reads the body, writes the answer's head and body. */
+/* exchange.c -- one request and its answer: reads the body, writes the answer's head and body.
+ *
+ * Body: exchange_stream_body() passes pieces to a callback.  next_piece() takes them from
+ * civetweb's buffer, without chunked framing (chunks.h).  A long body of known length is read in
+ * pieces of 256 KiB into a buffer of its own.  TLS may then read ahead, but not near the body's
+ * end, because those bytes would belong to the next request.  The deadline grows with the length by
+ * 64 KiB/s, so a slow client is cut and a large upload is not.
+ *
+ * Answer: exchange_reply() writes head and body with one call.  A stream writes a head, then
+ * pieces, in chunks for HTTP/1.1; HTTP/1.0 ends it by closing, HTTP/2 frames it elsewhere
+ * (gateway/net/h2.c).  An unread body or a shutdown closes the connection after the answer.
+ *
+ * Memory: if an allocation failed, a success would be incomplete, so it becomes 503
+ * `out_of_memory`.  Errors are built on the stack and need no memory.
+ *
+ * x->inner: a request of the server itself (a cascade, a batch line).  It has no connection: its
+ * answer goes to the caller's buffer or callback.
+ */
 #include "gateway/http/exchange.h"
 
 #include <assert.h>
@@ -57,7 +74,7 @@ const char *exchange_query(exchange *x, const char *name)
 
 static bool has_body(const exchange *x)
 {
-    return x->chunked_body || x->content_length > 0;
+    return x->body.chunked || x->content_length > 0;
 }
 
 static bool is_utf8_json(const char *type)
@@ -78,56 +95,58 @@ static void invite(exchange *x)
 {
     const char *expect = exchange_header(x, "Expect");
     if (!x->http10 && expect && strcasecmp(expect, "100-continue") == 0) {
-        (void)mg_write(x->conn, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        (void)connection_write(x->conn, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     }
 }
 
-/* Framing, up to data: how much of the n bytes it was; below 0: *rc says what is wrong. */
+/* Reads framing up to data: the bytes used, of n; below 0: *rc has the reason. */
 static int skip_framing(exchange *x, const char *bytes, int n, uint64_t max, bool *whole,
                         err_code *rc, err *e)
 {
+    assert(x->body.bytes <= max);
     size_t used;
-    chunks_state state = chunks_read(&x->chunks, bytes, (size_t)n, &used);
+    chunks_state state = chunks_read(&x->body.chunks, bytes, (size_t)n, &used);
     mg_take(x->conn, (int)used);
     *whole = state == CHUNKS_END;
     if (state == CHUNKS_BROKEN) {
         *rc = err_set(e, ERR_INPUT, "the body's framing in chunks is broken");
         return -1;
     }
-    if (x->chunks.left > max - x->body_bytes) { /* before it comes */
+    if (x->body.chunks.left > max - x->body.bytes) { /* before it comes */
         *rc = err_set(e, ERR_LIMIT, "the body has more than %llu bytes", (unsigned long long)max);
         return -1;
     }
     return (int)used;
 }
 
-/* The rest of a long body comes in pieces that are worth a system call.  Its length is known, and
+/* From now on the body is read in large pieces, which save system calls.  Its length is known, and
  * civetweb's buffer is empty. */
 static void widen(exchange *x, uint64_t left)
 {
     if (left < WIDE_LEAST || connection_socket() < 0) return;
-    x->wide = malloc(WIDE_BYTES);
-    x->ahead = x->wide != NULL;
-    if (x->ahead) connection_ahead(true);
+    x->body.wide = malloc(WIDE_BYTES);
+    x->body.ahead = x->body.wide != NULL;
+    if (x->body.ahead) connection_ahead(true);
 }
 
 static void narrow(exchange *x)
 {
-    if (x->ahead) connection_ahead(false);
-    x->ahead = false;
-    free(x->wide);
-    x->wide = NULL;
+    if (x->body.ahead) connection_ahead(false);
+    x->body.ahead = false;
+    free(x->body.wide);
+    x->body.wide = NULL;
 }
 
-/* What TLS has read ahead is always of this body: the next request is not to be sought there. */
+/* A piece of a long body.  TLS must read ahead only bytes of this body: the next request's parser
+ * would not find others. */
 static int wide_piece(exchange *x, uint64_t left, const char **piece)
 {
-    if (x->ahead && left < WIDE_BYTES + CONNECTION_AHEAD) {
+    if (x->body.ahead && left < WIDE_BYTES + CONNECTION_AHEAD) {
         connection_ahead(false);
-        x->ahead = false;
+        x->body.ahead = false;
     }
-    *piece = x->wide;
-    return connection_read(x->conn, x->wide, left < WIDE_BYTES ? (int)left : WIDE_BYTES);
+    *piece = x->body.wide;
+    return connection_read(x->conn, x->body.wide, left < WIDE_BYTES ? (int)left : WIDE_BYTES);
 }
 
 /* The next bytes of the body: how many; 0: it is whole; below 0: none, for
@@ -135,39 +154,41 @@ static int wide_piece(exchange *x, uint64_t left, const char **piece)
 static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **piece, err_code *rc,
                       err *e)
 {
-    uint64_t left = x->chunked_body ? 0 : (uint64_t)x->content_length - x->body_bytes;
-    for (int framing = 0; x->chunked_body || left > 0;) {
-        int n = x->wide ? wide_piece(x, left, piece) : mg_fill(x->conn, piece);
+    assert(x->body.chunked ||
+           (x->content_length >= 0 && x->body.bytes <= (uint64_t)x->content_length));
+    uint64_t left = x->body.chunked ? 0 : (uint64_t)x->content_length - x->body.bytes;
+    for (int framing = 0; x->body.chunked || left > 0;) {
+        int n = x->body.wide ? wide_piece(x, left, piece) : mg_fill(x->conn, piece);
         if (n <= 0) {
             bool late = n == 0 || clock_now_us() >= end_us;
             *rc = late ? err_set(e, ERR_TIMEOUT, "the body did not arrive in time")
                        : err_set(e, ERR_INPUT, "the body ended early");
             return -1;
         }
-        if (x->chunked_body) {
+        if (x->body.chunked) {
             bool whole;
             framing = skip_framing(x, *piece, n, max, &whole, rc, e);
             if (framing < 0 || whole) return whole ? 0 : -1;
-            left = x->chunks.left;
+            left = x->body.chunks.left;
         }
         *piece += framing;
         n -= framing;
         if ((uint64_t)n > left) n = (int)left;
         if (n == 0) continue; /* all was framing */
-        if (!x->wide) mg_take(x->conn, n);
-        if (x->chunked_body) chunks_took(&x->chunks, (size_t)n);
-        x->body_bytes += (uint64_t)n;
-        if (!x->wide && !x->chunked_body) widen(x, left - (uint64_t)n);
+        if (!x->body.wide) mg_take(x->conn, n);
+        if (x->body.chunked) chunks_took(&x->body.chunks, (size_t)n);
+        x->body.bytes += (uint64_t)n;
+        if (!x->body.wide && !x->body.chunked) widen(x, left - (uint64_t)n);
         return n;
     }
     return 0;
 }
 
-/* Until when the body may come.  The time grows with the size, or with what has come where the size
- * is unknown: 64 KiB/s is the slowest that is not an attack. */
+/* The deadline of the body.  It grows with the length, or with the bytes so far where the length is
+ * unknown, by 64 KiB/s. */
 static int64_t body_end_us(const exchange *x, int64_t begun_us)
 {
-    int64_t bytes = x->chunked_body ? (int64_t)x->body_bytes : x->content_length;
+    int64_t bytes = x->body.chunked ? (int64_t)x->body.bytes : x->content_length;
     return begun_us + x->host->body_timeout_us + bytes * 1000000 / SLOWEST_BYTES;
 }
 
@@ -193,7 +214,7 @@ err_code exchange_stream_body(exchange *x, uint64_t max,
     }
     narrow(x);
     connection_deadline(0, false);
-    x->body_read = rc == ERR_NONE;
+    x->body.read = rc == ERR_NONE;
     return rc;
 }
 
@@ -290,6 +311,7 @@ bool exchange_client_gone(exchange *x)
 
 void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
 {
+    assert(!strpbrk(name, ":\r\n") && x->headers_len < sizeof(x->headers));
     char value[512];
     va_list ap;
     va_start(ap, fmt);
@@ -306,6 +328,20 @@ void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
         x->headers[x->headers_len] = 0; /* no room: left out whole */
 }
 
+exchange_mark exchange_get_mark(const exchange *x)
+{
+    return (exchange_mark){x->headers_len, strlen(x->ignored), x->n_notes};
+}
+
+void exchange_rewind(exchange *x, const exchange_mark *to)
+{
+    assert(!x->answered && to->headers <= x->headers_len && to->notes <= x->n_notes);
+    x->headers_len = to->headers;
+    x->headers[to->headers] = 0;
+    x->ignored[to->ignored] = 0;
+    x->n_notes = to->notes;
+}
+
 void exchange_ignored_param(exchange *x, const char *name)
 {
     size_t n = strlen(x->ignored);
@@ -320,7 +356,8 @@ void exchange_retry_after(exchange *x, int64_t ms)
     exchange_add_header(x, "retry-after-ms", "%lld", (long long)ms);
 }
 
-/* Status line and all headers; returns the length. */
+/* Status line and all headers; returns the length.  HTTP/2 leaves out what is about the connection
+ * (gateway/net/h2.c). */
 static int write_head(exchange *x, char *out, size_t cap, int status, const char *type,
                       const char *framing)
 {
@@ -328,7 +365,7 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
         exchange_add_header(x, "x-ignored-params", "%s", x->ignored);
         x->ignored[0] = 0;
     }
-    if (!x->body_read && has_body(x)) x->close_after = true;
+    if (!x->body.read && has_body(x)) x->close_after = true;
     if (atomic_load(&x->host->draining)) x->close_after = true;
     x->status = status;
     x->answered = true;
@@ -356,6 +393,7 @@ static void reply_within(exchange *x, int status, const char *body, size_t len)
 
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len)
 {
+    assert(status >= 200 && status < 600 && (body || len == 0));
     if (x->answered) return;
     if (x->inner) {
         reply_within(x, status, body, len);
@@ -380,12 +418,12 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
         n += (int)len;
     }
     connection_deadline(clock_now_us() + ANSWER_US + (int64_t)len * 1000000 / SLOWEST_BYTES, true);
-    bool ok = mg_write(x->conn, all, (size_t)n) == n;
-    if (ok && apart) ok = mg_write(x->conn, body, len) == (int)len;
+    bool ok = connection_write(x->conn, all, (size_t)n) == n;
+    if (ok && apart) ok = connection_write(x->conn, body, len) == (int)len;
     if (!ok) exchange_drop(x);
     connection_deadline(0, false);
     x->sent_bytes = (uint64_t)n + (apart ? len : 0);
-    if (x->plane == PLANE_ADMIN) explicit_bzero(all, (size_t)n); /* a fresh key, maybe */
+    if (x->plane == PLANE_ADMIN) explicit_bzero(all, (size_t)n); /* possibly a new key */
     if (all != small) free(all);
 }
 
@@ -424,10 +462,11 @@ static void write_typed(const exchange *x, jsonw *w, int status, const char *msg
     jsonw_close(w, '}');
 }
 
-/* On the stack alone: an error must be told whatever there is no memory for. */
+/* Uses only the stack: an error must be reported when there is no memory. */
 static void reply_error(exchange *x, int status, const char *type, const char *code,
                         const char *param, const char *msg)
 {
+    assert(status >= 400 && status < 600);
     char text[SMALL_BYTES];
     const char *dropped = http_dropped_reason(status, code);
     if (dropped) exchange_add_header(x, "x-llm-d-request-dropped-reason", "%s", dropped);
@@ -435,6 +474,7 @@ static void reply_error(exchange *x, int status, const char *type, const char *c
     jsonw_init_fixed(&w, text, sizeof(text));
     if (x->errors_typed) {
         write_typed(x, &w, status, msg);
+        assert(!w.failed);
         exchange_reply(x, status, "application/json", w.text, w.len);
         return;
     }
@@ -446,7 +486,7 @@ static void reply_error(exchange *x, int status, const char *type, const char *c
     jsonw_str(&w, "code", code);
     jsonw_close(&w, '}');
     jsonw_close(&w, '}');
-    assert(!w.failed); /* MESSAGE_BYTES escaped, and names of ours */
+    assert(!w.failed); /* MESSAGE_BYTES escaped, and constant names */
     exchange_reply(x, status, "application/json", w.text, w.len);
 }
 
@@ -497,22 +537,29 @@ void exchange_refuse_body(exchange *x, const err *e)
         exchange_reply_err(x, e, NULL);
 }
 
+/* Whether the pieces of a stream are sent as they are. */
+static bool is_bare(const exchange *x)
+{
+    return x->http10 || (x->conn && connection_is_stream());
+}
+
 bool exchange_stream_begin(exchange *x, const char *type)
 {
+    assert(!x->answered || x->status == 499); /* an answer is begun once */
     char head[EXCHANGE_HEADERS_MAX + 1024];
     if (x->inner) {
         x->answered = x->streaming = x->inner->hear != NULL;
         x->status = 200;
-        if (!x->streaming) exchange_drop(x); /* nobody could read it piece by piece */
+        if (!x->streaming) exchange_drop(x); /* the caller can't read a stream */
         return x->streaming;
     }
     exchange_add_header(x, "X-Accel-Buffering", "no");
     if (x->http10) x->close_after = true; /* which ends the answer: HTTP/1.0 knows no chunks */
     int n = write_head(x, head, sizeof(head), 200, type,
-                       x->http10 ? "" : "Transfer-Encoding: chunked\r\n");
+                       is_bare(x) ? "" : "Transfer-Encoding: chunked\r\n");
     x->streaming = true;
     connection_deadline(clock_now_us() + ANSWER_US, true);
-    bool ok = mg_write(x->conn, head, (size_t)n) == n;
+    bool ok = connection_write(x->conn, head, (size_t)n) == n;
     connection_deadline(0, false);
     x->sent_bytes = (uint64_t)n;
     if (!ok) exchange_drop(x);
@@ -522,6 +569,7 @@ bool exchange_stream_begin(exchange *x, const char *type)
 bool exchange_stream_write(exchange *x, const char *data, size_t len)
 {
     if (!x->streaming || len == 0) return x->streaming;
+    assert(x->answered && data);
     if (x->inner) {
         x->sent_bytes += len;
         if (!x->inner->hear(x->inner->listener, data, len)) exchange_drop(x);
@@ -533,12 +581,13 @@ bool exchange_stream_write(exchange *x, const char *data, size_t len)
         return exchange_stream_write(x, data, some) &&
                exchange_stream_write(x, data + some, len - some);
     }
-    int n = x->http10 ? 0 : snprintf(buf, 32, "%zx\r\n", len);
+    bool bare = is_bare(x);
+    int n = bare ? 0 : snprintf(buf, 32, "%zx\r\n", len);
     memcpy(buf + n, data, len);
-    if (!x->http10) memcpy(buf + n + len, "\r\n", 2);
-    size_t total = (size_t)n + len + (x->http10 ? 0 : 2);
+    if (!bare) memcpy(buf + n + len, "\r\n", 2);
+    size_t total = (size_t)n + len + (bare ? 0 : 2);
     connection_deadline(clock_now_us() + ANSWER_US, true);
-    bool ok = mg_write(x->conn, buf, total) == (int)total;
+    bool ok = connection_write(x->conn, buf, total) == (int)total;
     connection_deadline(0, false);
     if (buf != stack) free(buf);
     x->sent_bytes += total;
@@ -551,7 +600,8 @@ void exchange_stream_end(exchange *x)
     if (!x->streaming) return;
     x->streaming = false;
     if (x->inner) x->inner->status = 200;
-    if (!x->inner && !x->http10 && mg_write(x->conn, "0\r\n\r\n", 5) != 5) exchange_drop(x);
+    if (!x->inner && !is_bare(x) && connection_write(x->conn, "0\r\n\r\n", 5) != 5)
+        exchange_drop(x);
 }
 
 void exchange_drop(exchange *x)
@@ -559,7 +609,9 @@ void exchange_drop(exchange *x)
     x->streaming = false;
     x->close_after = x->answered = true;
     x->status = 499;
-    if (x->conn) mg_disable_connection_keep_alive(x->conn);
+    if (!x->conn) return;
+    connection_cut();
+    mg_disable_connection_keep_alive(x->conn);
 }
 
 void exchange_finish(exchange *x)
@@ -568,7 +620,5 @@ void exchange_finish(exchange *x)
         exchange_error(x, 500, "server_error", "internal_error", NULL, "no answer was made");
     }
     if (x->streaming) exchange_drop(x); /* cut: the client sees a broken stream, not a whole one */
-    if (!x->close_after || !x->conn) return;
-    mg_disable_connection_keep_alive(x->conn);
-    if (!x->body_read && has_body(x) && x->status != 499) x->lingers = true;
+    if (x->close_after && x->conn) mg_disable_connection_keep_alive(x->conn);
 }

@@ -26,7 +26,6 @@
 struct mg_connection;
 struct http_host;
 struct inner_request;
-struct server;
 struct caller;
 struct config;
 
@@ -39,10 +38,20 @@ enum {
 
 typedef enum { PLANE_INFERENCE, PLANE_ADMIN, PLANE_METRICS } plane;
 
+/* How far the request's body has been read. */
+typedef struct exchange_body {
+    bool chunked;
+    chunks chunks;  /* of a chunked body */
+    uint64_t bytes; /* taken so far, without framing */
+    char *wide;     /* [WIDE_BYTES] of a long body's pieces; NULL: civetweb's buffer */
+    bool ahead;     /* connection_ahead() */
+    bool read;      /* all of it has been taken */
+} exchange_body;
+
 typedef struct exchange {
     struct http_host *host;
-    struct server *server;       /* the host's */
-    const struct config *conf;   /* the options in force while it is answered; the server's */
+    void *app;                   /* the host's: by it handlers find what they need */
+    const struct config *conf;   /* the options in force while it is answered */
     struct caller *caller;       /* who asks (gateway/auth.h); NULL: nobody has looked */
     struct mg_connection *conn;  /* NULL: it comes from within, and is: */
     struct inner_request *inner; /* inner.h */
@@ -66,14 +75,10 @@ typedef struct exchange {
     char headers[EXCHANGE_HEADERS_MAX]; /* extra header lines for the answer */
     size_t headers_len;
     char ignored[512];
-    chunks chunks;       /* of a chunked body */
-    uint64_t body_bytes; /* that have been taken, without framing */
-    char *wide;          /* [WIDE_BYTES] of a long body's pieces; NULL: civetweb's buffer */
-    bool ahead;          /* connection_ahead() */
-    bool chunked_body, body_read, answered, streaming;
+    exchange_body body;
+    bool answered, streaming;
     bool http10;  /* the client speaks HTTP/1.0 */
     bool watches; /* it only looks, again and again: its log line is for debugging */
-    bool lingers; /* for the listener: the client may still be sending what nobody will read */
     int status;   /* of the answer */
     uint64_t sent_bytes;
     trace_context trace;
@@ -117,7 +122,17 @@ bool exchange_client_gone(exchange *x);
 void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void exchange_ignored_param(exchange *x, const char *name); /* x-ignored-params */
-void exchange_retry_after(exchange *x, int64_t ms);         /* retry-after and retry-after-ms */
+
+/* How much had been added of headers, ignored parameters and notes; and back to that, before an
+ * answer begins. */
+typedef struct exchange_mark {
+    size_t headers, ignored;
+    int notes;
+} exchange_mark;
+exchange_mark exchange_get_mark(const exchange *x);
+void exchange_rewind(exchange *x, const exchange_mark *to);
+
+void exchange_retry_after(exchange *x, int64_t ms); /* retry-after and retry-after-ms */
 
 /* No type, no length: an answer without a body. */
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len);

@@ -1,4 +1,20 @@
-/* guard.c -- one pass over the headers for each thing that may stand only once. */
+/* guard.c -- checks of a parsed request head that prevent request smuggling.
+ *
+ * Two parties that read the same bytes differently make smuggling possible, so everything ambiguous
+ * is refused instead of repaired:
+ *
+ *   framing      Content-Length and Transfer-Encoding at most once, never both; a number of digits
+ *                only; chunked as the only coding
+ *   Host         exactly one (HTTP/1.0: at most one), a valid name, IPv4 or IPv6 address and port
+ *   credentials  Authorization, api-key, x-api-key: each at most once
+ *   target       a path (or * with OPTIONS), no control bytes, valid percent escapes, no %00
+ *   the rest     HTTP/1.0 or 1.1, no Content-Encoding, no expectation but 100-continue
+ *
+ * guard_check() returns NULL or a constant sentence for the client, with its status.
+ * guard_forget_keys() wipes the credentials from the buffer once they are checked.
+ *
+ * Source: RFC 9112, sections 3.2, 6.1 and 6.3; RFC 9110. Threads: the worker that has the request.
+ */
 #include "gateway/http/guard.h"
 
 #include <arpa/inet.h>
@@ -27,8 +43,8 @@ static bool all_digits(const char *s)
     return n >= 1 && n <= 15 && strspn(s, "0123456789") == n;
 }
 
-/* Takes the next member of a comma-separated list, without the space
- * around it; false: none is left. */
+/* Takes the next member of a comma-separated list, without surrounding white space; false: none is
+ * left. */
 static bool next_member(const char **list, const char **member, size_t *len)
 {
     const char *p = *list;
@@ -111,7 +127,7 @@ static const char *check_host(const struct mg_request_info *ri, bool http10)
 
 /* ---------------------------------------------------------------------- framing -- */
 
-/* Without chunked at the end nobody knows where the body ends (RFC 9112, 6.1, 6.3). */
+/* Without chunked at the end the body's length is undefined (RFC 9112, 6.1, 6.3). */
 static const char *check_codings(const char *te, int *status)
 {
     const char *at = te, *member;
@@ -154,11 +170,11 @@ static const char *check_target(const char *s)
 {
     for (const char *p = s; *p; p++) {
         if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f || *p == '#') {
-            return "a byte of the request target may not stand there";
+            return "a byte is not allowed at its place in the request target";
         }
         if (*p != '%') continue;
         if (!isxdigit((unsigned char)p[1]) || !isxdigit((unsigned char)p[2])) {
-            return "a percent sign in the request target stands without two hex digits";
+            return "a percent sign in the request target is not followed by two hex digits";
         }
         if (p[1] == '0' && p[2] == '0') return "there is a NUL in the request target";
     }
@@ -178,7 +194,7 @@ static const char *check_form(const struct mg_request_info *ri)
 
 /* ------------------------------------------------------------------------- whole -- */
 
-/* Where a key may stand (gateway/auth.c). */
+/* Fields that can carry a key (gateway/auth.c). */
 static const struct {
     const char *name, *twice;
 } credentials[] = {{"Authorization", "two Authorization headers"},
@@ -207,7 +223,7 @@ void guard_forget_keys(const struct mg_request_info *ri)
     }
 }
 
-/* Who expects what we do not know must not be left waiting; HTTP/1.0 knows no expectations. */
+/* A client must not wait for an expectation that we do not know; HTTP/1.0 has none. */
 static bool expects_too_much(const struct mg_request_info *ri, bool http10)
 {
     for (int i = 0; !http10 && i < ri->num_headers; i++) {
@@ -229,7 +245,7 @@ const char *guard_check(const struct mg_request_info *ri, int *status, int64_t *
     *chunked = false;
     if (!http10 && strcmp(version, "1.1") != 0) {
         *status = 505;
-        return "only HTTP/1.1 and HTTP/1.0 are spoken here";
+        return "only HTTP/1.1 and HTTP/1.0 are supported";
     }
     const char *wrong = check_framing(ri, http10, status, length, chunked);
     if (!wrong) wrong = check_host(ri, http10);

@@ -1,8 +1,25 @@
-/* head.c -- line by line; nothing is written into the buffer before the whole head is there. */
+/* head.c -- parses a request head of HTTP/1.x, strictly.
+ *
+ *   [empty lines] method SP target SP version CRLF (name ":" value CRLF)* CRLF
+ *
+ * Lines are collected as pieces (begin, end) of the buffer. Only when the whole head is there and
+ * valid does finish() write the NULs that turn them into strings, so the same buffer can be parsed
+ * again after more bytes have come: 0 means incomplete. head_decided() is the same pass without
+ * writing, for the lobby.
+ *
+ * Refused: bare LF, folded fields, white space before a colon, control characters, more than
+ * HEAD_FIELDS_MAX fields or HEAD_BYTES_MAX bytes. A long first line is classified: no method (400),
+ * unknown method (501), long target (414).
+ *
+ * An absolute target is reduced to path and query; its host must be valid and is otherwise ignored.
+ *
+ * Source: RFC 9112, sections 2 to 5. Threads: any; no state.
+ */
 #include "gateway/http/head.h"
 
 #include <ctype.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <strings.h>
 
@@ -18,7 +35,8 @@ enum {
 
 _Static_assert(HEAD_FIELDS_MAX <= MG_MAX_HEADERS, "civetweb's table of fields is too short");
 
-/* TRACE is known and nowhere allowed: 405.  CONNECT is for proxies: 501, as what nobody knows. */
+/* TRACE is known and never allowed (405). CONNECT is for proxies, so it is 501 like an unknown
+ * method. */
 static const char *const methods[] = {"GET",   "HEAD",   "POST",    "PUT",
                                       "PATCH", "DELETE", "OPTIONS", "TRACE"};
 
@@ -59,7 +77,7 @@ static bool is(piece p, const char *text)
 
 /* ----------------------------------------------------------------- request line -- */
 
-/* A line that goes on for too long: whose fault is it? */
+/* Classifies an overlong first line. */
 static int refuse_endless_line(piece line, head_refusal *r)
 {
     char *space = memchr(line.begin, ' ', (size_t)(line.end - line.begin));
@@ -77,7 +95,7 @@ static int check_version(piece v, head_refusal *r)
         p[6] != '.' || !isdigit((unsigned char)p[7])) {
         return refuse(r, 400, "the request line does not end with a version of HTTP");
     }
-    if (p[5] != '1') return refuse(r, 505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+    if (p[5] != '1') return refuse(r, 505, "only HTTP/1.1 and HTTP/1.0 are supported");
     return 0;
 }
 
@@ -99,7 +117,7 @@ static int take_request_line(piece line, head *h, head_refusal *r)
     if (h->target.begin >= h->target.end) return refuse(r, 400, "the request target is missing");
     for (const char *p = h->target.begin; p < h->target.end; p++) {
         if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f) {
-            return refuse(r, 400, "a byte of the request target may not stand there");
+            return refuse(r, 400, "a byte is not allowed at its place in the request target");
         }
     }
     if (check_version(h->version, r) < 0) return -1;
@@ -151,7 +169,7 @@ static char *authority_of(piece target)
     return NULL;
 }
 
-/* The four forms of RFC 9112, 3.2: all that is left of them is a path and a query. */
+/* Reduces the four forms of RFC 9112, 3.2 to a path and a query. */
 static int take_target(head *h, struct mg_request_info *ri, head_refusal *r)
 {
     char *at = h->target.begin, *end = h->target.end;
@@ -161,7 +179,7 @@ static int take_target(head *h, struct mg_request_info *ri, head_refusal *r)
         if (!authority) return refuse(r, 400, "the request target must be a path");
         for (at = authority; at < end && *at != '/' && *at != '?';) at++;
         if (!guard_host_valid(authority, (size_t)(at - authority))) {
-            return refuse(r, 400, "the host in the request target is none");
+            return refuse(r, 400, "the host in the request target is invalid");
         }
     }
     char *query = memchr(at, '?', (size_t)(end - at));
@@ -253,4 +271,12 @@ int head_parse(char *buf, int len, struct mg_request_info *ri, head_refusal *r)
     if (got > 0) got = finish(&h, ri, r);
     if (got < 0) ri->request_method = is(h.method, "HEAD") ? "HEAD" : NULL;
     return got > 0 ? (int)(at - buf) : got;
+}
+
+bool head_decided(const char *buf, int len)
+{
+    head h = {.n = 0};
+    head_refusal r;
+    char *begin = (char *)(uintptr_t)buf, *at = begin;
+    return take_lines(begin, &at, begin + len, &h, &r) != 0;
 }

@@ -9,6 +9,8 @@
 #ifndef GATEWAY_HTTP_HEAD_H
 #define GATEWAY_HTTP_HEAD_H
 
+#include <stdbool.h>
+
 struct mg_request_info;
 
 enum {
@@ -29,5 +31,8 @@ typedef struct head_refusal {
  * known; ri->request_method is set where
  *   it is HEAD, whose refusal has no body, else it is NULL. */
 int head_parse(char *buf, int len, struct mg_request_info *ri, head_refusal *r);
+
+/* Whether head_parse() has a verdict: the head is whole, or refused.  Changes nothing in buf. */
+bool head_decided(const char *buf, int len);
 
 #endif

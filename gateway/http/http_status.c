@@ -51,13 +51,10 @@ const char *http_dropped_reason(int status, const char *code)
     static const struct {
         const char *code, *reason;
     } dropped[] = {
-        {"queue_full", "rejected-saturated"},
-        {"too_many_connections", "rejected-saturated"},
-        {"storage_unavailable", "rejected-saturated"},
-        {"out_of_memory", "rejected-saturated"},
-        {"shutting_down", "rejected-shutting-down"},
-        {"engine_restarting", "evicted"},
-        {"device_error", "rejected-internal"},
+        {"queue_full", "rejected-saturated"},       {"too_many_connections", "rejected-saturated"},
+        {"too_many_streams", "rejected-saturated"}, {"storage_unavailable", "rejected-saturated"},
+        {"out_of_memory", "rejected-saturated"},    {"shutting_down", "rejected-shutting-down"},
+        {"engine_restarting", "evicted"},           {"device_error", "rejected-internal"},
     };
     if (status != 429 && status != 503) return NULL;
     for (size_t i = 0; i < sizeof(dropped) / sizeof(dropped[0]); i++) {

@@ -1,6 +1,7 @@
 /* inner.c -- makes an exchange around a body in memory, and keeps what is answered. */
 #include "gateway/http/inner.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,9 @@
 
 void inner_run(http_host *host, inner_request *r, void (*handler)(exchange *x))
 {
+    assert(handler && r->method && r->path);
     exchange x = {.host = host,
-                  .server = host->server,
+                  .app = host->app,
                   .conf = r->conf,
                   .caller = r->who,
                   .inner = r,
@@ -44,6 +46,7 @@ void inner_end(inner_request *r)
 
 bool inner_take(inner_request *r, int status, const char *body, size_t len)
 {
+    assert(r && !r->answer); /* one answer */
     r->answer = malloc(len + 1);
     if (!r->answer) return false;
     if (len) memcpy(r->answer, body, len);

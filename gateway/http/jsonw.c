@@ -14,6 +14,7 @@ void jsonw_init(jsonw *w)
 
 void jsonw_init_fixed(jsonw *w, char *text, size_t cap)
 {
+    assert(text && cap > 0);
     *w = (jsonw){.text = text, .cap = cap, .fixed = true};
 }
 
@@ -108,6 +109,7 @@ static void begin_value(jsonw *w, const char *name)
 
 void jsonw_open(jsonw *w, const char *name, char bracket)
 {
+    assert(bracket == '{' || bracket == '[');
     begin_value(w, name);
     jsonw_raw(w, &bracket, 1);
     w->comma = false;
@@ -115,6 +117,7 @@ void jsonw_open(jsonw *w, const char *name, char bracket)
 
 void jsonw_close(jsonw *w, char bracket)
 {
+    assert(bracket == '}' || bracket == ']');
     jsonw_raw(w, &bracket, 1);
     w->comma = true;
 }

@@ -1,10 +1,10 @@
-/* listener.h -- the TLS listeners: one civetweb context for each plane, so
- * that none starves another.
+/* listener.h -- the listeners: for each plane a lobby and a civetweb context, so that none starves
+ * another.
  *
- * Also what civetweb does not give: the socket of a connection (to see a client leave),
- * deadlines for bodies that drip and readers that stop (deadline.h), a limit on connections
- * in all and from each client (peers.h), and a guard against requests that two parsers would
- * read differently (guard.h).
+ * The lobby (lobby.h) has the connections without a request, civetweb the workers that answer.  To
+ * civetweb are added deadlines for bodies that drip and readers that stop (deadline.h), a limit on
+ * connections in all and from each client (peers.h), and a guard against requests that two parsers
+ * would read differently (guard.h).
  * Threads: the main one.  What runs on workers is connection.h, exchange.h and the host's answer.
  */
 #ifndef GATEWAY_HTTP_LISTENER_H
@@ -21,7 +21,8 @@
 enum {
     LISTENER_ADMIN_THREADS = 16,
     LISTENER_METRICS_THREADS = 4,
-    LISTENER_QUEUE = 64, /* accepted connections of a plane that wait for a worker */
+    LISTENER_QUEUE = 64,              /* requests of a plane that wait for a worker */
+    LISTENER_SMALL_CONNECTIONS = 128, /* of the admin and of the metrics plane */
 };
 
 typedef struct listener listener;
@@ -39,11 +40,15 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
 /* Connections from now on; those that are open stay.  For the inference listener. */
 void listener_limit(listener *l, int64_t max_connections, int64_t max_connections_per_ip);
 
+/* Tells the clients of HTTP/2 that their connections take no more requests. */
+void listener_drain(listener *l);
+
 /* Loads all files and compares certificate and key, for `lorad check`. */
 err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e);
 
-/* How many sockets a listener with these addresses, those without TLS, and workers may hold at
- * once. */
-int64_t listener_sockets(const char *addresses, const char *plain, int64_t n_threads);
+/* The most descriptors that a listener with so many connections has open at once; n_threads: of the
+ * workers to whom streams of HTTP/2 may go; 0: there are none. */
+int64_t listener_sockets(const char *addresses, const char *plain, int64_t n_connections,
+                         int64_t n_threads);
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "gateway/http/multipart.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -15,7 +16,7 @@ enum { BEFORE, AFTER_MARK, HEAD, DATA, OVER };
 
 static err_code broken(err *e, const char *what)
 {
-    return err_set(e, ERR_INPUT, "the body is no multipart/form-data: %s", what);
+    return err_set(e, ERR_INPUT, "the body is not multipart/form-data: %s", what);
 }
 
 /* -------------------------------------------------------------------- parameters -- */
@@ -76,6 +77,7 @@ err_code multipart_begin(multipart *m, const char *content_type, const multipart
         return err_set(e, ERR_INPUT, "Content-Type must name a boundary of 1 to %d bytes",
                        MULTIPART_BOUNDARY_MAX);
     m->n_mark = (size_t)snprintf(m->mark, sizeof(m->mark), "\r\n--%s", boundary);
+    assert(m->n_mark < sizeof(m->mark));
     return ERR_NONE;
 }
 
@@ -100,7 +102,7 @@ static err_code begin_part(multipart *m, err *e)
         return broken(e, "a part has no name of up to 255 bytes in its Content-Disposition");
     found is = find_parameter(line, "filename", file, sizeof(file));
     if (is == BAD || (is == FOUND && !is_text(file)))
-        return broken(e, "a file's name is no text of up to 255 bytes");
+        return broken(e, "a file's name must be a text of up to 255 bytes");
     if (find_parameter(line, "filename*", NULL, 0) != ABSENT)
         return broken(e, "a file has a name by 'filename*', which RFC 7578 does not allow");
     if (++m->n_parts > MULTIPART_PARTS_MAX) return broken(e, "it has more than 64 parts");
@@ -111,6 +113,7 @@ static err_code begin_part(multipart *m, err *e)
 
 static err_code take_head(multipart *m, char c, err *e)
 {
+    assert(m->n_head <= MULTIPART_HEAD_MAX);
     if (m->n_head == MULTIPART_HEAD_MAX)
         return broken(e, "a part's head is longer than 4096 bytes");
     m->head[m->n_head++] = c;
@@ -122,6 +125,7 @@ static err_code take_head(multipart *m, char c, err *e)
 /* Behind a mark: "--" ends the body, CR LF begins a part; blanks before that are allowed. */
 static err_code take_after(multipart *m, char c, err *e)
 {
+    assert(m->n_head < 2);
     if (m->n_head == 0 && (c == ' ' || c == '\t')) return ERR_NONE;
     m->head[m->n_head++] = c;
     if (m->n_head < 2) return ERR_NONE;
@@ -145,6 +149,7 @@ static err_code give(multipart *m, const void *data, size_t len, err *e)
 /* Where the mark stands, or begins with what is left of the piece; len: nowhere. */
 static size_t find_mark(const multipart *m, const char *s, size_t len)
 {
+    assert(m->n_mark > 4); /* CR LF and two hyphens, and a byte at least */
     const char *cr = memchr(s, '\r', len);
     while (cr) {
         size_t left = len - (size_t)(cr - s);
@@ -157,6 +162,7 @@ static size_t find_mark(const multipart *m, const char *s, size_t len)
 /* Data up to a mark; how much of it was looked at goes into *used. */
 static err_code take_data(multipart *m, const char *s, size_t len, size_t *used, err *e)
 {
+    assert(len > 0 && m->matched < m->n_mark);
     err_code rc = ERR_NONE;
     size_t i = 0;
     if (m->matched == 0) {

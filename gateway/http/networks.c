@@ -2,6 +2,7 @@
 #include "gateway/http/networks.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,6 +70,7 @@ static bool parse_address(const char *s, size_t len, network_address *out, bool 
 /* The first `n` bits of an address stay. */
 static network_address cut(network_address a, int n)
 {
+    assert(n >= 0 && n <= 128);
     for (int i = 0; i < 16; i++) {
         int left = n - i * 8;
         if (left < 8) a.b[i] &= (uint8_t)(left <= 0 ? 0 : 0xff << (8 - left));
@@ -103,9 +105,10 @@ err_code networks_canonical(const char *text, char out[NETWORK_TEXT_MAX], err *e
     int prefix;
     char name[NETWORK_TEXT_MAX];
     if (!parse_block(text, strlen(text), &a, &prefix)) {
-        return err_set(e, ERR_INPUT,
-                       "'%.60s' is no address and no block such as 192.0.2.0/24 or 2001:db8::/32",
-                       text);
+        return err_set(
+            e, ERR_INPUT,
+            "'%.60s' is neither an address nor a block such as 192.0.2.0/24 or 2001:db8::/32",
+            text);
     }
     network_address first = cut(a, prefix);
     networks_print(&first, name);

@@ -1,16 +1,38 @@
-/* carry.c -- one transfer: a POST by libcurl, whose answer is taken apart as it comes.
+/* carry.c -- fetches the KV pages of a moved request from the node that had it, if that is faster
+ * than computing them.
  *
- * At most a few MiB of it are in memory: they are checked and copied into the engine before more is
- * read, so TCP holds the other node back.
+ *   look()   which pages are missing here, and how long computing them would take
+ *            (sched_pages_look())
+ *   is_dearer()   setup + bytes x time per byte, learned from earlier transfers, against that
+ *   run()    POST move_ask; response: move_pages header, then (SHA-256, page) records
+ *
+ * Records are collected up to COPY_BYTES, verified, and copied into the engine (sched_pages_load())
+ * before more is read, so TCP holds the other node back and memory stays bounded. A page's digest
+ * also covers its tokens, adapter and isolation domain (move_digest()), so a page cannot be
+ * attributed to another text.
+ *
+ * Anything that goes wrong keeps the pages before it; the rest is computed. At most AT_ONCE
+ * transfers run; a transfer may take as long as the computation would, within LEAST_US and MOST_US.
+ * Estimates shrink a little with each decision against a transfer (`hope`), so that it is tried
+ * again.
+ *
+ * Threads: the worker that continues the request; `mu` guards the counters and estimates.
  */
 #include "gateway/move/carry.h"
 
+#include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
+#include "engine/base/log.h"
+#include "gateway/engine_parts.h"
 #include "gateway/move/node_door.h"
+#include "gateway/move/roster.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 
 enum {
     AT_ONCE = 4,
@@ -19,16 +41,19 @@ enum {
     MOST_US = 15000000, /* all together: the node that waits for us gives up after 20 s (mover.c) */
 };
 
-/* Weight of the newest transfer in the means; each one that is left undone makes them so much
- * smaller, so that they are tried again. */
+/* Weight of the newest transfer in the means; factor per omitted transfer, so that it is tried
+ * again. */
 static const double newest = 0.2, hope = 0.95;
+static const double half_life_us = 60e6; /* of a measured speed that others are told */
 
 struct carry {
     server *srv;
-    lock mu; /* guards all below */
+    roster *roster; /* NULL: the database is asked for addresses */
+    lock mu;        /* guards all below */
     cond freed;
     int n_busy;
     double setup_us, byte_us; /* until its first byte; of each further one; 0: not known */
+    int64_t learnt_us;        /* when that was measured */
 };
 
 /* One transfer. */
@@ -47,6 +72,7 @@ typedef struct transfer {
     unsigned char *page;
     int64_t until_us;
     moved_kv why; /* MOVED_KV_TAKEN: nothing was wrong yet */
+    bool unknown; /* that node does not know us: it has started anew since we heard of it */
     err *e;
 } transfer;
 
@@ -58,6 +84,20 @@ carry *carry_create(server *s)
     lock_init(&c->mu, LOCK_CARRY);
     cond_init(&c->freed);
     return c;
+}
+
+void carry_ask(carry *c, roster *r)
+{
+    c->roster = r;
+}
+
+void carry_speed(carry *c, double *setup_us, double *byte_us)
+{
+    lock_take(&c->mu);
+    double left = exp2(-(double)(clock_now_us() - c->learnt_us) / half_life_us);
+    *setup_us = c->setup_us * left;
+    *byte_us = c->byte_us * left;
+    lock_release(&c->mu);
 }
 
 void carry_destroy(carry *c)
@@ -76,17 +116,18 @@ int carry_pages_at_once(const sched *sc)
 
 /* ------------------------------------------------------------------ what comes -- */
 
-/* The first thing that goes wrong is the reason.  0, for curl: no more of it. */
+/* Records the first error. Returns 0, which makes curl stop. */
 static size_t stop(transfer *t, moved_kv why)
 {
     if (t->why == MOVED_KV_TAKEN) t->why = why;
     return 0;
 }
 
-/* Those that are whole go into the engine. */
+/* Verifies the complete pages and loads them into the engine. */
 static bool put_pages(transfer *t)
 {
-    sched *sc = t->srv->sched;
+    assert(t->n_page >= 0 && t->n_page <= t->most && t->next + t->n_page <= t->end);
+    sched *sc = sched_of(t->srv);
     const sched_text *text = &t->w->text;
     uint8_t is[DIGEST_BYTES];
     int n_done = 0;
@@ -101,19 +142,20 @@ static bool put_pages(transfer *t)
     err_code rc = t->n_page == 0 ? ERR_NONE
                                  : sched_pages_load(sc, text, t->next, t->n_page, t->page,
                                                     t->until_us, &n_done, t->e);
+    assert(n_done >= 0 && n_done <= t->n_page);
     bool all = !rc && n_done == t->n_page;
     if (!rc && !all)
-        (void)err_set(t->e, ERR_LIMIT, "there is room for %d of %d pages", t->next + n_done,
-                      t->end);
+        (void)err_set(t->e, ERR_LIMIT, "only %d of %d pages fit", t->next + n_done, t->end);
     if (!all) (void)stop(t, MOVED_KV_FULL);
     t->next += n_done;
     t->n_page = 0;
     return t->why == MOVED_KV_TAKEN;
 }
 
-/* What of the record comes next: returns how many bytes of it are wanted now, and where to. */
+/* Where the next bytes of a record go, and how many are missing. */
 static size_t place(transfer *t, unsigned char **to)
 {
+    assert(t->n_page < t->most && t->n_record < DIGEST_BYTES + t->page_bytes);
     bool digest = t->n_record < DIGEST_BYTES;
     size_t at = digest ? t->n_record : t->n_record - DIGEST_BYTES;
     *to = digest ? &t->digest[t->n_page][at] : t->page + (size_t)t->n_page * t->page_bytes + at;
@@ -123,8 +165,8 @@ static size_t place(transfer *t, unsigned char **to)
 static bool take_head(transfer *t)
 {
     move_pages ours;
-    move_write_pages(t->srv->fingerprint, t->page_bytes, sched_page_tokens(t->srv->sched), t->first,
-                     &ours);
+    move_write_pages(engine_of(t->srv)->fingerprint, t->page_bytes,
+                     sched_page_tokens(sched_of(t->srv)), t->first, &ours);
     if (!move_check_pages(&t->head, &ours, t->e)) return true;
     (void)stop(t, MOVED_KV_REFUSED);
     return false;
@@ -166,13 +208,14 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
 
 /* ------------------------------------------------------------------- a transfer -- */
 
-/* The door of that node; false: *e says why. */
-static bool find_door(const server *s, int64_t node, node_door *out, err *e)
+/* The door of that node, `fresh` from the database; false: *e says why. */
+static bool find_door(const carry *c, int64_t node, bool fresh, node_door *out, err *e)
 {
     fleet_member *list;
     size_t n;
     bool found = false;
-    if (nodes_list(s->store, &list, &n, e)) return false;
+    if (!fresh && c->roster && roster_door(c->roster, node, out)) return true;
+    if (nodes_list(store_of(c->srv), &list, &n, e)) return false;
     for (size_t i = 0; i < n && !found; i++)
         found = list[i].node == node && node_door_read(list[i].door, out);
     free(list);
@@ -184,7 +227,7 @@ static bool set_up(transfer *t, const node_door *d)
 {
     int64_t left_ms = (t->until_us - clock_now_us()) / 1000;
     CURL *c = t->curl = curl_easy_init();
-    move_write_ask(t->srv->fingerprint, t->w->from->pass, t->first, &t->ask);
+    move_write_ask(engine_of(t->srv)->fingerprint, t->w->pass, t->first, &t->ask);
     t->digest = malloc((size_t)t->most * sizeof(*t->digest));
     t->page = malloc((size_t)t->most * t->page_bytes);
     bool ok = c && t->digest && t->page &&
@@ -196,14 +239,15 @@ static bool set_up(transfer *t, const node_door *d)
     return ok;
 }
 
-/* What the transfer, which curl has ended so, has come to. */
+/* The result of a transfer that curl ended with rc. */
 static moved_kv judge(transfer *t, CURLcode rc)
 {
     long status = 0;
     (void)curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &status);
     if (t->why != MOVED_KV_TAKEN) return t->why;
     if (!rc && status != 200) {
-        (void)err_set(t->e, ERR_NOT_FOUND, "server %lld answers %ld", (long long)t->w->from->node,
+        t->unknown = status == 401;
+        (void)err_set(t->e, ERR_NOT_FOUND, "server %lld answers %ld", (long long)t->w->node,
                       status);
         return MOVED_KV_REFUSED;
     }
@@ -216,9 +260,10 @@ static moved_kv judge(transfer *t, CURLcode rc)
     return MOVED_KV_LOST;
 }
 
-/* By what it has taken. */
+/* Updates the estimates with a finished transfer. */
 static void learn(carry *c, const transfer *t)
 {
+    assert(t->next > t->first);
     curl_off_t setup = 0, all = 0;
     double bytes = (double)(t->next - t->first) * (double)t->page_bytes;
     (void)curl_easy_getinfo(t->curl, CURLINFO_STARTTRANSFER_TIME_T, &setup);
@@ -228,33 +273,45 @@ static void learn(carry *c, const transfer *t)
     double byte_us = (double)(all - setup) / bytes;
     c->setup_us += (none ? 1 : newest) * ((double)setup - c->setup_us);
     c->byte_us += (none ? 1 : newest) * (byte_us - c->byte_us);
+    c->learnt_us = clock_now_us();
     lock_release(&c->mu);
+}
+
+static moved_kv transfer_pages(carry *c, transfer *t, bool fresh)
+{
+    node_door d;
+    moved_kv why = MOVED_KV_LOST;
+    if (find_door(c, t->w->node, fresh, &d, t->e) && set_up(t, &d))
+        why = judge(t, curl_easy_perform(t->curl));
+    if (why == MOVED_KV_TAKEN) learn(c, t);
+    curl_easy_cleanup(t->curl);
+    curl_slist_free_all(t->headers);
+    free(t->digest);
+    free(t->page);
+    return why;
 }
 
 static moved_kv run(carry *c, const carry_want *w, int first, int64_t until_us, int *n_tokens,
                     err *e)
 {
-    const sched *sc = c->srv->sched;
-    node_door d;
-    transfer t = {.w = w,
-                  .srv = c->srv,
-                  .first = first,
-                  .next = first,
-                  .end = sched_text_pages(sc, &w->text),
-                  .page_bytes = sched_page_bytes(sc),
-                  .most = carry_pages_at_once(sc),
-                  .until_us = until_us,
-                  .why = MOVED_KV_TAKEN,
-                  .e = e};
+    const sched *sc = sched_of(c->srv);
     moved_kv why = MOVED_KV_LOST;
-    if (find_door(c->srv, w->from->node, &d, e) && set_up(&t, &d))
-        why = judge(&t, curl_easy_perform(t.curl));
-    if (why == MOVED_KV_TAKEN) learn(c, &t);
-    *n_tokens = (t.next - first) * sched_page_tokens(sc);
-    curl_easy_cleanup(t.curl);
-    curl_slist_free_all(t.headers);
-    free(t.digest);
-    free(t.page);
+    bool again = true;
+    for (int i = 0; i < 2 && again; i++) {
+        transfer t = {.w = w,
+                      .srv = c->srv,
+                      .first = first,
+                      .next = first,
+                      .end = sched_text_pages(sc, &w->text),
+                      .page_bytes = sched_page_bytes(sc),
+                      .most = carry_pages_at_once(sc),
+                      .until_us = until_us,
+                      .why = MOVED_KV_TAKEN,
+                      .e = e};
+        why = transfer_pages(c, &t, i > 0);
+        *n_tokens = (t.next - first) * sched_page_tokens(sc);
+        again = t.unknown;
+    }
     return why;
 }
 
@@ -274,7 +331,7 @@ static bool is_dearer(carry *c, double bytes, double us)
 /* MOVED_KV_TAKEN: pages from *have on are wanted, which to compute takes *us. */
 static moved_kv look(carry *c, const carry_want *w, int64_t until_us, int *have, double *us, err *e)
 {
-    sched *sc = c->srv->sched;
+    sched *sc = sched_of(c->srv);
     int all = sched_text_pages(sc, &w->text);
     bool never = strcmp(w->mode, "never") == 0, always = strcmp(w->mode, "always") == 0;
     if (never) (void)err_set(e, ERR_UNSUPPORTED, "server.fleet_kv is 'never'");
@@ -306,6 +363,7 @@ static bool wait_in_line(carry *c, int64_t until_us, bool *waited)
 static void leave_line(carry *c)
 {
     lock_take(&c->mu);
+    assert(c->n_busy > 0);
     c->n_busy--;
     cond_signal(&c->freed);
     lock_release(&c->mu);
@@ -317,7 +375,7 @@ static int64_t time_for(double us)
     return us <= 0 || us > MOST_US ? MOST_US : us < LEAST_US ? LEAST_US : (int64_t)us;
 }
 
-moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens, err *e)
+static moved_kv bring(carry *c, const carry_want *w, int *n_tokens, err *e)
 {
     int have = 0;
     double us = 0;
@@ -337,5 +395,19 @@ moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens, err *e)
     if (until_us > last_us) until_us = last_us;
     if (why == MOVED_KV_TAKEN) why = run(c, w, have, until_us, n_tokens, e);
     leave_line(c);
+    return why;
+}
+
+moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens)
+{
+    err e;
+    server_counters *count = &process_of(c->srv)->count;
+    moved_kv why = bring(c, w, n_tokens, &e);
+    atomic_fetch_add(&count->moved_kv[why], 1);
+    atomic_fetch_add(&count->moved_kv_tokens, (uint64_t)*n_tokens);
+    if (why >= MOVED_KV_REFUSED)
+        log_warn("gateway",
+                 "request %llu of server %lld: KV of %d tokens came, the rest is computed here: %s",
+                 (unsigned long long)w->request, (long long)w->node, *n_tokens, e.msg);
     return why;
 }

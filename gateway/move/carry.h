@@ -15,26 +15,37 @@
 
 #include "engine/base/err.h"
 #include "gateway/move/wire.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+
+typedef struct server server;
 
 typedef struct carry carry;
+typedef struct roster roster;
 
 /* Borrows `s`.  NULL: out of memory. */
 carry *carry_create(server *s);
+/* Nodes' addresses come from there, if it has them; borrowed.  Before the first transfer. */
+void carry_ask(carry *c, roster *r);
 /* Nobody is in carry_bring().  NULL is fine. */
 void carry_destroy(carry *c);
+
+/* What transfers to this node have taken, by a moving average: until the first byte, and for each
+ * byte; 0: none was measured.  Old figures count less and less. */
+void carry_speed(carry *c, double *setup_us, double *byte_us);
 
 /* How many pages are copied at once: a few MiB of them, at least one. */
 int carry_pages_at_once(const sched *sc);
 
 typedef struct carry_want {
     sched_text text;
-    int rank;              /* of its adapter; 0: none */
-    const char *mode;      /* server.fleet_kv: "auto", "always", "never" */
-    const move_name *from; /* the node that has them, and its pass */
+    int rank;         /* of its adapter; 0: none */
+    const char *mode; /* server.fleet_kv: "auto", "always", "never" */
+    int64_t node;     /* it has them, */
+    uint64_t pass;    /* and gives them for this */
+    uint64_t request; /* the request's id, for the log */
 } carry_want;
 
-/* *n_tokens: how many came.  *e says why, but for MOVED_KV_TAKEN and MOVED_KV_HERE. */
-moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens, err *e);
+/* *n_tokens: how many came.  Counts and logs what came of it (server_counters). */
+moved_kv carry_bring(carry *c, const carry_want *w, int *n_tokens);
 
 #endif

@@ -1,6 +1,27 @@
-/* mover.c -- one thread, one libcurl multi handle, one transfer for each request that is away. */
+/* mover.c -- hands requests over to other nodes of a fleet: because this node drains, or by roles.
+ *
+ *   engine: request leaves (FINISH_LEFT) --mover_take()--> order = prompt, answer so far, rules
+ *      --POST MOVE_PATH--> other node continues; its tokens come back in the response body
+ *      --push()--> the request's ring: the client's worker notices nothing
+ *   mover_ask_prompt(): no engine has had it; the order is for one token, then it comes back
+ *   mover_prefetch():   no request: the other node is told an adapter (MOVE_ADAPTERS_PATH)
+ *
+ * One thread with a libcurl multi handle, one transfer per request. Nodes come from roster.h. While
+ * this node drains, a failure is followed by the next node; if all fail, and for a node that was
+ * chosen by roles, the request is submitted to our own engine again (take_back()). Tokens are
+ * numbered by their order, so a request can change nodes at any token.
+ *
+ * The other node computes only: limits, usage and the client's connection stay here. It asks for
+ * the KV pages of the request by its random `pass` (mover_lend()), or computes the prompt again.
+ * Both nodes must have the same fingerprint, so the bits are the same. Texts of prompts computed
+ * for others stay in `texts` for some seconds, for the same question.
+ *
+ * Threads: the relay thread owns transfers; `mu` guards `fresh`, `texts`, and the list that lenders
+ * search.
+ */
 #include "gateway/move/mover.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,33 +30,38 @@
 #include "engine/base/hex.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
+#include "gateway/engine_parts.h"
 #include "gateway/move/carry.h"
 #include "gateway/move/node_door.h"
+#include "gateway/move/roster.h"
+#include "gateway/move/texts.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 #include "storage/digest.h"
 
 enum {
-    PEERS_MAX = 64,
-    LENT_MAX = 16, /* texts whose pages are given at once: each takes a few MiB and a thread */
-    LOOK_MS = 50,  /* how often it is seen that a client is gone */
-    SILENT_S = 20, /* a node that says nothing for so long is lost; it has MOVE_PING */
-    TELL_AGAIN_US = 1000000,
-    ALIVE_US = 10000000, /* without a heartbeat for so long a node is not asked */
+    LENT_MAX = 16,  /* concurrent transfers of pages out of this node: each takes a few MiB and
+                     * a thread */
+    LOOK_MS = 50,   /* interval of checks for cancelled requests */
+    IDLE_MS = 1000, /* the same while nothing is at another node */
+    SILENT_S = 20,  /* a node silent for so long is lost; it sends MOVE_PING when idle */
 };
 
-typedef struct peer {
-    int n_here; /* requests of ours that it has */
-    node_door door;
-} peer;
+typedef enum { MOVE_LEFT, MOVE_PROMPT, MOVE_NOTICE } move_kind;
 
-/* One request, from mover_take() on. */
+/* One moved request, from mover_take() or mover_ask_prompt() on; or a notice. */
 typedef struct move {
-    /* Of the fresh ones, then of those that are elsewhere; those change under mu. */
+    /* In the list of fresh ones, then of moved ones; the latter changes under mu. */
     struct move *next, *prev;
     mover *m;
-    request *rq;
+    move_kind kind;
+    request *rq; /* NULL: a notice */
     move_name name;
-    uint64_t tried; /* of peers, by index */
-    int at;         /* whose index has it now */
+    move_from *from; /* of a prompt: where its pages are; written before it comes back */
+    uint64_t tried;  /* of nodes, by the roster's index */
+    int first;       /* the one that was chosen; ROSTER_NONE: any */
+    int at;          /* the one that has it now */
+    int64_t sent_us;
     CURL *curl;
     struct curl_slist *headers;
     void *order;
@@ -48,10 +74,8 @@ typedef struct move {
 struct mover {
     server *srv;
     carry *carry;
-    char door[NODE_DOOR_MAX + 1], word[DOOR_WORD_MAX + 1];
-    int64_t told, look_us; /* main thread: nodes_tell_door(); when it is next tried */
-    peer peers[PEERS_MAX];
-    int n_peer;
+    roster *roster;
+    char word[DOOR_WORD_MAX + 1];
     pthread_t thread;
     CURLM *multi;
     move *away; /* the thread's own; others look at it under mu */
@@ -60,31 +84,27 @@ struct mover {
     atomic_int n_lent; /* texts: mover_lend() */
     lock mu;           /* guards: */
     move *fresh;
+    texts texts;
 };
 
 /* ------------------------------------------------------------------ the door -- */
 
-static err_code make_door(mover *m, const char *cert_path, err *e)
+static err_code make_door(const mover *m, const char *cert_path, char door[NODE_DOOR_MAX + 1],
+                          err *e)
 {
-    m->told = 0;
-    m->look_us = 0;
-    return node_door_write(m->srv->cfg->server_fleet_address, cert_path, m->word, m->door, e);
-}
-
-void mover_tell(mover *m)
-{
-    err e;
-    int64_t now = clock_now_us();
-    if (!m || now < m->look_us) return;
-    m->look_us = now + TELL_AGAIN_US;
-    if (nodes_tell_door(m->srv->store, m->door, &m->told, &e))
-        log_warn("gateway", "the fleet was not told where this server takes requests: %s", e.msg);
+    return node_door_write(process_of(m->srv)->cfg->server.fleet_address, cert_path, m->word, door,
+                           e);
 }
 
 void mover_renew(mover *m, const char *cert_path)
 {
     err e;
-    if (m && make_door(m, cert_path, &e)) log_error("gateway", "%s", e.msg);
+    char door[NODE_DOOR_MAX + 1];
+    if (!m) return;
+    if (make_door(m, cert_path, door, &e))
+        log_error("gateway", "%s", e.msg);
+    else
+        roster_renew(m->roster, door);
 }
 
 bool mover_knows(const mover *m, const char *word)
@@ -96,11 +116,30 @@ bool mover_knows(const mover *m, const char *word)
 
 static bool in_vocabulary(const mover *m, const request *rq, const sampled *t)
 {
-    int n = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(m->srv->model)->n_vocab;
+    int n = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(engine_of(m->srv)->model)->n_vocab;
     int most = rq->rules.n_top > 0 ? rq->rules.n_top : 0;
     bool good = t->token >= 0 && t->token < n && t->n_top <= most;
     for (int i = 0; i < t->n_top; i++) good = good && t->top_id[i] >= 0 && t->top_id[i] < n;
     return good;
+}
+
+/* Its prompt ran at the other node: as the engine would have noted it. */
+static void see_first(const move *v, int64_t now)
+{
+    request *rq = v->rq;
+    rq->times.first_token_us = now;
+    atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
+    if (rq->times.admitted_us) return;
+    rq->times.admitted_us = v->sent_us;
+    telemetry_seat(sched_telemetry(sched_of(v->m->srv)), rq);
+    if (rq->waiting) atomic_fetch_sub(rq->waiting, 1);
+}
+
+static bool see_cached(const move *v, int n)
+{
+    if (v->kind != MOVE_PROMPT || n < 0 || n > v->rq->n_prompt) return false;
+    atomic_store(&v->rq->meter->cached_tokens, (uint32_t)n);
+    return true;
 }
 
 /* As the engine would have handed it out.  False: it is none that may come. */
@@ -109,15 +148,16 @@ static bool push(move *v, const sampled *t)
     request *rq = v->rq;
     int64_t now = clock_now_us();
     if (t->token == MOVE_PING) return true;
+    if (t->token == MOVE_CACHED) return see_cached(v, t->rank);
     if (t->token == MOVE_END) v->end = t->rank;
     if (t->token == MOVE_END) return true;
-    if (v->end || atomic_load(&rq->n_pushed) >= rq->max_tokens || !in_vocabulary(v->m, rq, t))
+    int most = v->kind == MOVE_PROMPT ? v->n_given + 1 : rq->max_tokens;
+    if (v->end || atomic_load(&rq->out.n_pushed) >= most || !in_vocabulary(v->m, rq, t))
         return false;
-    if (!rq->first_token_us) {
-        rq->first_token_us = now;
-        atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
-    }
-    rq->last_token_us = now;
+    int64_t before = rq->times.last_token_us;
+    if (!rq->times.first_token_us) see_first(v, now);
+    rq->times.last_token_us = now;
+    telemetry_token(sched_telemetry(sched_of(v->m->srv)), rq, before);
     atomic_store(&rq->meter->prompt_tokens, (uint32_t)rq->n_prompt);
     atomic_fetch_add(&rq->meter->output_tokens, 1);
     request_push(rq, t);
@@ -129,9 +169,10 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
     move *v = arg;
     long status = 0;
     (void)curl_easy_getinfo(v->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (status != 200) return size * n;
+    if (status != 200 || v->kind == MOVE_NOTICE) return size * n;
     for (size_t at = 0; at < size * n;) {
         size_t more = size * n - at, room = sizeof(v->part) - v->n_part;
+        assert(room > 0); /* what fills it is a token, or none */
         sampled t;
         if (more > room) more = room;
         memcpy(v->part + v->n_part, data + at, more);
@@ -148,21 +189,19 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-/* The peer with the least of ours that this request has not tried; -1: none. */
-static int pick_peer(const mover *m, const move *v)
+/* The node that was chosen for it.  A request that left because this node drains may go to any. */
+static int pick(const move *v)
 {
-    int best = -1;
-    for (int i = 0; i < m->n_peer; i++) {
-        if (v->tried >> i & 1) continue;
-        if (best < 0 || m->peers[i].n_here < m->peers[best].n_here) best = i;
-    }
-    return best;
+    if (v->first >= 0 && !(v->tried >> v->first & 1)) return v->first;
+    if (v->kind != MOVE_LEFT || (v->first >= 0 && !atomic_load(&v->m->wants))) return ROSTER_NONE;
+    return roster_next(v->m->roster, v->tried);
 }
 
-static bool set_up(move *v, const peer *p, size_t len)
+static bool set_up(move *v, const node_door *door, size_t len)
 {
     CURL *c = v->curl;
-    return node_door_post(c, &p->door, MOVE_PATH, v->order, len, &v->headers) &&
+    const char *path = v->kind == MOVE_NOTICE ? MOVE_ADAPTERS_PATH : MOVE_PATH;
+    return node_door_post(c, door, path, v->order, len, &v->headers) &&
            !curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L) &&
            !curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)SILENT_S) &&
            !curl_easy_setopt(c, CURLOPT_PRIVATE, v) &&
@@ -175,7 +214,7 @@ static void hang_up(move *v)
     if (v->curl) {
         (void)curl_multi_remove_handle(v->m->multi, v->curl);
         curl_easy_cleanup(v->curl);
-        v->m->peers[v->at].n_here--;
+        roster_return(v->m->roster, v->at);
         lock_take(&v->m->mu);
         if (v->prev) v->prev->next = v->next;
         if (!v->prev) v->m->away = v->next;
@@ -190,77 +229,125 @@ static void hang_up(move *v)
     v->n_part = 0;
 }
 
-static bool ask(move *v, int at)
+static bool write_order(move *v, size_t *len)
 {
     err e;
+    if (v->kind == MOVE_NOTICE) return move_write_notice(&v->name, &v->order, len, &e) == ERR_NONE;
+    v->n_given = atomic_load(&v->rq->out.n_pushed);
+    int most = v->kind == MOVE_PROMPT ? v->n_given + 1 : v->rq->max_tokens;
+    return move_write(v->rq, &v->name, most, clock_now_us(), &v->order, len, &e) == ERR_NONE;
+}
+
+static bool ask(move *v, int at)
+{
     size_t len;
+    node_door door;
     mover *m = v->m;
-    if (move_write(v->rq, &v->name, clock_now_us(), &v->order, &len, &e)) return false;
+    if (!write_order(v, &len)) return false;
     v->curl = curl_easy_init();
     if (!v->curl) return false;
     v->at = at;
-    m->peers[at].n_here++;
-    v->n_given = atomic_load(&v->rq->n_pushed);
+    v->sent_us = clock_now_us();
+    roster_send(m->roster, at, &door);
     lock_take(&m->mu);
     v->prev = NULL;
     v->next = m->away;
     if (v->next) v->next->prev = v;
     m->away = v;
     lock_release(&m->mu);
-    return set_up(v, &m->peers[at], len) && !curl_multi_add_handle(m->multi, v->curl);
+    return set_up(v, &door, len) && !curl_multi_add_handle(m->multi, v->curl);
 }
 
 /* --------------------------------------------------------------- its end -- */
 
-static void done(move *v, finish_reason why, const err *e)
+static void drop(move *v)
 {
-    request *rq = v->rq;
-    atomic_int *n = &v->m->n;
     hang_up(v);
     free(v);
-    request_finish(rq, why, e);
-    atomic_fetch_sub(n, 1);
 }
 
-/* Nobody has taken it, or whoever had is lost. */
+static void done(move *v, finish_reason why)
+{
+    request *rq = v->rq;
+    mover *m = v->m;
+    drop(v);
+    sched_ended_elsewhere(sched_of(m->srv), rq, why, NULL);
+    request_finish(rq, why, NULL);
+    atomic_fetch_sub(&m->n, 1);
+}
+
+static void cancelled(move *v)
+{
+    done(v, atomic_load(&v->rq->stopped) ? FINISH_STOP : FINISH_CANCELLED);
+}
+
+/* No peer accepted it, or the peer was lost: continue here. */
 static void take_back(move *v)
 {
     err e;
     request *rq = v->rq;
     mover *m = v->m;
-    rq->n_given = atomic_load(&rq->n_pushed);
-    if (sched_submit(m->srv->sched, rq, &e)) {
-        done(v, FINISH_ERROR, &e);
-        return;
-    }
-    atomic_fetch_add(&m->srv->count.moves_back, 1);
-    hang_up(v);
-    free(v);
+    drop(v);
+    rq->n_given = atomic_load(&rq->out.n_pushed);
+    rq->again = true;
+    if (sched_submit(sched_of(m->srv), rq, &e))
+        request_finish(rq, FINISH_ERROR, &e);
+    else
+        atomic_fetch_add(&process_of(m->srv)->count.moves_back, 1);
     atomic_fetch_sub(&m->n, 1);
+}
+
+/* Its first token was made; whoever waits for it goes on with it (mover_forget()). */
+static void come_back(move *v)
+{
+    request *rq = v->rq;
+    *v->from = (move_from){.node = roster_number(v->m->roster, v->at), .pass = v->name.pass};
+    atomic_fetch_add(&process_of(v->m->srv)->count.moves_prompts, 1);
+    drop(v);
+    request_finish(rq, FINISH_LEFT, NULL);
 }
 
 /* True: it is at another node; false: it is not ours any more. */
 static bool send_on(move *v)
 {
     hang_up(v);
-    for (int at; (at = pick_peer(v->m, v)) >= 0; hang_up(v)) {
+    for (int at; (at = pick(v)) >= 0; hang_up(v)) {
         v->tried |= UINT64_C(1) << at;
         if (ask(v, at)) return true;
     }
-    take_back(v);
+    if (v->kind == MOVE_NOTICE)
+        drop(v);
+    else
+        take_back(v);
     return false;
+}
+
+/* It asks too much of any node, or that one lacks its adapter: says nothing about the node. */
+static bool is_own_fault(const move *v)
+{
+    long status = 0;
+    (void)curl_easy_getinfo(v->curl, CURLINFO_RESPONSE_CODE, &status);
+    return status == 400 || status == 404;
 }
 
 /* What its transfer has come to. */
 static void see_end(move *v)
 {
     const request *rq = v->rq;
-    bool whole = v->end == FINISH_STOP || v->end == FINISH_LENGTH;
-    bool full = atomic_load(&rq->n_pushed) >= rq->max_tokens;
-    if (whole || full)
-        done(v, whole ? (finish_reason)v->end : FINISH_LENGTH, NULL);
-    else
+    if (v->kind == MOVE_NOTICE) {
+        drop(v);
+        return;
+    }
+    int n = atomic_load(&rq->out.n_pushed);
+    bool length = v->end == FINISH_LENGTH;
+    if (v->end == FINISH_STOP || n >= rq->max_tokens || (length && v->kind == MOVE_LEFT)) {
+        done(v, v->end == FINISH_STOP ? FINISH_STOP : FINISH_LENGTH);
+    } else if (length && n > v->n_given) {
+        come_back(v);
+    } else {
+        if (!is_own_fault(v)) roster_avoid(v->m->roster, v->at);
         (void)send_on(v);
+    }
 }
 
 /* ---------------------------------------------------------------- the thread -- */
@@ -273,20 +360,20 @@ static void start_fresh(mover *m)
     lock_release(&m->mu);
     for (move *next; v; v = next) {
         next = v->next;
-        if (atomic_load(&v->rq->cancel))
-            done(v, atomic_load(&v->rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
-        else if (send_on(v))
-            atomic_fetch_add(&m->srv->count.moves_out, 1);
+        bool left = v->kind == MOVE_LEFT;
+        if (v->rq && atomic_load(&v->rq->cancel))
+            cancelled(v);
+        else if (send_on(v) && left)
+            atomic_fetch_add(&process_of(m->srv)->count.moves_out, 1);
     }
 }
 
-/* Clients that are gone, and answers that are complete. */
+/* Ends moves whose clients are gone or whose answers are complete. */
 static void see_cancelled(mover *m)
 {
     for (move *v = m->away, *next; v; v = next) {
         next = v->next;
-        if (atomic_load(&v->rq->cancel))
-            done(v, atomic_load(&v->rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
+        if (v->rq && atomic_load(&v->rq->cancel)) cancelled(v);
     }
 }
 
@@ -303,7 +390,7 @@ static void *relay(void *arg)
             see_end(v);
         }
         see_cancelled(m);
-        (void)curl_multi_poll(m->multi, NULL, 0, LOOK_MS, NULL);
+        (void)curl_multi_poll(m->multi, NULL, 0, m->away ? LOOK_MS : IDLE_MS, NULL);
     }
     return NULL;
 }
@@ -315,29 +402,44 @@ static move *find_locked(const mover *m, uint64_t pass)
 {
     lock_assert_held(&m->mu);
     move *v = m->away;
-    while (v && v->name.pass != pass) v = v->next;
+    while (v && (!v->rq || v->name.pass != pass)) v = v->next;
     return v;
+}
+
+/* mu is held.  False: out of memory. */
+static bool copy_away(const move *v, sched_text *out)
+{
+    size_t n_prompt = (size_t)v->rq->n_prompt, n = n_prompt + (size_t)v->n_given;
+    int32_t *token = malloc(n * sizeof(*token));
+    if (!token) return false;
+    memcpy(token, v->rq->prompt, n_prompt * sizeof(*token));
+    memcpy(token + n_prompt, v->rq->out.token, (n - n_prompt) * sizeof(*token));
+    *out = (sched_text){.token = token, .n_token = (int)n};
+    out->domain = move_domain(v->rq, &v->name);
+    return true;
 }
 
 static err_code copy_text(mover *m, uint64_t pass, sched_text *out, err *e)
 {
     lock_take(&m->mu);
     const move *v = find_locked(m, pass);
-    size_t n = v ? (size_t)v->rq->n_prompt + (size_t)v->n_given : 0;
-    int32_t *token = v ? malloc(n * sizeof(*token)) : NULL;
-    if (token) {
-        size_t n_prompt = (size_t)v->rq->n_prompt;
-        memcpy(token, v->rq->prompt, n_prompt * sizeof(*token));
-        memcpy(token + n_prompt, v->rq->output, (n - n_prompt) * sizeof(*token));
-        *out = (sched_text){.token = token, .n_token = (int)n};
-        out->domain.isolation = v->rq->isolation;
-        if (v->rq->adapter_id) out->domain.from = v->rq->adapter_from;
-        memcpy(out->domain.digest, v->name.digest, sizeof(out->domain.digest));
-    }
+    const sched_text *kept = v ? NULL : texts_find(&m->texts, pass, clock_now_us());
+    bool good = v ? copy_away(v, out) : kept && texts_copy(kept, out);
     lock_release(&m->mu);
-    if (token) return ERR_NONE;
-    return v ? err_set(e, ERR_NOMEM, "out of memory")
-             : err_set(e, ERR_NOT_FOUND, "no request with this pass is at another server");
+    if (good) return ERR_NONE;
+    return v || kept
+               ? err_set(e, ERR_NOMEM, "out of memory")
+               : err_set(e, ERR_NOT_FOUND, "no request with this pass runs at another server");
+}
+
+void mover_keep(mover *m, uint64_t pass, const sched_text *text)
+{
+    sched_text copy;
+    if (!texts_copy(text, &copy)) return; /* its pages will not be found: they are computed again */
+    lock_take(&m->mu);
+    void *was = texts_add(&m->texts, pass, &copy, clock_now_us());
+    lock_release(&m->mu);
+    free(was);
 }
 
 err_code mover_lend(mover *m, uint64_t pass, sched_text *out, err *e)
@@ -353,7 +455,8 @@ err_code mover_lend(mover *m, uint64_t pass, sched_text *out, err *e)
 void mover_lent(mover *m, sched_text *text)
 {
     free((void *)text->token);
-    atomic_fetch_sub(&m->n_lent, 1);
+    int was = atomic_fetch_sub(&m->n_lent, 1);
+    assert(was > 0);
 }
 
 carry *mover_carry(const mover *m)
@@ -363,17 +466,31 @@ carry *mover_carry(const mover *m)
 
 /* ------------------------------------------------------------------ the rest -- */
 
+static bool start(mover *m)
+{
+    m->multi = curl_multi_init();
+    if (!m->multi) return false;
+    if (pthread_create(&m->thread, NULL, relay, m) == 0) return true;
+    (void)curl_multi_cleanup(m->multi);
+    m->multi = NULL;
+    return false;
+}
+
 err_code mover_create(mover **out, server *s, const char *cert_path, err *e)
 {
     uint8_t word[DOOR_WORD_BYTES];
+    char door[NODE_DOOR_MAX + 1];
     mover *m = calloc(1, sizeof(*m));
     if (!m) return err_set(e, ERR_NOMEM, "out of memory");
     m->srv = s;
     random_bytes(word, sizeof(word));
     hex_write(word, sizeof(word), m->word);
     lock_init(&m->mu, LOCK_MOVER);
+    err_code rc = make_door(m, cert_path, door, e);
     m->carry = carry_create(s);
-    err_code rc = m->carry ? make_door(m, cert_path, e) : err_set(e, ERR_NOMEM, "out of memory");
+    if (!rc && m->carry) m->roster = roster_create(s, m->carry, door);
+    if (!rc && !(m->roster && start(m))) rc = err_set(e, ERR_NOMEM, "out of memory");
+    if (!rc) carry_ask(m->carry, m->roster);
     if (rc) mover_destroy(m);
     if (!rc) *out = m;
     return rc;
@@ -388,10 +505,12 @@ void mover_destroy(mover *m)
         (void)pthread_join(m->thread, NULL);
         (void)curl_multi_cleanup(m->multi);
         log_info("gateway", "%llu running requests went on at other servers, %llu came back",
-                 (unsigned long long)atomic_load(&m->srv->count.moves_out),
-                 (unsigned long long)atomic_load(&m->srv->count.moves_back));
+                 (unsigned long long)atomic_load(&process_of(m->srv)->count.moves_out),
+                 (unsigned long long)atomic_load(&process_of(m->srv)->count.moves_back));
     }
+    roster_destroy(m->roster);
     carry_destroy(m->carry);
+    texts_clear(&m->texts);
     lock_free(&m->mu);
     free(m);
 }
@@ -399,27 +518,14 @@ void mover_destroy(mover *m)
 void mover_begin(mover *m)
 {
     err e;
-    fleet_member *list;
-    size_t n;
     if (!m) return;
-    if (nodes_list(m->srv->store, &list, &n, &e)) {
+    if (roster_look(m->roster, &e)) {
         log_warn("gateway", "what runs stays here: %s", e.msg);
         return;
     }
-    for (size_t i = 0; i < n && m->n_peer < PEERS_MAX; i++) {
-        const fleet_member *o = &list[i];
-        bool may = o->node != nodes_self(m->srv->store) && !o->drains && o->silent_us >= 0 &&
-                   o->silent_us < ALIVE_US;
-        if (may && node_door_read(o->door, &m->peers[m->n_peer].door)) m->n_peer++;
-    }
-    free(list);
-    m->multi = m->n_peer ? curl_multi_init() : NULL;
-    if (m->multi && pthread_create(&m->thread, NULL, relay, m) != 0) {
-        (void)curl_multi_cleanup(m->multi);
-        m->multi = NULL;
-    }
-    atomic_store(&m->wants, m->multi != NULL);
-    log_info("gateway", "draining: %d other servers are asked to go on with what runs", m->n_peer);
+    int n = roster_size(m->roster);
+    atomic_store(&m->wants, n > 0);
+    log_info("gateway", "draining: %d other servers are asked to go on with what runs", n);
 }
 
 bool mover_wants(const mover *m)
@@ -439,10 +545,27 @@ void mover_expect(mover *m)
 
 void mover_forget(mover *m)
 {
-    atomic_fetch_sub(&m->n, 1);
+    int was = atomic_fetch_sub(&m->n, 1);
+    assert(was > 0); /* mover_expect() came before */
 }
 
-void mover_take(mover *m, request *rq, const move_name *name)
+roster *mover_roster(const mover *m)
+{
+    return m->roster;
+}
+
+static void hand_over(mover *m, move *v)
+{
+    v->name.node = nodes_self(store_of(m->srv));
+    random_bytes(&v->name.pass, sizeof(v->name.pass));
+    lock_take(&m->mu);
+    v->next = m->fresh;
+    m->fresh = v;
+    lock_release(&m->mu);
+    (void)curl_multi_wakeup(m->multi);
+}
+
+void mover_take(mover *m, request *rq, const move_name *name, int first)
 {
     move *v = calloc(1, sizeof(*v));
     if (!v) {
@@ -451,12 +574,25 @@ void mover_take(mover *m, request *rq, const move_name *name)
         mover_forget(m);
         return;
     }
-    *v = (move){.m = m, .rq = rq, .name = *name};
-    v->name.node = nodes_self(m->srv->store);
-    random_bytes(&v->name.pass, sizeof(v->name.pass));
-    lock_take(&m->mu);
-    v->next = m->fresh;
-    m->fresh = v;
-    lock_release(&m->mu);
-    (void)curl_multi_wakeup(m->multi);
+    *v = (move){.m = m, .kind = MOVE_LEFT, .rq = rq, .name = *name, .first = first};
+    hand_over(m, v);
+}
+
+bool mover_ask_prompt(mover *m, request *rq, const move_name *name, int first, move_from *from)
+{
+    move *v = calloc(1, sizeof(*v));
+    if (!v) return false;
+    *v = (move){.m = m, .kind = MOVE_PROMPT, .rq = rq, .name = *name, .first = first, .from = from};
+    mover_expect(m);
+    hand_over(m, v);
+    return true;
+}
+
+void mover_prefetch(mover *m, const move_name *name, int at)
+{
+    if (!name->version_id || !roster_tell_adapter(m->roster, at, name->version_id)) return;
+    move *v = calloc(1, sizeof(*v));
+    if (!v) return; /* it loads the adapter when the request comes */
+    *v = (move){.m = m, .kind = MOVE_NOTICE, .name = *name, .first = at};
+    hand_over(m, v);
 }

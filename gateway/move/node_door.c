@@ -8,6 +8,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include "gateway/fetch/fetch_headers.h"
 #include "storage/digest.h"
 
 enum { CONNECT_MS = 3000, PATH_MAX_BYTES = 64 };
@@ -53,22 +54,23 @@ bool node_door_read(const char *text, node_door *out)
 bool node_door_post(CURL *c, const node_door *d, const char *path, const void *body, size_t len,
                     struct curl_slist **headers)
 {
-    char word[DOOR_WORD_MAX + 32], url[NODE_DOOR_MAX + PATH_MAX_BYTES];
-    snprintf(word, sizeof(word), "Authorization: Bearer %s", d->word);
+    char url[NODE_DOOR_MAX + PATH_MAX_BYTES];
     snprintf(url, sizeof(url), "%s%s", d->url, path);
-    const char *const lines[] = {word, "Content-Type: application/octet-stream", "Expect:"};
-    for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
-        struct curl_slist *more = curl_slist_append(*headers, lines[i]);
-        if (!more) return false;
-        *headers = more;
-    }
+    if (!fetch_add_header(headers, "Authorization: Bearer %s", d->word) ||
+        !fetch_add_header(headers, "Content-Type: application/octet-stream") ||
+        !fetch_add_header(headers, "Expect:"))
+        return false;
     const struct {
         CURLoption option;
         long value;
-    } numbers[] = {{CURLOPT_NOSIGNAL, 1},       {CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
+    } numbers[] = {{CURLOPT_NOSIGNAL, 1},
+                   {CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS},
                    {CURLOPT_SSL_VERIFYPEER, 0}, /* its key is the one that its row names */
-                   {CURLOPT_SSL_VERIFYHOST, 0}, {CURLOPT_FOLLOWLOCATION, 0},
-                   {CURLOPT_POST, 1},           {CURLOPT_POSTFIELDSIZE, (long)len}};
+                   {CURLOPT_SSL_VERIFYHOST, 0},
+                   {CURLOPT_FOLLOWLOCATION, 0},
+                   {CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1}, /* no stream waits for another */
+                   {CURLOPT_POST, 1},
+                   {CURLOPT_POSTFIELDSIZE, (long)len}};
     bool ok = !curl_easy_setopt(c, CURLOPT_URL, url) &&
               !curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "https") &&
               !curl_easy_setopt(c, CURLOPT_PROXY, "") &&

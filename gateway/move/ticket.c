@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hex.h"
+#include "gateway/tenant_parts.h"
 #include "storage/digest.h"
 
 enum { SEALED = sizeof(ticket) + SEAL_BYTES };
@@ -16,18 +17,19 @@ static void label_of(uint64_t tenant_id, char out[64])
     snprintf(out, 64, "resume/%llu", (unsigned long long)tenant_id);
 }
 
-bool ticket_write(const server *s, uint64_t tenant_id, const ticket *t, char out[TICKET_TEXT])
+bool ticket_write(const tenant_parts *parts, uint64_t tenant_id, const ticket *t,
+                  char out[TICKET_TEXT])
 {
     uint8_t sealed[SEALED];
     char label[64];
     label_of(tenant_id, label);
-    if (!seal_close(s->resume_key, label, t, sizeof(*t), sealed)) return false;
+    if (!seal_close(parts->resume_key, label, t, sizeof(*t), sealed)) return false;
     hex_write(sealed, SEALED, out);
     out[TICKET_TEXT - 1] = 0;
     return true;
 }
 
-bool ticket_read(const server *s, uint64_t tenant_id, const char *text, ticket *out)
+bool ticket_read(const tenant_parts *parts, uint64_t tenant_id, const char *text, ticket *out)
 {
     uint8_t sealed[SEALED];
     char label[64];
@@ -39,6 +41,6 @@ bool ticket_read(const server *s, uint64_t tenant_id, const char *text, ticket *
         sealed[i] = (uint8_t)byte;
     }
     label_of(tenant_id, label);
-    return seal_open(s->resume_key, label, sealed, sizeof(*out), out) &&
+    return seal_open(parts->resume_key, label, sealed, sizeof(*out), out) &&
            memchr(out->id, 0, sizeof(out->id));
 }

@@ -3,7 +3,8 @@
  * Nothing is kept for a stream.  A draw depends on seed and position alone, and numbers on no
  * company, so its answer is made again, and what the client has is left out
  * (gateway/openai/completion_answer.c).  A ticket is the seed, the time, what answers are called,
- * and a digest of all that the tokens depend on, sealed for its tenant with server.resume_key.
+ * and a digest of all that the tokens depend on, sealed for its tenant with the server's
+ * resume_key.
  *
  * Threads: any.
  */
@@ -13,7 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
+#include "storage/digest.h"
+#include "storage/seal/seal.h"
 
 typedef struct ticket {
     uint64_t seed;
@@ -25,8 +28,9 @@ typedef struct ticket {
 enum { TICKET_TEXT = 2 * (112 + SEAL_BYTES) + 1 };
 
 /* False: there is no memory. */
-bool ticket_write(const server *s, uint64_t tenant_id, const ticket *t, char out[TICKET_TEXT]);
+bool ticket_write(const tenant_parts *parts, uint64_t tenant_id, const ticket *t,
+                  char out[TICKET_TEXT]);
 /* False: it is none of this tenant's, or of another key. */
-bool ticket_read(const server *s, uint64_t tenant_id, const char *text, ticket *out);
+bool ticket_read(const tenant_parts *parts, uint64_t tenant_id, const char *text, ticket *out);
 
 #endif

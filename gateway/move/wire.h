@@ -1,5 +1,5 @@
-/* wire.h -- a running request on its way from a node that drains to another, and its tokens on
- * their way back.  Little-endian, between nodes of one build.
+/* wire.h -- a running request on its way from one node to another, and its tokens on their way
+ * back.  Little-endian, between nodes of one build.
  *
  *   order:   struct move_head, prompt [n_prompt], answer so far [n_given], stop ids [n_stop],
  *            biases [n_bias] (int32 token, float)
@@ -25,11 +25,13 @@
 #include "engine/sched/sched.h"
 #include "storage/digest.h"
 
-#define MOVE_PATH       "/fleet/v1/requests"
-#define MOVE_PAGES_PATH "/fleet/v1/pages"
+#define MOVE_PATH          "/fleet/v1/requests"
+#define MOVE_PAGES_PATH    "/fleet/v1/pages"
+#define MOVE_ADAPTERS_PATH "/fleet/v1/adapters"
 
-/* Two negative tokens of an answer; MOVE_END has the finish_reason in `rank`. */
-enum { MOVE_END = -1, MOVE_PING = -2 };
+/* Negative tokens of an answer.  In `rank`, MOVE_END has the finish_reason, MOVE_CACHED the prompt
+ * tokens that the prefix cache had. */
+enum { MOVE_END = -1, MOVE_PING = -2, MOVE_CACHED = -3 };
 enum { MOVE_TOKEN_MAX = 16 + 8 * SAMPLE_TOP_MAX };
 
 /* What of a request is not in struct request: in whose words it names a class and an adapter, and
@@ -44,15 +46,19 @@ typedef struct move_name {
     int64_t node;                 /* ... of that node */
 } move_name;
 
+/* Sampling parameters, each in four bytes. */
+typedef float move_real, move_above;
+typedef int32_t move_whole, move_flag;
+#define MOVE_FIELD(kind, name, low, high, neutral, most, gguf) move_##kind name;
+
 typedef struct move_head {
     char magic[8];
     move_name name;
     uint64_t id, tenant_id, isolation, seed;
     int64_t left_us; /* until it expires; 0: it does not */
-    int32_t adapter_from, n_prompt, n_given, max_tokens, n_stop, n_bias;
-    int32_t top_k, min_tokens, n_top, logprobs, ignore_eos, none;
-    float weight, temperature, top_p, min_p;
-    float repetition_penalty, presence_penalty, frequency_penalty, zero;
+    int32_t adapter_from, n_prompt, n_given, max_tokens, n_stop, n_bias, n_top, logprobs;
+    float weight;
+    SAMPLING_LIST(MOVE_FIELD)
 } move_head;
 
 typedef struct move_token {
@@ -68,6 +74,11 @@ typedef struct move_ask {
     int64_t first; /* of the pages that are wanted: all from it on */
 } move_ask;
 
+typedef struct move_notice {
+    char magic[8];
+    move_name name; /* class, pass and node are not used */
+} move_notice;
+
 typedef struct move_pages {
     char magic[8];
     char build[32];
@@ -75,14 +86,22 @@ typedef struct move_pages {
     int32_t page_tokens, first;
 } move_pages;
 
-/* The order for a request that no engine has; malloced.  ERR_NOMEM. */
-err_code move_write(const request *rq, const move_name *name, int64_t now_us, void **out,
-                    size_t *len, err *e);
+/* The order for a request that no engine has, until its answer has max_tokens; malloced.
+ * ERR_NOMEM. */
+err_code move_write(const request *rq, const move_name *name, int max_tokens, int64_t now_us,
+                    void **out, size_t *len, err *e);
 /* Zone 1 of `rq`, of which prompt, *given behind it, and rules point into `memory`; *name
  * NUL-ended.  Checked are lengths and counts: what the numbers may be, sched_submit() and the
  * caller say.  ERR_INPUT names what is wrong. */
 err_code move_read(const void *data, size_t len, int64_t now_us, arena *memory, request *rq,
                    move_name *name, const int32_t **given, err *e);
+
+/* Malloced.  ERR_NOMEM. */
+err_code move_write_notice(const move_name *name, void **out, size_t *len, err *e);
+/* ERR_INPUT: it is none. */
+err_code move_read_notice(const void *data, size_t len, move_name *name, err *e);
+/* Whose keys and values those of this request are. */
+kv_domain move_domain(const request *rq, const move_name *name);
 
 void move_write_ask(const char *build, uint64_t pass, int first, move_ask *out);
 /* ERR_INPUT: it is none. */

@@ -1,11 +1,23 @@
-/* deadline.c -- one list, one mutex, one thread that looks ten times a second,
- * and waits in epoll between.
+/* deadline.c -- deadlines for blocking sockets, and notification when a client disconnects; one
+ * thread ("reaper") for all workers.
  *
- * A watch is told apart from the one that stood on the same number before by its round, for the
- * kernel may hand out an event just as its watch is taken off.
+ * A worker blocks in recv() or send(). To end that, deadline_set() puts the socket on a list, and
+ * the thread shuts the socket down when the time has passed: the blocked call returns. The list is
+ * scanned every REAP_MS; in between the thread waits in epoll for EPOLLRDHUP on watched sockets and
+ * calls their wake function.
+ *
+ * Two races are closed by doing everything under the lock:
+ *   shutdown() runs under it, so the owner cannot have closed the descriptor
+ *   wake() runs under it, so deadline_unwatch() returns only after a running wake
+ *
+ * An event may arrive just after its watch was removed and the number reused: each watch has a
+ * round number in the event's data, and another round is ignored.
+ *
+ * Scale: the list has at most one entry per worker, so a linear scan suffices.
  */
 #include "gateway/net/deadline.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +65,7 @@ static void shut_down_what_is_due(int64_t now)
     for (deadline *d = reaper.first, *next; d; d = next) {
         next = d->next;
         if (d->at_us > now) continue;
-        /* Under the lock: the owner can't have closed the socket. */
+        /* Under the lock, so the owner cannot have closed the socket. */
         (void)shutdown(d->fd, d->both ? SHUT_RDWR : SHUT_RD);
         take_off(d);
     }
@@ -95,6 +107,7 @@ static void *reap(void *arg)
 /* Under the lock. */
 static watch *watch_of(int fd)
 {
+    assert(fd >= 0);
     lock_assert_held(&reaper.mu);
     if (fd >= reaper.n_watch) {
         int n = (fd | 255) + 1;
@@ -169,6 +182,7 @@ bool deadline_reaper_retain(void)
 void deadline_reaper_release(void)
 {
     lock_take(&reaper.mu);
+    assert(reaper.n_held > 0);
     bool last = --reaper.n_held == 0;
     reaper.stop = last;
     lock_release(&reaper.mu);

@@ -1,6 +1,24 @@
-/* kept.c -- see kept.h. */
+/* kept.c -- restart without closing the listening sockets: the new process inherits them over
+ * execv().
+ *
+ *   kept_hold()     duplicate every listening socket (before the server closes its own)
+ *   kept_replace()  write their numbers to the environment as "PID:fd,fd", clear FD_CLOEXEC on them
+ *                   only, execv("/proc/self/exe") with the same arguments
+ *   kept_take()     in the new process: hand out the socket that is bound to the address
+ *   kept_settle()   close those that nobody took
+ *
+ * Connections wait in the kernel's accept queue meanwhile, so no client sees a refused connection.
+ * The process id stays the same over execv() and is checked, so that a child process that inherits
+ * the environment does not take the numbers for its own.
+ *
+ * All other descriptors are set to close on exec: a leaked database or CUDA handle would be shared
+ * with the next process.
+ *
+ * Threads: the main thread at start and stop. Limits: KEPT_MAX sockets, COMMAND_BYTES of arguments.
+ */
 #include "gateway/net/kept.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,11 +37,8 @@ static const char NAME[] = "LORAD_KEPT";
 static int kept[KEPT_MAX];
 static int n_kept = -1; /* -1: the environment was not read yet */
 
-int __real_bind(int fd, const struct sockaddr *to, socklen_t n);
-int __wrap_bind(int fd, const struct sockaddr *to, socklen_t n);
-
-/* Of ours, which are the network's: CUDA has a Unix one, named by the process id, and the next
- * process's CUDA finds no device where that name is taken. */
+/* Whether it is one of our network sockets. CUDA has a listening Unix socket, named by the process
+ * id, and the next process's CUDA finds no device if that name is taken. */
 static bool listens(int fd)
 {
     int yes = 0, domain = AF_UNIX;
@@ -55,6 +70,7 @@ static bool is_kept(int fd)
 
 static bool hold(int fd)
 {
+    assert(n_kept >= 0 && n_kept <= KEPT_MAX);
     if (is_kept(fd) || !listens(fd)) return true;
     int twin = n_kept < KEPT_MAX ? fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FD) : -1;
     if (twin < 0) return false;
@@ -100,7 +116,7 @@ static char **arguments(void)
     return list;
 }
 
-/* What the process before has left; sockets of this process alone. */
+/* Reads the list of the previous process; valid for this process id only. */
 static void read_kept(void)
 {
     const char *text = getenv(NAME);
@@ -119,11 +135,12 @@ err_code kept_replace(err *e)
 {
     char text[KEPT_MAX * 12];
     char **argv = arguments();
-    if (n_kept < 0) read_kept(); /* those of the process before, which nobody has asked for */
+    if (n_kept < 0) read_kept(); /* sockets of the previous process that were not taken */
     if (!argv) return err_set(e, ERR_IO, "the arguments of this process cannot be read");
     int at = snprintf(text, sizeof(text), "%ld:", (long)getpid());
     for (int i = 0; i < n_kept; i++)
         at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%d", i ? "," : "", kept[i]);
+    assert(at > 0 && (size_t)at < sizeof(text));
     bool ok = each_descriptor(close_on_exec) && setenv(NAME, text, 1) == 0;
     if (ok) (void)execv("/proc/self/exe", argv);
     return err_set(e, ERR_IO, "the next process cannot be started: %s", strerror(errno));
@@ -137,17 +154,16 @@ static bool stands_at(int fd, const struct sockaddr *to, socklen_t n)
            memcmp(&at, to, n) == 0;
 }
 
-int __wrap_bind(int fd, const struct sockaddr *to, socklen_t n)
+int kept_take(const struct sockaddr *to, socklen_t n)
 {
-    int got = -1;
     if (n_kept < 0) read_kept();
-    for (int i = 0; i < n_kept && got < 0; i++) {
+    for (int i = 0; i < n_kept; i++) {
         if (!stands_at(kept[i], to, n)) continue;
-        got = dup3(kept[i], fd, O_CLOEXEC);
-        (void)close(kept[i]);
+        int fd = kept[i];
         kept[i] = kept[--n_kept];
+        return fd;
     }
-    return got >= 0 ? 0 : __real_bind(fd, to, n);
+    return -1;
 }
 
 void kept_settle(void)

@@ -1,6 +1,19 @@
-/* peers.c -- a hash table of the clients that are connected now, nobody else. */
+/* peers.c -- counts connections per client address and in total, for the two limits.
+ *
+ * A hash table of 1024 chains under one mutex, with an entry only for clients that are connected
+ * now: an entry is freed with the last connection, so its size is bounded by the total limit.
+ *
+ * A client is an IPv4 address or an IPv6 /64 network, because one customer usually gets a whole
+ * /64; IPv4-mapped addresses count as IPv4 (peers_identify()).
+ *
+ * peers_enter() decides and counts in one step, so two accepting threads cannot exceed a limit
+ * together. New limits apply to new connections; open ones stay (peers_limit()).
+ *
+ * Threads: any; the mutex is a leaf lock.
+ */
 #include "gateway/net/peers.h"
 
+#include <assert.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +91,7 @@ peer_id peers_identify(const struct sockaddr_storage *from)
     return (peer_id){0, 0};
 }
 
-/* The link that points to the client, or to the NULL where it belongs.  Under the lock. */
+/* The link to the client's entry, or to the NULL where it belongs. `mu` is held. */
 static client **find(peers *p, peer_id id)
 {
     client **at = &p->table[hash_id(id.bits + id.family) & ((1 << BUCKET_BITS) - 1)];
@@ -115,6 +128,7 @@ void peers_leave(peers *p, peer_id id)
     lock_take(&p->mu);
     client **at = find(p, id);
     if (*at) {
+        assert(p->n > 0 && (*at)->n > 0);
         p->n--;
         if (--(*at)->n == 0) {
             client *gone = *at;

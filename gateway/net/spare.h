@@ -3,19 +3,16 @@
  * The start makes room for all that the configuration may open (gateway/descriptors.h).  These are
  * for what it can't know: a limit that is lowered later, a system that has no more.
  *
- * Ownership: the caller's struct.  Threads: any thread.
+ * Ownership: the caller's struct.  Threads: one.
  */
 #ifndef GATEWAY_NET_SPARE_H
 #define GATEWAY_NET_SPARE_H
 
 #include <stdbool.h>
 
-#include "engine/base/lock.h"
-
 enum { SPARE_DESCRIPTORS = 4 };
 
 typedef struct spare_descriptors { /* private */
-    lock mu;
     int fd[SPARE_DESCRIPTORS];
     int n;
 } spare_descriptors;

@@ -22,18 +22,19 @@ typedef struct tls_files {
     const char *client_ca;
 } tls_files;
 
-typedef void tls_info_fn(const SSL *ssl, int where, int ret);
-
 /* ERR_INPUT: `what`, and why, as OpenSSL's oldest error of this thread says; its errors are
  * cleared. */
 err_code tls_error(err *e, const char *what);
 
 /* A context with this certificate, or NULL; `ask`: clients must show one of
  * files->client_ca, if any. */
-SSL_CTX *tls_context_make(const tls_files *files, bool ask, tls_info_fn *info, err *e);
+SSL_CTX *tls_context_make(const tls_files *files, bool ask, err *e);
 
-/* Protocols, ciphers and the info callback, for a context that somebody else has made. */
-void tls_context_rules(SSL_CTX *ctx, tls_info_fn *info);
+/* Before a handshake: if the client offers HTTP/2 by ALPN, it gets it; without this call it gets
+ * HTTP/1.1. */
+void tls_offer_h2(SSL *ssl);
+/* After it: which of them. */
+bool tls_chose_h2(const SSL *ssl);
 
 /* Until when its certificate is good, in microseconds of the wall clock; 0: unknown. */
 int64_t tls_context_expiry(const SSL_CTX *ctx);

@@ -1,10 +1,12 @@
-/* tls_reserve.c -- slots of one size in static memory, chained while they are free.
+/* tls_reserve.c -- slots of two sizes in static memory, chained while they are free.
  *
- * The pages of the reserve are touched when the first slot is taken: until
+ * The pages of the reserve are touched when a slot is taken for the first time: until
  * then it costs address space.
  */
 #include "gateway/net/tls_reserve.h"
 
+#include <assert.h>
+#include <malloc.h>
 #include <stdalign.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,44 +16,66 @@
 
 #include "engine/base/lock.h"
 
-enum { SLOT_BYTES = 128, SLOTS = 4096 }; /* a worker has two or three at once */
+enum {
+    SMALL_BYTES = 128,
+    SMALL = 4096, /* a worker has two or three at once */
+    /* The buffer of a TLS record, which an idle connection does not keep, and a request's head. */
+    LARGE_BYTES = 24 << 10,
+    LARGE = 1024,
+    SIZES = 2,
+};
 
-typedef union slot {
-    union slot *next; /* while it is free */
-    alignas(16) unsigned char bytes[SLOT_BYTES];
+typedef struct slot {
+    struct slot *next; /* while it is free */
 } slot;
+
+static alignas(16) unsigned char small[SMALL][SMALL_BYTES], large[LARGE][LARGE_BYTES];
+
+typedef struct {
+    unsigned char *base;
+    size_t bytes, n; /* of a slot; slots */
+    slot *free;      /* slots that were used and returned */
+    size_t n_used;   /* slots that were used at least once */
+} size_class;
 
 static struct {
     lock mu;
-    slot *free;    /* given back */
-    size_t n_used; /* ever: the slots above have never been taken */
-    slot slots[SLOTS];
-} reserve = {.mu = LOCK_INITIALIZER(LOCK_TLS_RESERVE)};
+    size_class size[SIZES];
+} reserve = {.mu = LOCK_INITIALIZER(LOCK_TLS_RESERVE),
+             .size = {{.base = small[0], .bytes = SMALL_BYTES, .n = SMALL},
+                      {.base = large[0], .bytes = LARGE_BYTES, .n = LARGE}}};
 
-static bool is_slot(const void *p)
+/* NULL: it is the heap's. */
+static size_class *class_of(const void *p)
 {
-    return (uintptr_t)p >= (uintptr_t)reserve.slots &&
-           (uintptr_t)p < (uintptr_t)(reserve.slots + SLOTS);
+    for (int i = 0; i < SIZES; i++) {
+        size_class *c = &reserve.size[i];
+        uintptr_t at = (uintptr_t)p - (uintptr_t)c->base;
+        if (at < c->bytes * c->n) return c;
+    }
+    return NULL;
 }
 
 static void *take(size_t bytes)
 {
-    if (bytes > SLOT_BYTES) return NULL;
+    size_class *c = &reserve.size[bytes > SMALL_BYTES];
+    if (bytes > c->bytes) return NULL;
     lock_take(&reserve.mu);
-    slot *s = reserve.free;
+    slot *s = c->free;
     if (s)
-        reserve.free = s->next;
-    else if (reserve.n_used < SLOTS)
-        s = &reserve.slots[reserve.n_used++];
+        c->free = s->next;
+    else if (c->n_used < c->n)
+        s = (slot *)(void *)(c->base + c->bytes * c->n_used++);
     lock_release(&reserve.mu);
     return s;
 }
 
-static void give_back(slot *s)
+static void give_back(size_class *c, slot *s)
 {
+    assert(((uintptr_t)s - (uintptr_t)c->base) % c->bytes == 0);
     lock_take(&reserve.mu);
-    s->next = reserve.free;
-    reserve.free = s;
+    s->next = c->free;
+    c->free = s;
     lock_release(&reserve.mu);
 }
 
@@ -67,8 +91,9 @@ static void put(void *p, const char *file, int line)
 {
     (void)file;
     (void)line;
-    if (is_slot(p))
-        give_back(p);
+    size_class *c = class_of(p);
+    if (c)
+        give_back(c, p);
     else
         free(p);
 }
@@ -76,12 +101,14 @@ static void put(void *p, const char *file, int line)
 static void *change(void *p, size_t bytes, const char *file, int line)
 {
     if (!p) return get(bytes, file, line);
-    if (!is_slot(p)) return realloc(p, bytes);
-    if (bytes <= SLOT_BYTES) return p;
-    void *more = malloc(bytes);
+    size_class *c = class_of(p);
+    void *more = c ? NULL : realloc(p, bytes);
+    if (more || (c && bytes <= c->bytes)) return c ? p : more;
+    more = get(bytes, file, line);
     if (!more) return NULL;
-    memcpy(more, p, SLOT_BYTES);
-    give_back(p);
+    size_t had = c ? c->bytes : malloc_usable_size(p);
+    memcpy(more, p, had < bytes ? had : bytes);
+    put(p, file, line);
     return more;
 }
 

@@ -1,9 +1,9 @@
 /* tls_reserve.h -- memory that OpenSSL has left when there is none.
  *
- * Each record of TLS 1.3, read or written, takes a few bytes from the heap for a moment (OpenSSL
- * 3.0: WPACKET).  Without them the connection breaks, and nobody is told why.  So OpenSSL allocates
- * here: from the heap, and small pieces from a reserve of ours when that gives nothing.  New
- * handshakes need more and fail.
+ * Each record of TLS, read or written, takes a buffer and a few bytes from the heap for a moment.
+ * Without them the connection breaks without a reason.  So OpenSSL allocates here: from the
+ * heap, and from a reserve of ours when that gives nothing.  Request heads are allocated in the
+ * same way (visitor.c, by OPENSSL_malloc()).  New handshakes need more and may fail.
  *
  * Threads: any thread.
  */

@@ -29,7 +29,7 @@ static bool shake(SSL *server, SSL *client)
 
 err_code tls_warm_up(const tls_files *files, err *e)
 {
-    SSL_CTX *ours = tls_context_make(files, false, NULL, e);
+    SSL_CTX *ours = tls_context_make(files, false, e);
     if (!ours) return ERR_INPUT;
     SSL_CTX *theirs = SSL_CTX_new(TLS_client_method());
     bool done = theirs;

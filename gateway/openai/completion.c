@@ -9,6 +9,8 @@
  * scheduler is a real 4xx or 5xx; after COMMIT_MS without a token the stream is begun all the same
  * and kept alive with comments, because silent connections are cut by proxies.
  */
+#include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,12 +32,14 @@ enum {
     LOOK_MS = 20,            /* and whether the client is gone, where nobody tells it */
     COMMIT_MS = 10000,       /* silence before a stream is begun without a token */
     PING_MS = 10000,         /* silence between comments after that */
+    STREAM_TOKENS = 256,     /* of all choices together */
 };
 
 /* ------------------------------------------------------------------ refusals -- */
 
 bool completion_refuse(completion *c, const err *e, const char *param)
 {
+    assert(e->code != ERR_NONE);
     const http_status *h = http_status_of(e->code);
     c->problem = (openai_problem){.status = h->status, .type = h->type, .code = h->code};
     snprintf(c->problem.param, sizeof(c->problem.param), "%s", param ? param : "");
@@ -51,10 +55,11 @@ bool completion_no_memory(completion *c)
 
 bool completion_no_spool(completion *c)
 {
-    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->caller->tenant.id,
+    telemetry_refuse(sched_telemetry(sched_of(c->srv)), c->use.slo_class, c->x->caller->tenant.id,
                      OUTCOME_REFUSED, MISS_STORAGE);
     exchange_note(c->x, "missed", "%s", miss_cause_name(MISS_STORAGE));
-    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, MISS_STORAGE);
+    stats_refused(process_of(c->srv)->stats, c->x->caller->tenant.id, c->use.slo_class,
+                  MISS_STORAGE);
     exchange_retry_after(c->x, SPOOL_RETRY_MS);
     return openai_refuse(&c->problem, 503, "storage_unavailable", NULL,
                          "usage cannot be written at present and its spool is full");
@@ -64,17 +69,19 @@ bool completion_no_spool(completion *c)
 static void send_problem(completion *c)
 {
     const openai_problem *p = &c->problem;
-    c->status = p->status;
-    if (c->door && !c->stream_open) {
-        c->door->rename(&c->problem);
-        c->door->fail(c->door_state, NULL, p);
+    assert(p->status >= 400 && p->type && p->code);
+    c->reply.status = p->status;
+    if (c->ask.door && !c->reply.stream_open) {
+        c->ask.door->rename(&c->problem);
+        c->ask.door->fail(c->ask.door_state, NULL, p);
     }
-    if (c->stream_open) {
+    if (c->reply.stream_open) {
         char text[PROBLEM_BYTES];
         jsonw w;
-        jsonw_init_fixed(&w, text, sizeof(text)); /* it may be memory that is missing */
-        if (c->door)
-            c->door->fail(c->door_state, &w, p);
+        jsonw_init_fixed(&w, text,
+                         sizeof(text)); /* on the stack: the problem may be a lack of memory */
+        if (c->ask.door)
+            c->ask.door->fail(c->ask.door_state, &w, p);
         else
             openai_write_stream_error(&w, p->type, p->code, p->msg);
         if (!w.failed && exchange_stream_write(c->x, w.text, w.len)) exchange_stream_end(c->x);
@@ -89,13 +96,23 @@ static void send_problem(completion *c)
 
 /* ----------------------------------------------------------------- the wait -- */
 
+/* Tokens that one event of a stream may have: a client that does not read for a while would
+ * otherwise get all that was made meanwhile in one piece, with 2 KB of text for each token. */
+static int most_at_once(const completion *c)
+{
+    assert(c->run.n_choices > 0);
+    int each = STREAM_TOKENS / c->run.n_choices;
+    return !c->rq.stream || c->use.cascade.held ? INT_MAX : each > 1 ? each : 1;
+}
+
 static bool take_one(completion *c, choice *ch)
 {
     bool was_done = ch->done;
-    bool fresh = completion_take(c, ch);
+    bool fresh = completion_take(c, ch, most_at_once(c));
     /* The chunk that ends the last choice waits for the books. */
     bool hold = ch->done && !was_done;
-    if (c->rq.stream && fresh && !hold && !c->client_gone && completion_open_stream(c))
+    bool sent = c->rq.stream && !c->use.cascade.held;
+    if (sent && fresh && !hold && !c->run.client_gone && completion_open_stream(c))
         completion_add_news(c, ch);
     return fresh;
 }
@@ -104,17 +121,17 @@ static bool take_all(completion *c, bool *all_done)
 {
     bool news = false;
     *all_done = true;
-    for (int i = 0; i < c->n_begun; i++) {
-        choice *ch = &c->choices[i];
-        bool was_past = c->past_seam;
+    for (int i = 0; i < c->run.n_begun; i++) {
+        choice *ch = &c->run.choices[i];
+        bool was_past = c->run.past_seam;
         news |= take_one(c, ch);
-        if (c->past_seam != was_past) news |= take_one(c, ch); /* behind what the client has */
+        if (c->run.past_seam != was_past) news |= take_one(c, ch); /* behind what the client has */
         *all_done &= ch->done;
     }
-    int begun = c->n_begun;
-    if (begun < c->n_choices) completion_submit_more(c);
-    *all_done &= c->n_begun == begun;
-    *all_done &= begun == c->n_choices || c->closed || c->refused;
+    int begun = c->run.n_begun;
+    if (begun < c->run.n_choices) completion_submit_more(c);
+    *all_done &= c->run.n_begun == begun;
+    *all_done &= begun == c->run.n_choices || c->run.closed || c->run.refused;
     return news;
 }
 
@@ -122,11 +139,12 @@ static bool take_all(completion *c, bool *all_done)
 static void keep_alive(completion *c, int64_t *last_us)
 {
     int64_t silent_ms = (clock_now_us() - *last_us) / 1000;
-    if (!c->rq.stream || c->client_gone || silent_ms < (c->stream_open ? PING_MS : COMMIT_MS)) {
+    if (!c->rq.stream || c->use.cascade.held || c->run.client_gone ||
+        silent_ms < (c->reply.stream_open ? PING_MS : COMMIT_MS)) {
         return;
     }
     if (completion_open_stream(c) && !exchange_stream_write(c->x, ": ping\n\n", 8))
-        c->client_gone = true;
+        c->run.client_gone = true;
     *last_us = clock_now_us();
 }
 
@@ -142,31 +160,33 @@ static void wait_watched(completion *c, int wait_ms)
     int64_t last_us = clock_now_us();
     bool cancelled = false;
     for (;;) {
-        bool all_done;
-        if (take_all(c, &all_done)) {
+        bool all_done, news = take_all(c, &all_done);
+        if (news) {
             completion_flush(c);
             last_us = clock_now_us();
         }
         if (all_done) return;
-        bool cut = atomic_load(&c->srv->cut);
-        bool stop = atomic_load(&c->stop);
-        bool ended = cut || stop || c->starved || c->refused;
-        if (!cancelled && (ended || c->client_gone || exchange_client_gone(c->x))) {
-            c->client_gone |= !ended;
+        bool cut = atomic_load(&process_of(c->srv)->cut);
+        bool stop = atomic_load(&c->run.stop);
+        bool ended = cut || stop || c->run.starved || c->run.refused;
+        if (!cancelled && (ended || c->run.client_gone || exchange_client_gone(c->x))) {
+            c->run.client_gone |= !ended;
             cancelled = true;
-            c->closed = true;
+            c->run.closed = true;
             completion_cancel(c);
         }
-        if (!c->asked_to_leave && !cancelled && mover_wants(c->srv->mover)) completion_leave(c);
+        if (!c->run.asked_to_leave && !cancelled && mover_wants(engine_of(c->srv)->mover))
+            completion_leave(c);
+        completion_place_streams(c);
         keep_alive(c, &last_us);
-        (void)request_signal_wait(&c->signal, &seen, wait_ms);
+        if (!news || !c->rq.stream) (void)request_signal_wait(&c->run.signal, &seen, wait_ms);
     }
 }
 
 static void wait_all(completion *c)
 {
     int fd = connection_socket();
-    bool watched = deadline_watch(fd, wake, &c->signal);
+    bool watched = deadline_watch(fd, wake, &c->run.signal);
     wait_watched(c, watched || c->x->inner ? WAIT_MS : LOOK_MS); /* nobody leaves from within */
     if (watched) deadline_unwatch(fd);
 }
@@ -176,10 +196,10 @@ static void abandon(completion *c)
 {
     completion_cancel(c);
     uint64_t seen = 0;
-    for (int i = 0; i < c->n_choices; i++) {
-        while (c->choices[i].submitted && !c->choices[i].done) {
-            (void)completion_take(c, &c->choices[i]);
-            if (!c->choices[i].done) (void)request_signal_wait(&c->signal, &seen, WAIT_MS);
+    for (int i = 0; i < c->run.n_choices; i++) {
+        while (c->run.choices[i].submitted && !c->run.choices[i].done) {
+            (void)completion_take(c, &c->run.choices[i], INT_MAX);
+            if (!c->run.choices[i].done) (void)request_signal_wait(&c->run.signal, &seen, WAIT_MS);
         }
     }
 }
@@ -189,7 +209,7 @@ static void abandon(completion *c)
 /* It was ended from outside.  True. */
 static bool cut_off(completion *c)
 {
-    if (atomic_load(&c->stop)) {
+    if (atomic_load(&c->run.stop)) {
         exchange_add_header(c->x, "x-should-retry", "false");
         return !openai_refuse(&c->problem, 403, "request_cancelled", NULL,
                               "an operator has cancelled this request");
@@ -199,92 +219,111 @@ static bool cut_off(completion *c)
 
 static bool any_error(completion *c)
 {
-    if (c->starved) return !completion_no_memory(c);
-    if (c->refused) return true;
-    for (int i = 0; i < c->n_begun; i++) {
-        const choice *ch = &c->choices[i];
+    if (c->run.starved) return !completion_no_memory(c);
+    if (c->run.refused) return true;
+    for (int i = 0; i < c->run.n_begun; i++) {
+        const choice *ch = &c->run.choices[i];
         if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
             if (ch->rq.why.code == ERR_BUSY) completion_say_when(c, ch);
             if (ch->rq.why.code == ERR_RESTARTING) exchange_retry_after(c->x, RESTART_RETRY_MS);
             return !completion_refuse(c, &ch->rq.why, NULL);
         }
-        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone) return cut_off(c);
+        if (strcmp(ch->finish, "cancelled") == 0 && !c->run.client_gone) return cut_off(c);
     }
-    return c->n_begun < c->n_choices && !c->client_gone && cut_off(c);
+    return c->run.n_begun < c->run.n_choices && !c->run.client_gone && cut_off(c);
 }
 
 /* --------------------------------------------------------------------- whole -- */
 
 static void finish(completion *c)
 {
-    for (int i = 0; i < c->n_choices; i++) {
-        choice *ch = &c->choices[i];
-        inflight_remove(c->srv->inflight, &ch->live);
+    for (int i = 0; i < c->run.n_choices; i++) {
+        choice *ch = &c->run.choices[i];
+        inflight_remove(tenants_of(c->srv)->inflight, &ch->live);
         completion_text_clear(&ch->text);
         thinking_reader_clear(&ch->thoughts);
         tool_reader_clear(&ch->tools);
         request_clear(&ch->rq);
         pooling_clear(&ch->pool);
         grammar_run_release(ch->rq.grammar);
+        completion_beams_clear(ch);
     }
-    free(c->choices);
-    grammar_release(c->form);
-    bars_destroy(c->bars);
+    free(c->run.choices);
+    grammar_release(c->use.form);
+    bars_destroy(c->use.bars);
     openai_request_clear(&c->rq);
-    limits_settle(c->srv->limits, &c->ticket, 0);
-    vocabulary_release(c->srv->vocabularies, c->vocab);
-    if (c->adapter) registry_release(c->srv->registry, c->adapter);
-    stacks_release(c->srv->stacks, c->stack);
-    for (int i = 0; i < STACK_PARTS_MAX; i++) registry_release(c->srv->registry, c->part[i]);
-    jsonw_clear(&c->out);
-    request_signal_clear(&c->signal);
+    limits_settle(tenants_of(c->srv)->limits, &c->use.ticket, 0, 0);
+    vocabulary_release(engine_of(c->srv)->vocabularies, c->use.vocab);
+    if (c->use.adapter) registry_release(registry_of(c->srv), c->use.adapter);
+    stacks_release(adapters_of(c->srv)->stacks, c->use.stack);
+    for (int i = 0; i < STACK_PARTS_MAX; i++) registry_release(registry_of(c->srv), c->use.part[i]);
+    jsonw_clear(&c->reply.out);
+    request_signal_clear(&c->run.signal);
 }
 
-static void run(completion *c, bool chat)
+/* True: the next step of a cascade is to answer. */
+static bool run(completion *c, bool chat)
 {
     if (!completion_admit(c, chat)) {
         if (c->problem.status) send_problem(c);
-        return;
+        return false;
+    }
+    if (c->use.cascade.of && !c->use.cascade.held) {
+        completion_note_step(c);
+        completion_tell_cascade(c);
     }
     if (!completion_submit(c)) {
         abandon(c);
-        c->status = c->problem.status;
+        c->reply.status = c->problem.status;
         completion_log(c);
         completion_settle(c);
         send_problem(c);
-        return;
+        return false;
     }
     wait_all(c);
-    bool failed = any_error(c) || !completion_compose(c);
-    c->status = failed ? c->problem.status : 200;
+    bool failed = any_error(c);
+    bool held = c->use.cascade.held, judged = held && !failed && !c->run.client_gone;
+    bool next = judged && completion_fails_checks(c);
+    if (judged) completion_note_step(c);
+    if (held && !next) completion_tell_cascade(c);
+    failed |= !next && !failed && !completion_compose(c);
+    c->reply.status = failed ? c->problem.status : 200;
     completion_log(c);
     completion_settle(c);
-    if (c->client_gone)
+    if (next) return true;
+    if (c->run.client_gone)
         exchange_drop(c->x);
     else if (failed)
         send_problem(c);
     else
         completion_send(c);
+    return false;
 }
 
 static void handle(exchange *x, bool chat, const completion_door *door,
                    const completion_pooled *pooled, void *state)
 {
-    completion c = {.x = x,
-                    .srv = x->server,
-                    .door = door,
-                    .pooled = pooled,
-                    .door_state = state,
-                    .started_us = clock_now_us(),
-                    .started_wall_us = clock_wall_us()};
     const char *prefix = door ? door->prefix : pooled ? pooled->prefix : chat ? "chatcmpl" : "cmpl";
-    snprintf(c.id, sizeof(c.id), "%s-%s", prefix, x->request_id);
-    request_signal_init(&c.signal);
-    jsonw_init(&c.out);
-    c.traced = spans_begin(x->server->spans, &x->trace);
-    run(&c, chat);
-    completion_trace(&c);
-    finish(&c);
+    char trail[CASCADE_TRAIL_BYTES] = "";
+    completion_ask ask = {.door = door, .pooled = pooled, .door_state = state, .trail = trail};
+    const exchange_mark mark = exchange_get_mark(x);
+    for (bool again = true; again; ask.step++) {
+        completion c = {.x = x,
+                        .srv = x->app,
+                        .ask = ask,
+                        .times.started_us = clock_now_us(),
+                        .times.started_wall_us = clock_wall_us()};
+        snprintf(c.reply.id, sizeof(c.reply.id), "%s-%s", prefix, x->request_id);
+        request_signal_init(&c.run.signal);
+        jsonw_init(&c.reply.out);
+        c.ask.traced = spans_begin(engine_of(x->app)->spans, &x->trace);
+        again = run(&c, chat);
+        completion_trace(&c);
+        finish(&c);
+        ask.body = c.ask.body;
+        ask.drop_oldest = c.ask.drop_oldest;
+        if (again) exchange_rewind(x, &mark);
+    }
 }
 
 void completion_handle_chat(exchange *x)

@@ -23,6 +23,9 @@ typedef struct completion_door {
                               openai_problem *p);
     /* Names a parameter of the chat's body as the door's own. */
     void (*rename)(openai_problem *p);
+    /* The sentence about a prompt that is too long for the model, alone or with the `asked` tokens
+     * of its answer (-1: no number was asked for).  NULL: OpenAI's. */
+    void (*too_long)(openai_problem *p, int64_t prompt, int asked, int context);
     /* The answer begins; w NULL: it is not streamed. */
     void (*begin)(void *state, jsonw *w, const openai_head *h, const openai_usage *u);
     /* What is new of its one choice; calls: the door notes what it has given. */

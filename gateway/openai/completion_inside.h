@@ -14,7 +14,9 @@
 #include "adapters/store/stacks.h"
 #include "engine/chat/thinking.h"
 #include "engine/sched/request.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
+#include "gateway/engine_parts.h"
 #include "gateway/http/exchange.h"
 #include "gateway/inflight.h"
 #include "gateway/limits.h"
@@ -25,8 +27,13 @@
 #include "gateway/openai/openai_reply.h"
 #include "gateway/openai/openai_tools.h"
 #include "gateway/openai/vocabulary.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
+#include "storage/ledger.h"
+#include "storage/meter_file.h"
 #include "storage/targets.h"
+
+typedef struct server server;
 
 /* One choice: a request in the engine and the text made of its tokens. */
 typedef struct choice {
@@ -39,6 +46,7 @@ typedef struct choice {
     tool_reader tools;        /* with c->tools: what the text says */
     openai_prompt prompt;     /* ids, always */
     pooling pool;             /* with c->pooled: what it becomes */
+    request_beams beams;      /* of the first choice of a prompt that is searched for */
     int index;
     int n_taken;   /* tokens popped from the ring */
     int n_beyond;  /* of these, made behind the end that only its text has: nobody pays for them */
@@ -47,63 +55,117 @@ typedef struct choice {
     int n_thought; /* of these, thoughts and their marks */
     size_t offset; /* bytes of text before the tokens not yet shown */
     bool submitted, done, started, told_prompt;
+    bool dropped;    /* the beam search found fewer answers: it is none */
     bool leaving;    /* it was asked to leave the engine, and is not moved yet */
+    bool abroad;     /* another node computes its prompt, unless that node refused */
+    bool returned;   /* that node has made its first token, and it goes on here */
+    bool placed;     /* it was decided where its tokens are generated */
+    int chosen;      /* with leaving: where it goes on (gateway/move/roster.h) */
+    move_from from;  /* with returned: the node that has its pages */
     bool booked;     /* settled before the others, with so many tokens from the cache: */
     uint32_t cached; /* (its meter may be another request's) */
     int32_t stop_token;
     const char *finish; /* OpenAI's word; NULL while running */
 } choice;
 
-typedef struct completion {
-    exchange *x;
-    server *srv;
+/* What the choices that are settled have used; `turn` is to be waited for (settler_await()). */
+typedef struct completion_booked {
+    int64_t tokens, cost;
+    uint64_t turn;
+} completion_booked;
+
+enum { CASCADE_TRAIL_BYTES = 480 };
+
+/* The step of a cascade that a completion is (completion_cascade.c); of 0: its model is none. */
+typedef struct completion_step {
+    int of;       /* steps of the cascade */
+    double least; /* valid if bounded: mean log-probability of a token that an answer needs */
+    bool bounded;
+    bool complete; /* an answer that its limit of tokens has cut is not kept */
+    bool held;     /* it has checks: nothing is sent before they have passed */
+} completion_step;
+
+/* ---- requested: what the client asked for, and by which API */
+typedef struct completion_ask {
     const completion_door *door; /* NULL: OpenAI's own chat and text */
     void *door_state;
     bool drop_oldest;
-    const completion_pooled *pooled; /* NULL: text is made */
-    pooled_model by;                 /* with it */
+    const completion_pooled *pooled; /* NULL: text is generated */
+    pooled_model by;                 /* valid with `pooled` */
     bool classify;
-    openai_request rq;
-    openai_problem problem;
+    bool numbered;     /* its events have numbers */
+    int resume_after;  /* events up to this number are not sent; -1: all are sent */
+    bool traced;       /* its spans are wanted */
+    const cJSON *body; /* as the door has translated it; NULL: not yet */
+    int step;          /* of a cascade */
+    char *trail;       /* what its steps came to, for the answer's header: CASCADE_TRAIL_BYTES */
+} completion_ask;
+
+/* ---- admitted: what is pinned or reserved for it (completion_admit.c) */
+typedef struct completion_use {
     const adapter_version *adapter;               /* NULL: the bare base, or a stack */
     const stack *stack;                           /* several adapters together; NULL: none */
-    const adapter_version *part[STACK_PARTS_MAX]; /* of it, in the order of rq.adapters */
-    const adapter_version *counted;               /* whose own limits hold; NULL: nobody's */
+    const adapter_version *part[STACK_PARTS_MAX]; /* of the stack, in the order of rq.adapters */
+    const adapter_version *counted;               /* adapter whose own limits apply; NULL: none */
     const vocabulary *vocab; /* the adapter's, or the base's; NULL: not known yet */
-    tool_style tools;        /* how calls are written; TOOLS_NONE: they are not looked for */
-    thinking_style thinking; /* how thoughts are; THINKING_NONE: likewise */
-    thinking_start start;    /* of its prompt */
-    grammar *form;           /* what the answer must be; NULL: text */
-    bars *bars;              /* what it must not have; NULL: nothing is barred */
+    tool_style tools;        /* format of tool calls; TOOLS_NONE: they are not parsed */
+    thinking_style thinking; /* format of thoughts; THINKING_NONE: they are not parsed */
+    thinking_start start;    /* whether the prompt ends within thoughts */
+    completion_step cascade;
+    grammar *form; /* structured output; NULL: text */
+    bars *bars;    /* tokens and words that must not come; NULL: none */
     /* For usage: "base", "name@7", "one@3*0.5+two@1*-1". */
     char label[MODEL_LABEL_MAX + 1];
     int slo_class;
-    char tier[CLASS_WORD_MAX + 1]; /* what answers call the class */
+    char tier[CLASS_WORD_MAX + 1]; /* name of the class in answers */
+    limits_ticket ticket;
+    token_price price; /* as it was when its limits were reserved */
+    int64_t limits_us; /* time that looking up its limits took */
+    int64_t encode_us; /* processor time of other threads, for long texts */
+} completion_use;
+
+/* ---- running: its choices in the engine (completion_choice.c) */
+typedef struct completion_run {
     choice *choices;
     int n_choices;
-    int n_begun;           /* of them; fewer than all: the others follow as these end */
-    bool closed;           /* no more are begun */
-    int64_t booked_tokens; /* of those that are booked, and */
-    uint64_t turn;         /* what is to be waited for */
-    bool refused;          /* c->problem says why not all could be */
+    int n_begun; /* choices submitted; the others follow when these end */
+    bool closed; /* no more are submitted */
+    completion_booked booked;
+    bool refused; /* problem says why not all could be submitted */
     request_signal signal;
-    limits_ticket ticket;
-    bool stream_open, client_gone;
     bool starved; /* text was lost for want of memory: no answer may be made of the rest */
     bool asked_to_leave;
-    bool numbered;    /* its events bear numbers, and */
-    int resume_after; /* those up to that one are not sent (-1: all are); text is cut there: */
-    bool past_seam;   /* so many tokens have been taken */
-    atomic_bool stop; /* an operator wants it ended */
+    bool past_seam;             /* the tokens that resume_after stands for have been taken */
+    atomic_bool stop;           /* an operator cancels it */
+    _Atomic int64_t writing_us; /* start of a write that waits for the client to read; 0: none */
+    bool client_gone;
+    int64_t stalled_us; /* time in which its worker had work, and did not run */
+} completion_run;
+
+/* ---- answered (completion_answer.c) */
+typedef struct completion_reply {
+    bool stream_open;
     jsonw out;
     char id[64];
-    int64_t started_wall_us, started_us, first_token_us;
-    int64_t limits_us;                /* in which its limits were looked up */
-    int64_t stalled_us;               /* in which its worker had work, and did not run */
-    bool traced;                      /* its spans are wanted */
-    int64_t submitted_us, settled_us; /* for them; 0: it did not come to that */
-    openai_usage used;                /* what completion_log() has counted */
+    openai_usage used; /* what completion_log() has counted */
     int status;
+} completion_reply;
+
+typedef struct completion_times {
+    int64_t started_wall_us, started_us, first_token_us;
+    int64_t submitted_us, settled_us; /* for spans; 0: it was not submitted, not settled */
+} completion_times;
+
+typedef struct completion {
+    exchange *x;
+    server *srv;
+    openai_request rq;
+    openai_problem problem;
+    completion_ask ask;
+    completion_use use;
+    completion_run run;
+    completion_reply reply;
+    completion_times times;
 } completion;
 
 /* What usage rows call the API, and whose they are: the adapter's that was asked for, invoked or
@@ -126,9 +188,13 @@ bool completion_no_spool(completion *c);
  * False: c->problem says why (status 0: answered already); what was taken stays in c
  * for its end to give back. */
 bool completion_admit(completion *c, bool chat);
+/* The same sentence for a model that is unknown and one that this key may not use.  False. */
+bool completion_no_such_model(completion *c, const char *name, const char *param);
 /* Pins the version that a name of the caller's means.  False: c->problem says why, of `param`. */
 bool completion_pin(completion *c, const char *name, const char *param,
                     const adapter_version **out);
+/* The base, or an adapter, answers alone: pinned, and named for usage.  False: c->problem. */
+bool completion_use_model(completion *c, const char *name, const char *param);
 /* "owner/name@7" where it is another tenant's, else "name@7". */
 void completion_label(const completion *c, const char *name, const adapter_version *v, char *out,
                       size_t cap);
@@ -143,6 +209,17 @@ bool completion_resolve_stack(completion *c);
  * did before where it names nothing. */
 bool completion_resolve_named(completion *c);
 
+/* ---- completion_cascade.c: models that are asked one after another ---- */
+
+/* Pins the model of the step that it is.  False: c->problem. */
+bool completion_take_step(completion *c, const cJSON *steps);
+/* Whether the next step must answer; after all choices of this one have ended well. */
+bool completion_fails_checks(const completion *c);
+/* Adds this step to the trail: its model, and the mean log-probability where a bound checks it. */
+void completion_note_step(completion *c);
+/* Header and log: the steps so far.  Before the answer begins. */
+void completion_tell_cascade(completion *c);
+
 /* ---- completion_choice.c: choices and the engine ---- */
 
 /* Meter slots, then all to the scheduler, of pooled ones as many as run at once.  False:
@@ -152,15 +229,28 @@ bool completion_submit(completion *c);
  * next time, if others run. */
 void completion_submit_more(completion *c);
 void completion_cancel(completion *c);
+/* Takes what the engine has made for one choice.  True if there is news for the client. */
+bool completion_take(completion *c, choice *ch, int most);
+/* Frees what completion_submit() made for its beam search, after the end. */
+void completion_beams_clear(choice *ch);
+/* Output tokens of the choice that are billed. */
+uint32_t completion_made(const choice *ch);
+/* Sets Retry-After if the scheduler refused the choice. */
+void completion_say_when(completion *c, const choice *ch);
+
+/* ---- completion_place.c: choices that other nodes of the fleet work on ---- */
+
+/* Has another node compute the prompt, if that pays by the nodes' roles; else, if another node will
+ * generate its tokens, tells that node the adapter.  False: this engine must have it. */
+bool completion_place_prompt(completion *c, choice *ch);
+/* After news was sent to the client: goes on with choices whose first token another node has made,
+ * and gives away those that other nodes should go on with. */
+void completion_place_streams(completion *c);
 /* The server drains, and others of its fleet take what runs: all that can be leaves the engine, and
  * completion_take() has it go on there. */
 void completion_leave(completion *c);
-/* Takes what the engine has made for one choice.  True if there is news for the client. */
-bool completion_take(completion *c, choice *ch);
-/* Tokens that are paid for. */
-uint32_t completion_made(const choice *ch);
-/* Retry-After, for a choice that the scheduler refused. */
-void completion_say_when(completion *c, const choice *ch);
+/* Who had it has ended its part.  False: it has ended as a whole. */
+bool completion_left(completion *c, choice *ch);
 
 /* ---- completion_answer.c, streams that go on ---- */
 
@@ -195,6 +285,9 @@ void completion_settle_one(completion *c, choice *ch);
 void completion_trace(const completion *c);
 
 /* ---- completion_answer.c: what the client reads ---- */
+
+/* Of its tokens; -INFINITY where it has none, or their log-probabilities were not computed. */
+double completion_mean_logprob(const choice *ch);
 
 /* What has been counted so far.  Before completion_settle(). */
 void completion_usage(const completion *c, openai_usage *u);

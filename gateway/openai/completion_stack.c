@@ -1,4 +1,5 @@
 /* completion_stack.c -- "adapters": several of the caller's adapters at once, each with a scale. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,8 @@
 #include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/openai/completion_inside.h"
-#include "storage/stacks/stack_rows.h"
+#include "storage/ledger.h"
+#include "storage/stack_rows.h"
 
 _Static_assert((int)OPENAI_ADAPTERS_MAX == (int)STACK_PARTS_MAX, "a body may ask for any stack");
 
@@ -21,23 +23,27 @@ static bool bad(completion *c, int i, const char *what)
 /* Of all parts one may have limits of its own: a request is counted in one adapter. */
 static bool find_counted(completion *c, int i)
 {
+    assert(i >= 0 && i < c->rq.n_adapters && c->use.part[i]);
     limits_adapter of;
-    registry_limits(c->srv->registry, c->part[i], &of.id, &of.limits);
+    registry_limits(registry_of(c->srv), c->use.part[i], &of.id, &of.limits);
     const adapter_limits *l = &of.limits;
     if (!l->requests_per_minute && !l->tokens_per_minute && !l->max_concurrent) return true;
-    if (c->counted) return bad(c, i, "has limits of its own, as another adapter of the stack has");
-    c->counted = c->part[i];
+    if (c->use.counted)
+        return bad(c, i, "has limits of its own, as another adapter of the stack has");
+    c->use.counted = c->use.part[i];
     return true;
 }
 
 static bool pin_parts(completion *c)
 {
+    assert(c->rq.n_adapters > 0 && c->rq.n_adapters <= STACK_PARTS_MAX);
     char param[32];
     for (int i = 0; i < c->rq.n_adapters; i++) {
         snprintf(param, sizeof(param), "adapters[%d]", i);
         const char *name = c->rq.adapters[i].name;
-        if (strcmp(name, c->srv->cfg->model_name) == 0) return bad(c, i, "is no adapter");
-        if (!completion_pin(c, name, param, &c->part[i])) return false;
+        if (strcmp(name, process_of(c->srv)->cfg->model.name) == 0)
+            return bad(c, i, "is no adapter");
+        if (!completion_pin(c, name, param, &c->use.part[i])) return false;
     }
     return true;
 }
@@ -45,18 +51,18 @@ static bool pin_parts(completion *c)
 /* In the stack's order, so that the same stack has one name. */
 static bool label_stack(completion *c)
 {
-    size_t at = 0, cap = sizeof(c->label);
-    for (int k = 0; k < c->stack->n && at < cap; k++) {
+    size_t at = 0, cap = sizeof(c->use.label);
+    for (int k = 0; k < c->use.stack->n && at < cap; k++) {
         char one[MODEL_LABEL_MAX + 1];
         int i = 0;
-        while (c->part[i]->id != c->stack->part[k].v->id) i++;
-        completion_label(c, c->rq.adapters[i].name, c->part[i], one, sizeof(one));
-        int n = snprintf(c->label + at, cap - at, "%s%s*%.9g", k ? "+" : "", one,
-                         (double)c->stack->part[k].scale);
+        while (c->use.part[i]->id != c->use.stack->part[k].v->id) i++;
+        completion_label(c, c->rq.adapters[i].name, c->use.part[i], one, sizeof(one));
+        int n = snprintf(c->use.label + at, cap - at, "%s%s*%.9g", k ? "+" : "", one,
+                         (double)c->use.stack->part[k].scale);
         at += n > 0 ? (size_t)n : 0;
     }
     if (at < cap) return true;
-    c->label[0] = 0;
+    c->use.label[0] = 0;
     return openai_refuse(&c->problem, 400, "invalid_value", "adapters",
                          "the names and scales of 'adapters' take more than the %d bytes that a "
                          "usage row has for them",
@@ -66,10 +72,11 @@ static bool label_stack(completion *c)
 /* One adapter as it is needs no stack. */
 static bool is_plain(completion *c)
 {
+    assert(!c->use.adapter && c->use.part[0]);
     if (c->rq.n_adapters > 1 || c->rq.adapters[0].scale != 1) return false;
-    c->adapter = c->counted = c->part[0];
-    c->part[0] = NULL;
-    completion_label(c, c->rq.adapters[0].name, c->adapter, c->label, sizeof(c->label));
+    c->use.adapter = c->use.counted = c->use.part[0];
+    c->use.part[0] = NULL;
+    completion_label(c, c->rq.adapters[0].name, c->use.adapter, c->use.label, sizeof(c->use.label));
     return true;
 }
 
@@ -77,14 +84,17 @@ static bool take_stack(completion *c)
 {
     stack_part part[STACK_PARTS_MAX];
     err e;
+    /* With small scales the base computes the answer, so the tenant's models must have the base. */
+    if (!auth_may_use_model(c->x, process_of(c->srv)->cfg->model.name))
+        return completion_no_such_model(c, process_of(c->srv)->cfg->model.name, "model");
     for (int i = 0; i < c->rq.n_adapters; i++) {
-        part[i] = (stack_part){c->part[i], c->rq.adapters[i].scale};
-        if (c->part[i]->has_words)
+        part[i] = (stack_part){c->use.part[i], c->rq.adapters[i].scale};
+        if (c->use.part[i]->has_words)
             return bad(c, i, "is activated or adds tokens: it cannot be in a stack");
         if (!find_counted(c, i)) return false;
     }
-    err_code rc =
-        stacks_acquire(c->srv->stacks, part, c->rq.n_adapters, LORA_RANK_MAX, &c->stack, &e);
+    err_code rc = stacks_acquire(adapters_of(c->srv)->stacks, part, c->rq.n_adapters, LORA_RANK_MAX,
+                                 &c->use.stack, &e);
     if (rc == ERR_INPUT || rc == ERR_LIMIT)
         return openai_refuse(&c->problem, 400, "invalid_value", "adapters", "%s", e.msg);
     return rc ? completion_refuse(c, &e, "adapters") : label_stack(c);
@@ -92,10 +102,10 @@ static bool take_stack(completion *c)
 
 bool completion_resolve_stack(completion *c)
 {
-    if (strcmp(c->rq.model, c->srv->cfg->model_name) != 0) {
+    if (strcmp(c->rq.model, process_of(c->srv)->cfg->model.name) != 0) {
         return openai_refuse(&c->problem, 400, "invalid_value", "model",
                              "with 'adapters', 'model' must be the base, '%.100s'",
-                             c->srv->cfg->model_name);
+                             process_of(c->srv)->cfg->model.name);
     }
     return pin_parts(c) && (is_plain(c) || take_stack(c));
 }
@@ -111,8 +121,8 @@ static bool find_named(const completion *c, stack_row *row)
     if (!ok || !auth_may_use_model(c->x, asked)) return false;
     memcpy(name, asked, n);
     name[n] = 0;
-    return stack_rows_get(c->srv->store, c->x->caller->tenant.id, name, at ? atoi(at + 1) : 0, row,
-                          NULL) == ERR_NONE;
+    return stack_rows_get(store_of(c->srv), c->x->caller->tenant.id, name, at ? atoi(at + 1) : 0,
+                          row, NULL) == ERR_NONE;
 }
 
 bool completion_resolve_named(completion *c)
@@ -124,6 +134,11 @@ bool completion_resolve_named(completion *c)
     if (!find_named(c, &row)) return false;
     if (json_parse(row.parts, strlen(row.parts), &json_limits_trusted, &list, &e))
         return completion_refuse(c, &e, "model");
+    if (cJSON_IsObject(list)) {
+        bool ok = completion_take_step(c, json_get(list, "cascade"));
+        cJSON_Delete(list);
+        return ok;
+    }
     cJSON_ArrayForEach(v, list)
     {
         const char *name = cJSON_GetStringValue(json_get(v, "name"));

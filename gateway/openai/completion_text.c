@@ -5,6 +5,7 @@
  */
 #include "gateway/openai/completion_text.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,7 @@ static size_t held_tail(const completion_text *ct)
     const openai_request *r = ct->rules;
     size_t held = 0;
     for (int i = 0; i < r->n_stop; i++) {
+        assert(r->stop_len[i] > 0); /* openai_sampling.c leaves out empty ones */
         size_t max = ct->len - ct->released;
         if (max > r->stop_len[i] - 1) max = r->stop_len[i] - 1;
         for (size_t n = max; n > held; n--) {
@@ -91,6 +93,7 @@ bool completion_text_push(completion_text *ct, int32_t token)
     if (ct->stop_hit || !make_room(ct)) return ct->stop_hit != NULL;
     ct->detok.skip_special = !ct->rules->keep_special && !is_kept(ct, token);
     ct->len += detok_push(&ct->detok, token, ct->text + ct->len, ct->cap - ct->len);
+    assert(ct->len <= ct->cap);
     if (ct->rules->n_stop && find_stop(ct)) return true;
     ct->released = ct->len - held_tail(ct);
     return false;
@@ -100,11 +103,13 @@ void completion_text_finish(completion_text *ct)
 {
     if (ct->stop_hit || !make_room(ct)) return;
     ct->len += detok_flush(&ct->detok, ct->text + ct->len, ct->cap - ct->len);
+    assert(ct->len <= ct->cap);
     ct->released = ct->len;
 }
 
 const char *completion_text_take(completion_text *ct, size_t *len)
 {
+    assert(ct->taken <= ct->released && ct->released <= ct->len && ct->len <= ct->cap);
     *len = ct->released - ct->taken;
     const char *p = ct->text ? ct->text + ct->taken : "";
     ct->taken = ct->released;

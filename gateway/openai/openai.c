@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-#include "gateway/openai/openai_format.h"
 #include "gateway/openai/openai_inside.h"
 #include "gateway/openai/openai_tools.h"
 
@@ -31,27 +30,25 @@ static const field fields[] = {
     {"messages", CHAT, TAKEN},
     {"prompt", TEXT, TAKEN},
     {"echo", TEXT, TAKEN},
-    {"best_of", TEXT, TAKEN},
+    {"best_of", BOTH, TAKEN},
     {"suffix", TEXT, REFUSED},
     {"max_tokens", BOTH, TAKEN},
     {"max_completion_tokens", CHAT, TAKEN},
-    {"temperature", BOTH, TAKEN},
-    {"top_p", BOTH, TAKEN},
-    {"top_k", BOTH, TAKEN},
-    {"min_p", BOTH, TAKEN},
-    {"repetition_penalty", BOTH, TAKEN},
-    {"presence_penalty", BOTH, TAKEN},
-    {"frequency_penalty", BOTH, TAKEN},
+#define SAMPLING(kind, name, low, high, neutral, most, gguf) {#name, BOTH, TAKEN},
+    SAMPLING_LIST(SAMPLING) /* sampling_list.h */
+#undef SAMPLING
     {"logit_bias", BOTH, TAKEN},
     {"seed", BOTH, TAKEN},
     {"n", BOTH, TAKEN},
+    {"use_beam_search", BOTH, TAKEN},
+    {"length_penalty", BOTH, TAKEN},
+    {"early_stopping", BOTH, TAKEN},
     {"stop", BOTH, TAKEN},
     {"stop_token_ids", BOTH, TAKEN},
     {"include_stop_str_in_output", BOTH, TAKEN},
-    {"ignore_eos", BOTH, TAKEN},
-    {"min_tokens", BOTH, TAKEN},
     {"skip_special_tokens", BOTH, TAKEN},
     {"add_special_tokens", TEXT, TAKEN},
+    {"parse_special", TEXT, TAKEN},
     {"add_generation_prompt", CHAT, TAKEN},
     {"truncate_prompt_tokens", BOTH, TAKEN},
     {"return_token_ids", BOTH, TAKEN},
@@ -104,10 +101,7 @@ static const field fields[] = {
     {"json_schema", BOTH, REFUSED},
     {"bad_words", BOTH, TAKEN},
     {"allowed_token_ids", BOTH, TAKEN},
-    {"use_beam_search", BOTH, REFUSED},
-    {"length_penalty", BOTH, REFUSED},
     {"lora", BOTH, REFUSED},
-    {"adapter_id", BOTH, REFUSED},
     {"adapter_path", BOTH, REFUSED},
     {"merged_adapters", BOTH, REFUSED},
     {"n_discard", BOTH, REFUSED},
@@ -162,7 +156,7 @@ static bool take_max_tokens(openai_parser *ps)
     openai_request *rq = ps->rq;
     int old_name = -1, new_name = -1;
     int lo = rq->echo || (!rq->chat && rq->prompt_top >= 0) ? 0 : 1; /* 0: score the prompt alone */
-    int hi = ps->lim->max_context;
+    int hi = INT32_MAX; /* what does not fit is told with the length of the prompt */
     if (!openai_take_int(ps, "max_tokens", lo, hi, &old_name)) return false;
     if (rq->chat && !openai_take_int(ps, "max_completion_tokens", 1, hi, &new_name)) return false;
     if (old_name >= 0 && new_name >= 0 && old_name != new_name) {
@@ -170,30 +164,11 @@ static bool take_max_tokens(openai_parser *ps)
                              "'max_tokens' and 'max_completion_tokens' differ: give one");
     }
     rq->max_tokens = new_name >= 0 ? new_name : old_name;
-    if (rq->max_tokens < 0 && !rq->chat) rq->max_tokens = OPENAI_TEXT_MAX_TOKENS;
+    if (rq->max_tokens < 0 && !rq->chat && ps->lim->max_new_tokens <= 0)
+        rq->max_tokens = OPENAI_TEXT_MAX_TOKENS;
     if (rq->max_tokens >= 0 && rq->rules.min_tokens > rq->max_tokens) {
         return openai_refuse(ps->p, 400, "invalid_value", "min_tokens",
                              "'min_tokens' is greater than 'max_tokens'");
-    }
-    return true;
-}
-
-static bool take_choices(openai_parser *ps)
-{
-    openai_request *rq = ps->rq;
-    int best_of = 0;
-    rq->n = 1;
-    if (!openai_take_int(ps, "n", 1, 128, &rq->n)) return false;
-    if (!rq->chat && !openai_take_int(ps, "best_of", 1, 20, &best_of)) return false;
-    if (best_of && best_of != rq->n) {
-        return openai_refuse(ps->p, 400, "unsupported_parameter", "best_of",
-                             "'best_of' is supported only where it equals 'n'");
-    }
-    if (rq->n > ps->lim->max_choices / rq->n_prompts) {
-        return openai_refuse(ps->p, 400, "invalid_value", rq->n > 1 ? "n" : "prompt",
-                             "%d prompt%s with n=%d: one request may have %d choices in all",
-                             rq->n_prompts, rq->n_prompts == 1 ? "" : "s", rq->n,
-                             ps->lim->max_choices);
     }
     return true;
 }
@@ -313,7 +288,15 @@ static bool sort_fields(openai_parser *ps)
     {
         int where = (rq->chat ? CHAT : TEXT) | (ps->lim->tokenize ? TOKENIZE : 0);
         const field *f = find_field(v->string, where);
-        if (cJSON_IsNull(v) || (f && f->fate == TAKEN)) continue;
+        if (cJSON_IsNull(v) || (f && f->fate == TAKEN) || openai_selects_adapter(v->string))
+            continue;
+        bool adapters = f && (strstr(f->name, "adapter") || strcmp(f->name, "lora") == 0);
+        if (adapters && f->fate == REFUSED) {
+            return openai_refuse(ps->p, 400, "unsupported_parameter", f->name,
+                                 "'%s' is not supported: name the adapter in 'model', or several "
+                                 "in 'adapters'",
+                                 f->name);
+        }
         if (f && f->fate == REFUSED) {
             return openai_refuse(ps->p, 400, "unsupported_parameter", f->name,
                                  "'%s' is not supported", f->name);
@@ -331,8 +314,11 @@ static bool sort_fields(openai_parser *ps)
 static bool take_input(openai_parser *ps)
 {
     openai_request *rq = ps->rq;
+    bool special = true;
     bool ok = rq->chat ? openai_take_messages(ps) && openai_take_variables(ps)
-                       : openai_take_prompt(ps) && openai_take_bool(ps, "echo", &rq->echo);
+                       : openai_take_prompt(ps) && openai_take_bool(ps, "echo", &rq->echo) &&
+                             openai_take_bool(ps, "parse_special", &special);
+    rq->plain_special = !special;
     return ok && openai_take_bool(ps, "add_special_tokens", &rq->add_special_tokens);
 }
 
@@ -340,7 +326,7 @@ static bool take_input(openai_parser *ps)
 static bool take_tokens(openai_parser *ps)
 {
     return openai_take_sampling(ps) && openai_take_prompt_logprobs(ps) && take_max_tokens(ps) &&
-           take_truncation(ps) && take_choices(ps) && openai_take_logprobs(ps);
+           take_truncation(ps) && openai_take_choices(ps) && openai_take_logprobs(ps);
 }
 
 /* Fields that say what the answer shows of its tokens. */
@@ -354,8 +340,7 @@ static bool take_shape(openai_parser *ps, bool *skip_special)
            openai_take_bool(ps, "return_tokens_as_token_ids", &rq->ids_for_tokens) &&
            (!ps->lim->tokenize ||
             openai_take_bool(ps, "return_token_strs", &rq->return_token_strs)) &&
-           openai_take_format(rq, ps->body, ps->p) &&
-           (!rq->chat || openai_take_tools(rq, ps->body, ps->p));
+           openai_take_format(rq, ps->body, ps->p) && (!rq->chat || openai_take_tools(ps));
 }
 
 /* Fields that say how urgent the request is and what it may use. */
@@ -384,9 +369,11 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const opena
     if (!lim->tokenize && (!out->model || !out->model[0])) {
         return openai_refuse(p, 400, "missing_required_parameter", "model", "'model' is required");
     }
+    if (!openai_select_adapter(body, lim->base, &out->model, p)) return false;
     bool skip_special = true;
     bool ok = take_input(&ps) && take_tokens(&ps) && take_shape(&ps, &skip_special) &&
-              take_service(&ps) && check_modalities(&ps) && take_adapters(&ps);
+              take_service(&ps) && check_modalities(&ps) && take_adapters(&ps) &&
+              openai_check_beams(&ps);
     if (!ok) return false;
     out->keep_special = !skip_special;
     if (out->service_tier && strcmp(out->service_tier, "auto") == 0) out->service_tier = NULL;

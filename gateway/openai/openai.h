@@ -19,6 +19,7 @@
 #include "engine/base/arena.h"
 #include "engine/chat/chat.h"
 #include "engine/grammar/grammar.h"
+#include "engine/sample/beam.h"
 #include "engine/sample/sampler.h"
 
 typedef enum {
@@ -45,7 +46,7 @@ enum {
     OPENAI_BAD_WORD_BYTES_MAX = 256,
     OPENAI_ADAPTERS_MAX = 4, /* STACK_PARTS_MAX */
     OPENAI_ADAPTER_SCALE_MAX = 100,
-    OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
+    OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens where nothing gives it */
 };
 
 /* Why a request is refused; becomes OpenAI's error object. */
@@ -59,11 +60,12 @@ typedef struct openai_problem {
 /* What the parser needs to know of the server. */
 typedef struct openai_limits {
     int n_vocab;
-    int max_context;                 /* tokens of prompt and output */
-    int max_choices;                 /* n x prompts */
-    float temperature, top_p, min_p; /* defaults where the request is silent */
-    float repetition_penalty;        /* likewise; 0: none */
-    int top_k;
+    const char *base;           /* name of the base model, beside which a field may select */
+    int max_context;            /* tokens of prompt and output */
+    int max_new_tokens;         /* of an answer, by generation_config.json; 0: not given */
+    int max_choices;            /* n x prompts */
+    int max_beams;              /* at most BEAMS_MAX; 0: there is no beam search */
+    sampling_defaults defaults; /* where the request is silent */
     /* the chat template has such a variable; reads_switch: enable_thinking, thinking */
     bool reads_effort, reads_documents, reads_switch;
     bool thinks; /* it has marks around thoughts, and answers carry these apart */
@@ -79,6 +81,13 @@ typedef struct openai_adapter {
     const char *name; /* as `model` has it */
     float scale;      /* not 0 */
 } openai_adapter;
+
+/* A beam search instead of draws. */
+typedef struct openai_beams {
+    int width; /* beams; 0: answers are drawn */
+    float length_penalty;
+    beam_ending ending;
+} openai_beams;
 
 /* One prompt of /v1/completions: text, or token ids. */
 typedef struct openai_prompt {
@@ -108,6 +117,7 @@ typedef struct openai_request {
     bool hide_thoughts;           /* include_reasoning: false */
     const cJSON *tools;           /* for the model to see; NULL: none */
     const cJSON *callable;        /* those of them that it may call */
+    const cJSON *texts;           /* names of those that take a text (custom tools); NULL: none */
     bool guided;                  /* calls in auto are held to their form */
     tool_choice tool_choice;
     const cJSON *tool_named; /* the function that must be called */
@@ -117,8 +127,11 @@ typedef struct openai_request {
     int n_prompts; /* 1 for chat */
     bool echo;
     bool add_special_tokens;
+    bool plain_special; /* parse_special: false; a special token's text is text like any other */
 
-    int n;          /* choices per prompt */
+    int n;      /* choices made per prompt */
+    int n_best; /* of them, those that are returned; fewer: those with the best mean logprob */
+    openai_beams beams;
     int max_tokens; /* -1: as many as fit */
     sampling rules; /* without the model's stop ids, and with seed only if seed_given */
     bool seed_given;
@@ -170,6 +183,14 @@ bool openai_parse_inputs(openai_request *out, const cJSON *body, const char *nam
 
 /* Frees what is not in the arena; a zeroed struct is fine. */
 void openai_request_clear(openai_request *rq);
+
+/* A field by which other servers let a request select an adapter (SGLang's lora_path, LoRAX' and
+ * TGI's adapter_id, ...). */
+bool openai_selects_adapter(const char *field);
+/* Where *model is the base and the body has such a field, *model becomes the adapter's name.
+ * False: the field is no name, or names another adapter than 'model'; *p says how to select. */
+bool openai_select_adapter(const cJSON *body, const char *base, const char **model,
+                           openai_problem *p);
 
 /* Fills *p; returns false, so that a refusal is one line. */
 bool openai_refuse(openai_problem *p, int status, const char *code, const char *param,

@@ -3,7 +3,10 @@
  * Where the answer must be a call, it is that form alone.  Where it may be one (auto), text is free
  * up to the mark by which the model's family opens calls; from there on the name is one of those
  * offered and the arguments keep that function's schema, up to the call's end (structural tags).
+ * Where the request also asks for a format, the answer is calls or that format, and its first bytes
+ * tell which.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,11 +133,7 @@ static cJSON *schema_of_calls(const openai_request *rq, tool_style style, bool m
 
 static bool force(openai_request *rq, tool_style style, openai_problem *p)
 {
-    if (rq->format_param) {
-        return openai_refuse(p, 400, "invalid_value", "tool_choice",
-                             "'%s' and 'tool_choice' both say what the answer is: give one",
-                             rq->format_param);
-    }
+    if (!openai_own(rq, rq->format_tree)) return no_memory(p); /* for a later turn */
     rq->format_tree = schema_of_calls(rq, style, false);
     if (!rq->format_tree) return no_memory(p);
     rq->format_param = "tools";
@@ -212,7 +211,8 @@ static bool add_framed(const openai_request *rq, cJSON *root, tool_style style,
     {
         const char *name = json_get(json_get(t, "function"), "name")->valuestring;
         for (const tool_frame *f = frames; ok && f->begin; f++) {
-            snprintf(begin, sizeof(begin), "%s%s%s", f->begin, name, f->behind);
+            int n = snprintf(begin, sizeof(begin), "%s%s%s", f->begin, name, f->behind);
+            assert(n > 0 && n < (int)sizeof(begin)); /* TOOL_NAME_MAX */
             ok = add_call(tags, begin, fn, f->end);
         }
         fn++;
@@ -223,6 +223,7 @@ static bool add_framed(const openai_request *rq, cJSON *root, tool_style style,
 /* What a call of Llama's begins with, of one function: each that tool_style_head() gives. */
 static bool add_heads(cJSON *heads, cJSON *first, const char *function, int fn)
 {
+    assert(strlen(function) <= TOOL_NAME_MAX);
     char head[128], begin[160];
     for (int i = 0; tool_style_head(i); i++) {
         bool tight = !strchr(tool_style_head(i), ' ');
@@ -236,6 +237,7 @@ static bool add_heads(cJSON *heads, cJSON *first, const char *function, int fn)
 /* Of Python's: the first of a list, and one behind a comma. */
 static bool add_python_heads(cJSON *heads, cJSON *first, const char *function, int fn)
 {
+    assert(strlen(function) <= TOOL_NAME_MAX);
     char head[128];
     for (int i = 0; i < 2; i++) {
         snprintf(head, sizeof(head), "%s%s(", i == 0 ? "[" : "", function);
@@ -262,6 +264,59 @@ static bool add_unmarked(const openai_request *rq, cJSON *root, tool_style style
     return ok;
 }
 
+/* ---- calls beside a format ------------------------------------------------------------------ */
+
+/* Whether `text`, in which backslashes count for nothing, has `mark`. */
+static bool mentions(const char *text, const char *mark)
+{
+    for (const char *from = text; *from; from++) {
+        const char *s = from, *m = mark;
+        while (*s && *m && (*s == *m || *s == '\\')) m += *s++ == *m;
+        if (!*m) return true;
+    }
+    return false;
+}
+
+/* A list of choices, an expression or a grammar that writes calls as the model's family does: it
+ * describes them itself. */
+static bool describes_calls(const openai_request *rq, tool_style style)
+{
+    const cJSON *v, *list = rq->format.kind == GRAMMAR_CHOICE ? rq->format.json : NULL;
+    const char *text = rq->format.text;
+    const char *const marks[] = {tool_style_marker(style), style == TOOLS_LLAMA ? tool_style_head(0)
+                                                           : style == TOOLS_PYTHON
+                                                               ? "("
+                                                               : tool_style_marker(style)};
+    bool found = rq->format.kind == GRAMMAR_TAGS;
+    for (int i = 0; i < 2; i++) {
+        if (text) found |= mentions(text, marks[i]);
+        cJSON_ArrayForEach(v, list) if (cJSON_IsString(v)) found |=
+            mentions(v->valuestring, marks[i]);
+    }
+    return found;
+}
+
+/* What stands in front of the first call, and of the answer, where that is not nothing. */
+static bool add_fronts(cJSON *root, tool_style style, const chat_template *ct)
+{
+    bool ok = true;
+    cJSON *before = cJSON_AddArrayToObject(root, "before");
+    for (int i = 0; before && ok && tool_style_before(style, ct, i); i++)
+        ok = add_text(before, tool_style_before(style, ct, i));
+    return before && ok && cJSON_AddStringToObject(root, "lead", tool_style_answer(style, ct));
+}
+
+/* The request's format becomes the form of an answer that is no call. */
+static bool add_answer(openai_request *rq, cJSON *root, tool_style style, const chat_template *ct)
+{
+    const grammar_spec *f = &rq->format;
+    cJSON *answer = cJSON_AddObjectToObject(root, "answer");
+    bool ok = answer && cJSON_AddNumberToObject(answer, "kind", (double)f->kind);
+    if (ok && f->json) ok = cJSON_AddItemReferenceToObject(answer, "json", (cJSON *)f->json);
+    if (ok && f->text) ok = cJSON_AddStringToObject(answer, "text", f->text);
+    return ok && add_fronts(root, style, ct) && openai_own(rq, rq->format_tree);
+}
+
 static bool guide(openai_request *rq, tool_style style, const chat_template *ct, openai_problem *p)
 {
     cJSON *calls = schema_of_calls(rq, style, true), *root = cJSON_CreateObject();
@@ -271,6 +326,10 @@ static bool guide(openai_request *rq, tool_style style, const chat_template *ct,
     const tool_frame *frames = tool_style_frames(style, ct);
     const char *members = tool_style_members(style, ct);
     if (ok && members) ok = cJSON_AddStringToObject(root, "members", members);
+    if (ok && style == TOOLS_GEMMA) {
+        cJSON *marks = cJSON_AddArrayToObject(root, "marks");
+        ok = marks && add_text(marks, tool_style_mark(style, 1));
+    }
     if (ok && frames)
         ok = add_framed(rq, root, style, frames);
     else if (ok && (style == TOOLS_LLAMA || members))
@@ -280,12 +339,13 @@ static bool guide(openai_request *rq, tool_style style, const chat_template *ct,
         calls = NULL;
     }
     cJSON_Delete(calls);
+    if (ok && rq->format_param) ok = add_answer(rq, root, style, ct);
     if (!ok) {
         cJSON_Delete(root);
         return no_memory(p);
     }
     rq->format_tree = root;
-    rq->format_param = "tools";
+    if (!rq->format_param) rq->format_param = "tools";
     rq->format = (grammar_spec){.kind = GRAMMAR_TAGS, .json = root};
     rq->guided = true;
     return true;
@@ -295,7 +355,7 @@ bool openai_form_calls(openai_request *rq, tool_style style, const chat_template
                        openai_problem *p)
 {
     if (rq->tool_choice >= TOOL_CHOICE_REQUIRED) return force(rq, style, p);
-    if (rq->format_param) return true; /* a form says all */
+    if (rq->format_param && describes_calls(rq, style)) return true;
     return guide(rq, style, ct, p);
 }
 

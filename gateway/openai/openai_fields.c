@@ -111,14 +111,71 @@ bool openai_take_ids(openai_parser *ps, const cJSON *list, const char *param, op
     cJSON_ArrayForEach(v, list)
     {
         double d = cJSON_IsNumber(v) ? v->valuedouble : -1;
-        if (!(d >= 0 && d < ps->lim->n_vocab) || d != floor(d)) {
+        if (!(d >= 0) || d != floor(d)) {
             return openai_refuse(ps->p, 400, "invalid_value", param,
-                                 "'%s' must hold whole token ids from 0 to %d", param,
-                                 ps->lim->n_vocab - 1);
+                                 "'%s' must hold whole token ids of at least 0", param);
         }
-        ids[i++] = (int32_t)d;
+        ids[i++] = d < ps->lim->n_vocab ? (int32_t)d : ps->lim->n_vocab; /* openai_check_ids() */
     }
     out->ids = ids;
     out->n_ids = n;
+    return true;
+}
+
+/* ------------------------------------------------------------ adapters by a field -- */
+
+bool openai_selects_adapter(const char *field)
+{
+    static const char *const names[] = {"lora_path",    "lora_adapter", "lora_name",
+                                        "lora_request", "lora_id",      "loras",
+                                        "adapter",      "adapter_name", "adapter_id"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], field) == 0) return true;
+    return false;
+}
+
+/* A name, alone in a list, or in an object as vLLM's LoRARequest has it; NULL: none of these. */
+static const char *adapter_named(const cJSON *v)
+{
+    if (cJSON_IsArray(v) && cJSON_GetArraySize(v) == 1) v = v->child;
+    if (cJSON_IsObject(v))
+        v = openai_is_set(json_get(v, "lora_name")) ? json_get(v, "lora_name")
+                                                    : json_get(v, "name");
+    return cJSON_IsString(v) && v->valuestring[0] && strlen(v->valuestring) <= 256 ? v->valuestring
+                                                                                   : NULL;
+}
+
+/* Says nothing: null, "" and []. */
+static bool is_empty(const cJSON *v)
+{
+    return !openai_is_set(v) || (cJSON_IsString(v) && !v->valuestring[0]) ||
+           (cJSON_IsArray(v) && (!v->child || (cJSON_IsNull(v->child) && !v->child->next)));
+}
+
+bool openai_select_adapter(const cJSON *body, const char *base, const char **model,
+                           openai_problem *p)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, body)
+    {
+        if (!openai_selects_adapter(v->string) || is_empty(v)) continue;
+        const char *name = adapter_named(v);
+        if (!name)
+            return openai_refuse(p, 400, "invalid_value", v->string,
+                                 "'%s' must be the name of one adapter: name it in 'model', or "
+                                 "several in 'adapters'",
+                                 v->string);
+        if (openai_is_set(json_get(body, "adapters")))
+            return openai_refuse(p, 400, "invalid_value", v->string,
+                                 "'%s' and 'adapters' both select adapters: give 'adapters'",
+                                 v->string);
+        bool other = *model && strcmp(*model, name) != 0;
+        if (other && (!base || strcmp(*model, base) != 0))
+            return openai_refuse(p, 400, "invalid_value", v->string,
+                                 "'%s' is '%.60s' and the model is '%.60s': name the adapter in "
+                                 "'model' alone",
+                                 v->string, name, *model);
+        *model = name;
+    }
     return true;
 }

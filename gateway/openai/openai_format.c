@@ -1,8 +1,6 @@
 /* openai_format.c -- what form an answer must have: OpenAI's response_format, vLLM's
  * structured_outputs and its older guided_ fields, llama.cpp's grammar, all brought into one
  * grammar_spec. */
-#include "gateway/openai/openai_format.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -34,7 +32,7 @@ static bool ask(reader *r, const char *param, grammar_spec spec)
     openai_request *rq = r->rq;
     if (rq->format_param) {
         return openai_refuse(r->p, 400, "invalid_value", param,
-                             "'%s' and '%s' both say what form the answer has: give one",
+                             "'%s' and '%s' both select a format for the answer: send only one",
                              rq->format_param, param);
     }
     rq->format_param = param;
@@ -50,7 +48,7 @@ static bool ask_schema(reader *r, const char *param, const cJSON *v)
         const char *s = v->valuestring;
         if (r->rq->format_tree) return bad(r, param, "is given twice");
         if (json_parse(s, strlen(s), &json_limits_request, &r->rq->format_tree, &e)) {
-            return openai_refuse(r->p, 400, "invalid_value", param, "'%s' is no JSON: %s", param,
+            return openai_refuse(r->p, 400, "invalid_value", param, "'%s' is not JSON: %s", param,
                                  e.msg);
         }
         v = r->rq->format_tree;
@@ -217,7 +215,7 @@ static bool ask_tags_text(reader *r, const char *param, const cJSON *v)
     const char *s = cJSON_GetStringValue(v);
     if (!s && !cJSON_IsObject(v)) return bad(r, param, "must be an object, or the text of one");
     if (s && json_parse(s, strlen(s), &json_limits_request, &tree, &e))
-        return openai_refuse(r->p, 400, "invalid_value", param, "'%s' is no JSON: %s", param,
+        return openai_refuse(r->p, 400, "invalid_value", param, "'%s' is not JSON: %s", param,
                              e.msg);
     bool ok = ask_tags(r, param, tree ? tree : v);
     cJSON_Delete(tree);

@@ -157,23 +157,26 @@ static bool take_calls(openai_parser *ps, const cJSON *calls, int index, chat_me
 {
     char param[64];
     snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
-    if (strcmp(m->role, "assistant") != 0) {
+    bool empty = cJSON_IsArray(calls) && !calls->child;
+    if (strcmp(m->role, "assistant") != 0 && !empty) {
         return openai_refuse(ps->p, 400, "invalid_value", param,
                              "only an assistant's message has 'tool_calls'");
     }
-    m->text = "";
     return openai_take_calls(ps->rq, calls, index, m, ps->p);
 }
 
+/* Histories have messages without content (null, an empty array, or none): their text is empty. */
 static bool take_content(openai_parser *ps, const cJSON *content, int index, chat_message *m)
 {
     char param[64];
+    m->text = "";
+    if (!openai_is_set(content)) return true;
     if (cJSON_IsString(content)) {
         m->text = content->valuestring;
         m->len = strlen(content->valuestring);
         return true;
     }
-    if (cJSON_IsArray(content) && content->child) return join_parts(ps, content, index, m);
+    if (cJSON_IsArray(content)) return join_parts(ps, content, index, m);
     snprintf(param, sizeof(param), "messages[%d].content", index);
     return openai_refuse(ps->p, 400, "invalid_value", param,
                          "'content' must be a string or an array of text parts");
@@ -204,12 +207,9 @@ static bool take_message(openai_parser *ps, const cJSON *v, int index, chat_mess
         (tool && !message_text(ps, v, index, "tool_call_id", true, &m->tool_call_id))) {
         return false;
     }
-    const cJSON *calls = json_get(v, "tool_calls"), *content = json_get(v, "content");
-    if (openai_is_set(calls)) {
-        if (!take_calls(ps, calls, index, m)) return false;
-        if (!openai_is_set(content)) return true;
-    }
-    return take_content(ps, content, index, m);
+    const cJSON *calls = json_get(v, "tool_calls");
+    if (openai_is_set(calls) && !take_calls(ps, calls, index, m)) return false;
+    return take_content(ps, json_get(v, "content"), index, m);
 }
 
 /* Variables for the template ("enable_thinking"): nothing else reads them,

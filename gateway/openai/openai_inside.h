@@ -53,6 +53,24 @@ bool openai_take_messages(openai_parser *ps);
 /* What the chat template gets beside the messages, and how the answer begins. */
 bool openai_take_variables(openai_parser *ps);
 
+/* ---- openai_format.c ----------------------------------------------------------------------- */
+
+/* Fills rq->format, rq->format_param; with a form, ignore_eos has no effect and is
+ * named as ignored.  False: *p says why.  A schema that was given as text is
+ * parsed: openai_request_clear(). */
+bool openai_take_format(openai_request *rq, const cJSON *body, openai_problem *p);
+
+/* ---- openai_tools.c ------------------------------------------------------------------------ */
+
+/* Reads tools, tool_choice and parallel_tool_calls. */
+bool openai_take_tools(openai_parser *ps);
+
+/* ---- openai_beams.c ------------------------------------------------------------------------ */
+
+/* n, best_of and the fields of beam search; and, once all is read, what cannot go with them. */
+bool openai_take_choices(openai_parser *ps);
+bool openai_check_beams(openai_parser *ps);
+
 /* ---- openai_sampling.c --------------------------------------------------------------------- */
 
 bool openai_take_sampling(openai_parser *ps);

@@ -1,7 +1,24 @@
-/* openai_reply.c -- writes answers field by field, in the order of OpenAI's documentation. */
+/* openai_reply.c -- writes OpenAI's JSON of chat and text completions, whole or as chunks of a
+ * stream, in the order of OpenAI's documentation.
+ *
+ * One openai_choice serves all four shapes:
+ *
+ *              whole                         stream (per frame "data: {...}\n\n")
+ *   chat       choices[].message             choices[].delta
+ *   text       choices[].text                choices[].text
+ *
+ * Calls in a stream: the first delta of a call has its id and name (c->told), later ones the new
+ * pieces of its arguments; write_call() takes exactly what is new from the tool reader.
+ *
+ * A token's bytes need not be valid UTF-8: log-probabilities show U+FFFD for broken bytes, and
+ * `bytes` has the original ones.  Fields of vLLM's (stop_reason, prompt_logprobs, token_ids,
+ * reasoning) follow OpenAI's.
+ */
 #include "gateway/openai/openai_reply.h"
 
+#include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
@@ -21,6 +38,7 @@ static size_t token_text(const tokenizer *tok, int32_t id, char out[3 * DETOK_MA
         n += utf8_encode(c, out + n);
         i += k > 0 ? (size_t)k : 1;
     }
+    assert(n <= 3 * DETOK_MAX);
     return n;
 }
 
@@ -32,7 +50,7 @@ static void write_token_text(jsonw *w, const char *name, const tokenizer *tok, i
 
 /* ---------------------------------------------------------- log-probabilities -- */
 
-/* What a token is called, NUL-ended; returns its length. */
+/* A token's name in log-probabilities, NUL-ended; returns its length. */
 static size_t token_name(const openai_logprobs *lp, int32_t id, char out[3 * DETOK_MAX + 1])
 {
     size_t n = lp->as_ids ? (size_t)snprintf(out, 3 * DETOK_MAX, "token_id:%d", (int)id)
@@ -60,6 +78,7 @@ static void write_chat_token(jsonw *w, const openai_logprobs *lp, int32_t id, fl
 
 static void write_chat_logprobs(jsonw *w, const openai_logprobs *lp)
 {
+    assert(lp->n_token >= 0);
     jsonw_open(w, "logprobs", '{');
     jsonw_open(w, "content", '[');
     for (int i = 0; i < lp->n_token; i++) {
@@ -93,11 +112,20 @@ static void write_top(jsonw *w, const openai_logprobs *lp, const sampled *t, int
 
 static int32_t text_token(const openai_logprobs *lp, int i)
 {
+    assert(i >= 0 && i < lp->n_prompt + lp->n_token);
     return i < lp->n_prompt ? lp->prompt[i] : lp->token[i - lp->n_prompt].token;
+}
+
+size_t openai_text_bytes(const openai_logprobs *lp, int32_t token)
+{
+    size_t len = 0;
+    if (!lp->keep_special && tokenizer_is_special(lp->tok, token)) return 0;
+    return tokenizer_bytes(lp->tok, token, &len) ? len : 0;
 }
 
 static const sampled *text_score(const openai_logprobs *lp, int i)
 {
+    assert(i >= 0 && i < lp->n_prompt + lp->n_token);
     if (i >= lp->n_prompt) return &lp->token[i - lp->n_prompt];
     return i == 0 ? NULL : &lp->prompt_score[i]; /* nothing comes before the first token */
 }
@@ -107,7 +135,13 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
     int n = lp->n_prompt + lp->n_token;
     jsonw_open(w, "logprobs", '{');
     jsonw_open(w, "tokens", '[');
-    for (int i = 0; i < n; i++) write_token_name(w, NULL, lp, text_token(lp, i));
+    for (int i = 0; i < n; i++) {
+        bool silent = lp->ends && i == n - 1 && !lp->as_ids; /* not part of the answer's text */
+        if (silent)
+            jsonw_str(w, NULL, "");
+        else
+            write_token_name(w, NULL, lp, text_token(lp, i));
+    }
     jsonw_close(w, ']');
     jsonw_open(w, "token_logprobs", '[');
     for (int i = 0; i < n; i++) {
@@ -130,9 +164,8 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
     jsonw_open(w, "text_offset", '[');
     size_t offset = lp->text_offset;
     for (int i = 0; i < n; i++) {
-        size_t len = 0;
         jsonw_int(w, NULL, (int64_t)offset);
-        if (tokenizer_bytes(lp->tok, text_token(lp, i), &len)) offset += len;
+        offset += openai_text_bytes(lp, text_token(lp, i));
     }
     jsonw_close(w, ']');
     jsonw_close(w, '}');
@@ -207,13 +240,14 @@ static void write_usage(jsonw *w, const openai_usage *u)
 
 static void write_ids(jsonw *w, const char *name, const int32_t *ids, int n)
 {
+    assert(n >= 0);
     if (!ids) return;
     jsonw_open(w, name, '[');
     for (int i = 0; i < n; i++) jsonw_int(w, NULL, ids[i]);
     jsonw_close(w, ']');
 }
 
-/* Of a text completion in its choice, of a chat, which has one prompt, in the answer itself. */
+/* In a text completion part of its choice; in a chat, which has one prompt, part of the answer. */
 static void write_prompt_of(jsonw *w, const openai_choice *c)
 {
     write_prompt(w, c->prompt);
@@ -223,9 +257,10 @@ static void write_prompt_of(jsonw *w, const openai_choice *c)
 /* What follows the text in every shape. */
 static void write_choice_end(jsonw *w, bool chat, const openai_choice *c)
 {
-    write_logprobs(w, chat, c->logprobs);
+    bool none = c->finish && c->logprobs && !c->logprobs->n_token && !c->logprobs->n_prompt;
+    write_logprobs(w, chat, none ? NULL : c->logprobs);
     jsonw_str(w, "finish_reason", c->finish);
-    if (c->finish) { /* vLLM's field: which stop it was */
+    if (c->finish) { /* vLLM's field: the stop string or token */
         if (c->stop_string)
             jsonw_str(w, "stop_reason", c->stop_string);
         else if (c->stop_token >= 0)
@@ -237,26 +272,32 @@ static void write_choice_end(jsonw *w, bool chat, const openai_choice *c)
     write_ids(w, "token_ids", c->ids, c->n_ids);
 }
 
-static void write_call_head(jsonw *w, const tool_call *c)
+/* One call, or what is new of it. */
+static void write_call(jsonw *w, tool_reader *r, tool_call *c, int index)
 {
-    jsonw_str(w, "id", c->id);
-    jsonw_str(w, "type", "function");
+    const char *kind = c->text ? "custom" : "function";
+    held_bytes news = {0};
+    jsonw_open(w, NULL, '{');
+    if (index >= 0) jsonw_int(w, "index", index);
+    if (c->told) {
+        jsonw_str(w, "id", c->id);
+        jsonw_str(w, "type", kind);
+    }
+    jsonw_open(w, kind, '{');
+    if (c->told) jsonw_str(w, "name", c->name);
+    if (!tool_reader_take_news(r, c, &news)) w->failed = true;
+    jsonw_strn(w, c->text ? "input" : "arguments", news.s ? news.s : "", news.len);
+    jsonw_close(w, '}');
+    jsonw_close(w, '}');
+    c->told = false;
+    free(news.s);
 }
 
-static void write_calls(jsonw *w, const tool_reader *r)
+static void write_calls(jsonw *w, tool_reader *r)
 {
     if (!r || r->n_calls == 0) return;
     jsonw_open(w, "tool_calls", '[');
-    for (int i = 0; i < r->n_calls; i++) {
-        const tool_call *c = &r->call[i];
-        jsonw_open(w, NULL, '{');
-        write_call_head(w, c);
-        jsonw_open(w, "function", '{');
-        jsonw_str(w, "name", c->name);
-        jsonw_strn(w, "arguments", r->args.s + c->at, c->len);
-        jsonw_close(w, '}');
-        jsonw_close(w, '}');
-    }
+    for (int i = 0; i < r->n_calls; i++) write_call(w, r, &r->call[i], -1);
     jsonw_close(w, ']');
 }
 
@@ -269,16 +310,7 @@ static void write_call_deltas(jsonw *w, tool_reader *r)
         if (!c->told && c->given == c->len) continue;
         if (!any) jsonw_open(w, "tool_calls", '[');
         any = true;
-        jsonw_open(w, NULL, '{');
-        jsonw_int(w, "index", i);
-        if (c->told) write_call_head(w, c);
-        jsonw_open(w, "function", '{');
-        if (c->told) jsonw_str(w, "name", c->name);
-        jsonw_strn(w, "arguments", r->args.s + c->at + c->given, c->len - c->given);
-        jsonw_close(w, '}');
-        jsonw_close(w, '}');
-        c->told = false;
-        c->given = c->len;
+        write_call(w, r, c, i);
     }
     if (any) jsonw_close(w, ']');
 }
@@ -336,6 +368,7 @@ static void write_delta_choice(jsonw *w, bool chat, const openai_choice *c)
 void openai_write_answer(jsonw *w, const openai_head *h, const openai_choice *choices, int n,
                          const openai_usage *u)
 {
+    assert(n > 0);
     jsonw_open(w, NULL, '{');
     write_head(w, h, h->chat ? "chat.completion" : "text_completion");
     jsonw_open(w, "choices", '[');

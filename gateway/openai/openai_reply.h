@@ -16,7 +16,7 @@
 #include "engine/sample/sampler.h"
 #include "engine/text/tokenizer.h"
 #include "gateway/http/jsonw.h"
-#include "gateway/openai/tool_reader.h"
+#include "gateway/openai/tools/tool_reader.h"
 
 /* The same in every chunk of an answer. */
 typedef struct openai_head {
@@ -42,9 +42,14 @@ typedef struct openai_logprobs {
     int n_prompt, n_prompt_top;  /* alternatives shown of those that were scored */
     const sampled *token;
     int n_token;
+    bool ends;          /* the last token ended the text, which does not show it */
     bool as_ids;        /* return_tokens_as_token_ids: tokens are named "token_id:7" */
+    bool keep_special;  /* the text shows special tokens */
     size_t text_offset; /* of the first token, in bytes of the choice's text */
 } openai_logprobs;
+
+/* Bytes of the choice's text that are this token's: none of a special token that it leaves out. */
+size_t openai_text_bytes(const openai_logprobs *lp, int32_t token);
 
 /* What one choice says now: the whole answer, or one delta. */
 typedef struct openai_choice {

@@ -24,16 +24,15 @@ static bool take_bias_item(openai_parser *ps, const cJSON *item, logit_bias *out
     char *end;
     const char *name = item->string;
     long id = strtol(name, &end, 10);
-    if (name[0] < '0' || name[0] > '9' || *end || id < 0 || id >= ps->lim->n_vocab) {
+    if (name[0] < '0' || name[0] > '9' || *end || id < 0) {
         return openai_refuse(ps->p, 400, "invalid_value", "logit_bias",
-                             "a key of 'logit_bias' is not a token id from 0 to %d",
-                             ps->lim->n_vocab - 1);
+                             "a key of 'logit_bias' is not a token id");
     }
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= -100 && item->valuedouble <= 100)) {
         return openai_refuse(ps->p, 400, "invalid_value", "logit_bias",
                              "the bias of token %ld must be a number from -100 to 100", id);
     }
-    out->token = (int32_t)id;
+    out->token = id < ps->lim->n_vocab ? (int32_t)id : ps->lim->n_vocab; /* openai_check_ids() */
     out->bias = (float)item->valuedouble;
     return true;
 }
@@ -72,7 +71,7 @@ static bool add_stop(openai_parser *ps, const cJSON *v)
                              "a stop string must have at most %d bytes", OPENAI_STOP_BYTES_MAX);
     }
     size_t len = strlen(v->valuestring);
-    if (len == 0) return openai_ignore(ps, "stop.empty"); /* stands everywhere, and ends nothing */
+    if (len == 0) return openai_ignore(ps, "stop.empty"); /* matches everywhere: no stop */
     rq->stop[rq->n_stop] = v->valuestring;
     rq->stop_len[rq->n_stop++] = len;
     return true;
@@ -142,34 +141,30 @@ static bool take_bad_words(openai_parser *ps)
     return true;
 }
 
-/* A number in (0, hi]. */
-static bool take_positive(openai_parser *ps, const char *name, double hi, float *out)
+/* One reader for each kind of sampling_list.h. */
+#define take_real                             openai_take_num
+#define take_whole                            openai_take_int
+#define take_flag(ps, name, low, high, value) openai_take_bool(ps, name, value)
+
+static bool take_above(openai_parser *ps, const char *name, double low, double high, float *out)
 {
-    if (!openai_take_num(ps, name, 0, hi, out)) return false;
-    if (*out > 0) return true;
+    if (!openai_take_num(ps, name, low, high, out)) return false;
+    if ((double)*out > low) return true;
     return openai_refuse(ps->p, 400, "invalid_value", name,
-                         "'%s' must be greater than 0 and at most %g", name, hi);
+                         "'%s' must be greater than %g and at most %g", name, low, high);
 }
 
 bool openai_take_sampling(openai_parser *ps)
 {
     sampling *r = &ps->rq->rules;
-    r->temperature = ps->lim->temperature;
-    r->top_p = ps->lim->top_p;
-    r->top_k = ps->lim->top_k;
-    r->min_p = ps->lim->min_p;
-    r->repetition_penalty = ps->lim->repetition_penalty > 0 ? ps->lim->repetition_penalty : 1;
-    r->n_top = -1;
-    bool ok = openai_take_num(ps, "temperature", 0, 2, &r->temperature) &&
-              take_positive(ps, "top_p", 1, &r->top_p) &&
-              openai_take_int(ps, "top_k", -1, ps->lim->n_vocab, &r->top_k) &&
-              openai_take_num(ps, "min_p", 0, 1, &r->min_p) &&
-              take_positive(ps, "repetition_penalty", 10, &r->repetition_penalty) &&
-              openai_take_num(ps, "presence_penalty", -2, 2, &r->presence_penalty) &&
-              openai_take_num(ps, "frequency_penalty", -2, 2, &r->frequency_penalty) &&
-              openai_take_bool(ps, "ignore_eos", &r->ignore_eos) &&
-              openai_take_int(ps, "min_tokens", 0, ps->lim->max_context, &r->min_tokens);
-    if (!ok) return false;
+    const sampling_defaults *from = &ps->lim->defaults;
+    int n_vocab = ps->lim->n_vocab, max_context = ps->lim->max_context; /* of sampling_list.h */
+    *r = (sampling){
+        SAMPLING_REQUEST_LIST(SAMPLING_NEUTRAL) SAMPLING_MODEL_LIST(SAMPLING_COPY).n_top = -1};
+#define TAKE(kind, name, low, high, neutral, most, gguf) \
+    if (!take_##kind(ps, #name, low, high, &r->name)) return false;
+    SAMPLING_LIST(TAKE)
+#undef TAKE
     if (r->top_k < 0) r->top_k = 0; /* -1 is vLLM's "off" */
     return take_bias(ps) && take_stop(ps) && take_stop_ids(ps) && take_allowed(ps) &&
            take_bad_words(ps) && take_seed(ps);

@@ -1,8 +1,14 @@
-/* openai_tools.c -- tools are checked here once; the template and the
- * grammar take them as they are. */
+/* openai_tools.c -- tools are checked here once; the template and the grammar take them as they
+ * are.
+ *
+ * Functions and custom tools are called by the model and executed by the client.  A custom tool
+ * takes a text; the model calls it as a function of one text, `input`, and the answer has that
+ * text.  Tools that only a provider can execute are left out and named as ignored.
+ */
 #include "gateway/openai/openai_tools.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/json.h"
@@ -16,6 +22,12 @@ static bool bad(openai_problem *p, const char *param, const char *what)
 static bool no_memory(openai_problem *p)
 {
     return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
+}
+
+bool openai_own(openai_request *rq, cJSON *tree)
+{
+    if (!rq->owned) rq->owned = cJSON_CreateArray();
+    return rq->owned && (!tree || cJSON_AddItemToArray(rq->owned, tree));
 }
 
 static bool is_name(const cJSON *v)
@@ -36,33 +48,181 @@ static const cJSON *function_named(const cJSON *tools, const char *name)
     return NULL;
 }
 
-static bool take_tool(const cJSON *all, const cJSON *t, int i, openai_problem *p)
+/* ---- kinds of tools ------------------------------------------------------------------------ */
+
+/* The beginning of a provider's tool, which runs where the provider is: no model calls it. */
+static bool is_provided(const char *type)
 {
-    char param[64];
-    const cJSON *type = cJSON_IsObject(t) ? json_get(t, "type") : NULL;
-    const cJSON *f = cJSON_IsObject(t) ? json_get(t, "function") : NULL;
-    snprintf(param, sizeof(param), "tools[%d].type", i);
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0)
-        return bad(p, param, "must be 'function'");
-    snprintf(param, sizeof(param), "tools[%d].function", i);
-    if (!cJSON_IsObject(f)) return bad(p, param, "must be an object");
-    const cJSON *name = json_get(f, "name"), *says = json_get(f, "description");
-    const cJSON *parameters = json_get(f, "parameters"), *strict = json_get(f, "strict");
-    snprintf(param, sizeof(param), "tools[%d].function.name", i);
-    if (!is_name(name)) return bad(p, param, "must be 1 to 64 letters, digits, '_' or '-'");
-    for (const cJSON *other = all->child; other != t; other = other->next) {
-        const cJSON *theirs = json_get(json_get(other, "function"), "name");
-        if (strcmp(theirs->valuestring, name->valuestring) == 0)
-            return bad(p, param, "is the name of two tools");
-    }
-    snprintf(param, sizeof(param), "tools[%d].function.description", i);
-    if (openai_is_set(says) && !cJSON_IsString(says)) return bad(p, param, "must be a string");
-    snprintf(param, sizeof(param), "tools[%d].function.parameters", i);
+    static const char *const known[] = {
+        "web_search",       "web_fetch", "file_search", "code_",        "computer",
+        "image_generation", "mcp",       "tool_",       "programmatic", "shell",
+        "memory_",          "bash_",     "text_",       "advisor_",     "browser"};
+    for (size_t i = 0; type && i < sizeof(known) / sizeof(known[0]); i++)
+        if (strncmp(type, known[i], strlen(known[i])) == 0) return true;
+    return false;
+}
+
+/* One entry of `tools` while it is read. */
+typedef struct {
+    openai_parser *ps;
+    cJSON *list, *texts; /* what is called; names of those of them that take a text */
+    int i;
+    const char *omitted; /* the type of a provider's tool; NULL: there was none */
+} tool_list;
+
+static bool wrong(tool_list *l, const char *member, const char *what)
+{
+    char param[96];
+    snprintf(param, sizeof(param), "tools[%d]%s", l->i, member);
+    return bad(l->ps->p, param, what);
+}
+
+/* Takes `tool` over, or borrows it.  Its function has a name that no other has. */
+static bool keep_tool(tool_list *l, const cJSON *tool, bool own, const char *where)
+{
+    const char *name = json_get(json_get(tool, "function"), "name")->valuestring;
+    bool twice = function_named(l->list, name) != NULL;
+    bool kept = !twice && (own ? cJSON_AddItemToArray(l->list, (cJSON *)tool)
+                               : cJSON_AddItemReferenceToArray(l->list, (cJSON *)tool));
+    if (own && !kept) cJSON_Delete((cJSON *)tool);
+    return twice ? wrong(l, where, "is the name of two tools") : kept || no_memory(l->ps->p);
+}
+
+static bool take_function(tool_list *l, const cJSON *t)
+{
+    const cJSON *f = json_get(t, "function");
+    if (!cJSON_IsObject(f)) return wrong(l, ".function", "must be an object");
+    const cJSON *says = json_get(f, "description"), *parameters = json_get(f, "parameters"),
+                *strict = json_get(f, "strict");
+    if (!is_name(json_get(f, "name")))
+        return wrong(l, ".function.name", "must be 1 to 64 letters, digits, '_' or '-'");
+    if (openai_is_set(says) && !cJSON_IsString(says))
+        return wrong(l, ".function.description", "must be a string");
     if (openai_is_set(parameters) && !cJSON_IsObject(parameters))
-        return bad(p, param, "must be a JSON schema");
-    snprintf(param, sizeof(param), "tools[%d].function.strict", i);
+        return wrong(l, ".function.parameters", "must be a JSON schema");
     if (openai_is_set(strict) && !cJSON_IsBool(strict))
-        return bad(p, param, "must be true or false");
+        return wrong(l, ".function.strict", "must be true or false");
+    return keep_tool(l, t, false, ".function.name");
+}
+
+/* The schema of a text, in the format that a custom tool asks for.  NULL: *what says why. */
+static cJSON *schema_of_text(const cJSON *format, const char **what)
+{
+    const cJSON *in = json_get(format, "grammar"), *from = cJSON_IsObject(in) ? in : format;
+    const char *type = cJSON_GetStringValue(json_get(format, "type"));
+    const char *syntax = cJSON_GetStringValue(json_get(from, "syntax"));
+    const char *definition = cJSON_GetStringValue(json_get(from, "definition"));
+    cJSON *s = cJSON_CreateObject();
+    bool ok = s && cJSON_AddStringToObject(s, "type", "string"), lark = false;
+    *what = NULL;
+    if (openai_is_set(format) && !type) *what = "must have the type text or grammar";
+    if (type && strcmp(type, "text") != 0) {
+        lark = syntax && strcmp(syntax, "lark") == 0;
+        bool known = strcmp(type, "grammar") == 0 && (lark || (syntax && !strcmp(syntax, "regex")));
+        if (!known || !definition)
+            *what = "must have the type text, or grammar with the syntax lark or regex and a "
+                    "definition";
+        else if (lark)
+            ok = ok && cJSON_AddStringToObject(s, "x-lorad-grammar", definition);
+        else {
+            size_t size = strlen(definition) + 16;
+            char *whole = malloc(size);
+            if (whole) snprintf(whole, size, "^(%s)$", definition);
+            ok = ok && whole && cJSON_AddStringToObject(s, "pattern", whole);
+            free(whole);
+        }
+    }
+    if (ok && !*what) return s;
+    cJSON_Delete(s);
+    return NULL;
+}
+
+/* A function of one text: {"input": schema}. */
+static cJSON *function_of_text(const char *name, const cJSON *says, cJSON *schema)
+{
+    static const char *const input = "input";
+    cJSON *t = cJSON_CreateObject(), *required = cJSON_CreateStringArray(&input, 1);
+    bool ok = t && cJSON_AddStringToObject(t, "type", "function");
+    cJSON *f = ok ? cJSON_AddObjectToObject(t, "function") : NULL;
+    ok = f && cJSON_AddStringToObject(f, "name", name) &&
+         (!cJSON_IsString(says) || cJSON_AddStringToObject(f, "description", says->valuestring));
+    cJSON *s = ok ? cJSON_AddObjectToObject(f, "parameters") : NULL;
+    ok = s && cJSON_AddStringToObject(s, "type", "object");
+    cJSON *properties = ok ? cJSON_AddObjectToObject(s, "properties") : NULL;
+    ok = properties && cJSON_AddItemToObject(properties, input, schema);
+    if (!ok) cJSON_Delete(schema);
+    ok = ok && cJSON_AddBoolToObject(s, "additionalProperties", false) && required;
+    if (ok && cJSON_AddItemToObject(s, "required", required)) return t;
+    cJSON_Delete(required);
+    cJSON_Delete(t);
+    return NULL;
+}
+
+/* A tool that takes a text, as the client executes it: called as a function of one text. */
+static bool take_custom(tool_list *l, const cJSON *t)
+{
+    const char *what;
+    const cJSON *c = json_get(t, "custom"), *name = json_get(c, "name");
+    if (!cJSON_IsObject(c)) return wrong(l, ".custom", "must be an object");
+    if (!is_name(name))
+        return wrong(l, ".custom.name", "must be 1 to 64 letters, digits, '_' or '-'");
+    cJSON *schema = schema_of_text(json_get(c, "format"), &what);
+    if (!schema) return what ? wrong(l, ".custom.format", what) : no_memory(l->ps->p);
+    cJSON *tool = function_of_text(name->valuestring, json_get(c, "description"), schema);
+    cJSON *known = cJSON_CreateString(name->valuestring);
+    if (!tool || !known || !cJSON_AddItemToArray(l->texts, known)) {
+        cJSON_Delete(tool);
+        cJSON_Delete(known);
+        return no_memory(l->ps->p);
+    }
+    return keep_tool(l, tool, true, ".custom.name");
+}
+
+/* A provider's tool is left out, and named as ignored. */
+static bool omit_tool(tool_list *l, const char *type)
+{
+    openai_parser *ps = l->ps;
+    size_t size = strlen(type) + sizeof("tools.");
+    char *name = arena_alloc(ps->mem, size);
+    if (!name) return openai_no_memory(ps, "tools");
+    snprintf(name, size, "tools.%s", type);
+    l->omitted = type;
+    if (!ps->lim->strict) return openai_ignore(ps, name);
+    return openai_refuse(ps->p, 400, "unsupported_parameter", "tools",
+                         "'tools': '%.60s' is a tool that only its provider can execute", type);
+}
+
+static bool take_tool(tool_list *l, const cJSON *t)
+{
+    const char *type = cJSON_IsObject(t) ? cJSON_GetStringValue(json_get(t, "type")) : NULL;
+    if (type && strcmp(type, "function") == 0) return take_function(l, t);
+    if (type && strcmp(type, "custom") == 0) return take_custom(l, t);
+    if (type && strlen(type) <= TOOL_NAME_MAX && is_provided(type)) return omit_tool(l, type);
+    return wrong(l, ".type", "must be 'function' or 'custom'");
+}
+
+/* rq->tools from the body's, each once, each of them a function. */
+static bool take_list(openai_parser *ps, const cJSON *tools)
+{
+    openai_request *rq = ps->rq;
+    tool_list l = {.ps = ps, .list = cJSON_CreateArray(), .texts = cJSON_CreateArray()};
+    const cJSON *t;
+    bool first = l.list && openai_own(rq, l.list), second = l.texts && openai_own(rq, l.texts);
+    if (!first) cJSON_Delete(l.list);
+    if (!second) cJSON_Delete(l.texts);
+    if (!first || !second) return no_memory(ps->p);
+    cJSON_ArrayForEach(t, tools)
+    {
+        if (!take_tool(&l, t)) return false;
+        l.i++;
+    }
+    if (!l.list->child && l.omitted)
+        return openai_refuse(ps->p, 400, "unsupported_parameter", "tools",
+                             "'tools' has none that can be called: only its provider can execute "
+                             "'%.60s'; add a function",
+                             l.omitted);
+    rq->tools = rq->callable = l.list->child ? l.list : NULL;
+    rq->texts = l.texts->child ? l.texts : NULL;
     return true;
 }
 
@@ -83,16 +243,13 @@ static bool take_word(openai_request *rq, const cJSON *v)
 }
 
 /* {"type": "function", "function": {"name"}}, or, as Responses has it, {"type": "function",
- * "name"}. */
+ * "name"}; likewise of the type custom. */
 static const char *allowed_name(const cJSON *v)
 {
-    const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;
-    const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
-    const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name")
-                        : f || !type      ? NULL
-                                          : json_get(v, "name");
-    bool function = cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0;
-    return function ? cJSON_GetStringValue(name) : NULL;
+    const char *type = cJSON_IsObject(v) ? cJSON_GetStringValue(json_get(v, "type")) : NULL;
+    bool known = type && (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0);
+    const cJSON *f = known ? json_get(v, type) : NULL;
+    return known ? cJSON_GetStringValue(json_get(f ? f : v, "name")) : NULL;
 }
 
 /* The model sees all tools, and may call these. */
@@ -100,12 +257,10 @@ static bool allow_only(openai_request *rq, const cJSON *list, openai_problem *p)
 {
     const cJSON *v, *t;
     cJSON *callable = cJSON_CreateArray();
-    if (!rq->owned) rq->owned = cJSON_CreateArray();
-    if (!callable || !rq->owned) {
+    if (!callable || !openai_own(rq, callable)) {
         cJSON_Delete(callable);
         return no_memory(p);
     }
-    cJSON_AddItemToArray(rq->owned, callable);
     cJSON_ArrayForEach(v, list)
     {
         const char *name = allowed_name(v);
@@ -138,138 +293,40 @@ static bool take_allowed(openai_request *rq, const cJSON *v, openai_problem *p)
 static bool take_choice(openai_request *rq, const cJSON *v, openai_problem *p)
 {
     if (take_word(rq, v)) return true;
-    const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
-    if (cJSON_IsString(type) && strcmp(type->valuestring, "allowed_tools") == 0)
-        return take_allowed(rq, v, p);
-    const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;
-    const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name") : NULL;
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0 ||
-        !cJSON_IsString(name))
+    const char *type = cJSON_IsObject(v) ? cJSON_GetStringValue(json_get(v, "type")) : NULL;
+    if (type && strcmp(type, "allowed_tools") == 0) return take_allowed(rq, v, p);
+    if (is_provided(type))
+        return openai_refuse(p, 400, "unsupported_parameter", "tool_choice",
+                             "'tool_choice': only its provider can execute '%.60s'", type);
+    const char *name = type && cJSON_IsObject(json_get(v, type)) ? allowed_name(v) : NULL;
+    if (!name)
         return bad(p, "tool_choice",
                    "must be none, auto, required, allowed_tools or name a function");
     rq->tool_choice = TOOL_CHOICE_NAMED;
-    rq->tool_named = function_named(rq->tools, name->valuestring);
+    rq->tool_named = function_named(rq->tools, name);
     return rq->tool_named || bad(p, "tool_choice", "names a function that is not in 'tools'");
 }
 
-bool openai_take_tools(openai_request *rq, const cJSON *body, openai_problem *p)
+bool openai_take_tools(openai_parser *ps)
 {
-    const cJSON *tools = json_get(body, "tools"), *t;
-    const cJSON *choice = json_get(body, "tool_choice"),
-                *many = json_get(body, "parallel_tool_calls");
-    int i = 0, n = cJSON_IsArray(tools) ? cJSON_GetArraySize(tools) : 0;
-    if (openai_is_set(tools) && (n < 1 || n > OPENAI_TOOLS_MAX)) {
+    openai_request *rq = ps->rq;
+    openai_problem *p = ps->p;
+    const cJSON *tools = json_get(ps->body, "tools"), *choice = json_get(ps->body, "tool_choice"),
+                *many = json_get(ps->body, "parallel_tool_calls");
+    bool given = cJSON_IsArray(tools);
+    if ((openai_is_set(tools) && !given) || cJSON_GetArraySize(tools) > OPENAI_TOOLS_MAX)
         return openai_refuse(p, 400, "invalid_value", "tools",
-                             "'tools' must be an array of 1 to %d tools", OPENAI_TOOLS_MAX);
-    }
-    if (!n) tools = NULL;
-    cJSON_ArrayForEach(t, tools)
-    {
-        if (!take_tool(tools, t, i++, p)) return false;
-    }
-    rq->tools = rq->callable = tools;
-    rq->tool_choice = n ? TOOL_CHOICE_AUTO : TOOL_CHOICE_NONE;
+                             "'tools' must be an array of at most %d tools", OPENAI_TOOLS_MAX);
+    if (given && tools->child && !take_list(ps, tools)) return false;
+    rq->tool_choice = rq->tools ? TOOL_CHOICE_AUTO : TOOL_CHOICE_NONE;
     if (openai_is_set(many) && !cJSON_IsBool(many))
         return bad(p, "parallel_tool_calls", "must be true or false");
     rq->one_call = cJSON_IsFalse(many);
     if (openai_is_set(choice) && !take_choice(rq, choice, p)) return false;
-    if (!n && rq->tool_choice != TOOL_CHOICE_NONE)
+    bool empty = given && !rq->tools;
+    if (empty && rq->tool_choice == TOOL_CHOICE_AUTO) rq->tool_choice = TOOL_CHOICE_NONE;
+    if (!rq->tools && rq->tool_choice != TOOL_CHOICE_NONE)
         return bad(p, "tool_choice", "is allowed only with 'tools'");
     if (rq->tool_choice == TOOL_CHOICE_NONE) rq->tools = NULL; /* nothing for the model to see */
-    return true;
-}
-
-/* --------------------------------------------------------------------- in messages -- */
-
-static bool no_call(openai_problem *p, int message, int call, const char *field, const char *what)
-{
-    char param[80];
-    snprintf(param, sizeof(param), "messages[%d].tool_calls[%d]%s", message, call, field);
-    return bad(p, param, what);
-}
-
-/* Its arguments as an object, {} where the text is empty; NULL: *p says why. */
-static cJSON *copy_arguments(const cJSON *args, int message, int i, openai_problem *p)
-{
-    cJSON *object = NULL;
-    err e;
-    const char *text = cJSON_IsString(args) ? args->valuestring : "";
-    bool ok = cJSON_IsString(args) &&
-              (!text[0] || !json_parse(text, strlen(text), &json_limits_request, &object, &e));
-    if (!ok || (object && !cJSON_IsObject(object))) {
-        cJSON_Delete(object);
-        (void)no_call(p, message, i, ".function.arguments", "must be the text of a JSON object");
-        return NULL;
-    }
-    if (!object) object = cJSON_CreateObject();
-    if (!object) (void)no_memory(p);
-    return object;
-}
-
-/* Takes `arguments` over.  Members stand in this order in what templates print.  NULL: no
- * memory. */
-static cJSON *make_call(const char *id, const char *name, cJSON *arguments)
-{
-    cJSON *call = cJSON_CreateObject(), *function = cJSON_CreateObject();
-    bool ok = call && function && cJSON_AddStringToObject(call, "id", id) &&
-              cJSON_AddStringToObject(call, "type", "function") &&
-              cJSON_AddStringToObject(function, "name", name) &&
-              cJSON_AddItemToObject(function, "arguments", arguments);
-    if (!ok) cJSON_Delete(arguments);
-    if (ok && cJSON_AddItemToObject(call, "function", function)) return call;
-    cJSON_Delete(function);
-    cJSON_Delete(call);
-    return NULL;
-}
-
-static bool check_call(const cJSON *id, const cJSON *type, const cJSON *name, int message, int i,
-                       openai_problem *p)
-{
-    bool function = !openai_is_set(type) ||
-                    (cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0);
-    if (!cJSON_IsString(id)) return no_call(p, message, i, ".id", "must be a string");
-    if (!function) return no_call(p, message, i, ".type", "must be 'function'");
-    return cJSON_IsString(name) || no_call(p, message, i, ".function.name", "must be a string");
-}
-
-/* One call, its arguments as an object; NULL: *p says why. */
-static cJSON *copy_call(const cJSON *v, int message, int i, openai_problem *p)
-{
-    const cJSON *id = cJSON_IsObject(v) ? json_get(v, "id") : NULL;
-    const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
-    const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;
-    const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name") : NULL;
-    if (!check_call(id, type, name, message, i, p)) return NULL;
-    cJSON *arguments = copy_arguments(json_get(f, "arguments"), message, i, p);
-    if (!arguments) return NULL;
-    cJSON *call = make_call(id->valuestring, name->valuestring, arguments);
-    if (!call) (void)no_memory(p);
-    return call;
-}
-
-bool openai_take_calls(openai_request *rq, const cJSON *calls, int index, chat_message *m,
-                       openai_problem *p)
-{
-    int i = 0, n = cJSON_IsArray(calls) ? cJSON_GetArraySize(calls) : 0;
-    if (n < 1 || n > TOOL_CALLS_MAX) {
-        char param[48];
-        snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
-        return bad(p, param, "must be an array of 1 to 128 calls");
-    }
-    if (!rq->owned) rq->owned = cJSON_CreateArray();
-    cJSON *list = cJSON_CreateArray(), *call = NULL;
-    if (!rq->owned || !list) {
-        cJSON_Delete(list);
-        return no_memory(p);
-    }
-    cJSON_AddItemToArray(rq->owned, list);
-    const cJSON *v;
-    cJSON_ArrayForEach(v, calls)
-    {
-        call = copy_call(v, index, i++, p);
-        if (!call) return false;
-        cJSON_AddItemToArray(list, call);
-    }
-    m->tool_calls = list;
     return true;
 }

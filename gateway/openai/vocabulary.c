@@ -1,6 +1,7 @@
 /* vocabulary.c -- a short list, the last used in front, under one mutex; built without it. */
 #include "gateway/openai/vocabulary.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,17 @@ struct vocabularies {
     node *list;
 };
 
+/* Composed characters (NFC) may have taken three times as many bytes in the text. */
+static size_t longest_of(const tokenizer *tok)
+{
+    size_t most = 1, len;
+    if (!tokenizer_spells(tok)) return SIZE_MAX;
+    for (int32_t id = 0; id < tokenizer_vocab(tok); id++) {
+        if (tokenizer_bytes(tok, id, &len) && len > most) most = len;
+    }
+    return 3 * most;
+}
+
 vocabularies *vocabularies_create(store *st, const tokenizer *tok, int n_vocab,
                                   const chat_template *chat)
 {
@@ -35,7 +47,7 @@ vocabularies *vocabularies_create(store *st, const tokenizer *tok, int n_vocab,
     vs->st = st;
     vs->tok = tok;
     vs->chat = chat;
-    vs->base = (vocabulary){.tok = tok, .n_vocab = n_vocab, .eos = -1};
+    vs->base = (vocabulary){.tok = tok, .n_vocab = n_vocab, .eos = -1, .longest = longest_of(tok)};
     lock_init(&vs->mu, LOCK_VOCABULARIES);
     return vs;
 }
@@ -112,6 +124,7 @@ static err_code build(const vocabularies *vs, const adapter_version *v, node **o
                               .n_vocab = w.n_vocab,
                               .n_own = w.n_vocab != vs->base.n_vocab ? w.n_vocab : 0,
                               .eos = w.eos,
+                              .longest = n->own ? longest_of(n->own) : vs->base.longest,
                               .invocation = w.invocation,
                               .n_invocation = w.n_invocation};
         n->invocation = w.invocation;
@@ -157,8 +170,15 @@ err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vo
     return ERR_NONE;
 }
 
+bool vocabulary_may_fit(const vocabulary *v, size_t bytes, int n)
+{
+    assert(v->longest > 0 && n >= 0);
+    return bytes / v->longest <= (size_t)n;
+}
+
 int vocabulary_invoked_at(const vocabulary *v, const int32_t *prompt, int n_prompt)
 {
+    assert(n_prompt >= 0 && v->n_invocation >= 0);
     size_t bytes = (size_t)v->n_invocation * sizeof(*prompt);
     if (v->n_invocation == 0) return 0;
     for (int at = n_prompt - v->n_invocation; at >= 0; at--) {
@@ -171,6 +191,8 @@ void vocabulary_release(vocabularies *vs, const vocabulary *v)
 {
     if (!v || v == &vs->base) return;
     lock_take(&vs->mu);
-    ((node *)(uintptr_t)v)->holds--;
+    node *n = (node *)(uintptr_t)v;
+    assert(n->holds > 0);
+    n->holds--;
     lock_release(&vs->mu);
 }

@@ -20,6 +20,8 @@ typedef struct vocabulary {
     int n_vocab; /* ids are below it */
     int n_own;   /* request.n_vocab: the same, or 0 where it is the base's */
     int32_t eos; /* ends an answer, too; -1: none but the base's */
+    /* Bytes of text that one token stands for at most; SIZE_MAX: not known. */
+    size_t longest;
     /* [n_invocation] tokens that invoke an activated adapter; 0: it works on every row. */
     const int32_t *invocation;
     int n_invocation;
@@ -36,6 +38,8 @@ void vocabularies_destroy(vocabularies *vs);
 /* v NULL, or one without words: the base's.  The pin on `v` is the caller's. */
 err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vocabulary **out,
                             err *e);
+/* Whether a text of so many bytes can have at most n tokens; false: it has more, whatever it is. */
+bool vocabulary_may_fit(const vocabulary *v, size_t bytes, int n);
 void vocabulary_release(vocabularies *vs, const vocabulary *v);
 
 /* From which position of a prompt on the adapter works: where the last invocation begins, as PEFT

@@ -8,11 +8,13 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/rest/effect.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 
 /* Adapter calls need a tenant: an operator's key has none. */
 bool adapter_need_tenant(exchange *x)
@@ -25,7 +27,7 @@ bool adapter_need_tenant(exchange *x)
 
 bool adapter_refuse_draining(exchange *x)
 {
-    if (!atomic_load(&x->server->http.draining)) return false;
+    if (!atomic_load(&process_of(x->app)->http.draining)) return false;
     exchange_error(x, 503, "server_error", "shutting_down", NULL, "the server is shutting down");
     return true;
 }
@@ -37,7 +39,7 @@ publish_options adapter_options(const exchange *x, const char *name)
                              .name = name,
                              .activate = true,
                              .max_adapters = t->limits.max_adapters,
-                             .quota = server_quota(x, t),
+                             .quota = adapters_quota(x, t),
                              .content_bytes = x->content_length};
 }
 
@@ -63,7 +65,7 @@ static void write_effect(jsonw *w, const char *info)
 /* Where its bytes can be read from. */
 static const char *files_of(const server *s, const version_entry *v)
 {
-    if (v->absent) return s->depot ? "store" : "elsewhere";
+    if (v->absent) return adapters_of(s)->depot ? "store" : "elsewhere";
     return v->in_place ? "in_place" : "here";
 }
 
@@ -71,7 +73,7 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
 {
     char hex[DIGEST_HEX], model_id[ADAPTER_NAME_MAX + 16];
     residency_row r;
-    residency_row_get(x->server->residency, v->v.id, &r);
+    residency_row_get(residency_of(x->app), v->v.id, &r);
     digest_hex(v->v.digest, hex);
     snprintf(model_id, sizeof(model_id), "%s@%d", v->v.name, v->v.version);
     jsonw_open(w, NULL, '{');
@@ -83,7 +85,7 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
     jsonw_str(w, "error", v->error[0] ? v->error : NULL);
     jsonw_str(w, "digest", hex);
     jsonw_int(w, "bytes", (int64_t)v->v.file_bytes);
-    jsonw_str(w, "files", files_of(x->server, v));
+    jsonw_str(w, "files", files_of(x->app, v));
     jsonw_int(w, "memory_bytes", (int64_t)v->v.packed_bytes);
     jsonw_int(w, "rank", v->v.rank_max);
     write_effect(w, v->info);
@@ -113,10 +115,10 @@ static void write_sharing(exchange *x, jsonw *w, const adapter_entry *a)
         return;
     }
     jsonw_open(w, "sharing", '[');
-    (void)registry_shares(x->server->registry, a->tenant_id, a->name, &list, &n, &ignored);
+    (void)registry_shares(registry_of(x->app), a->tenant_id, a->name, &list, &n, &ignored);
     for (size_t i = 0; i < n; i++) {
         tenant t;
-        if (tenants_get(x->server->store, list[i], &t, NULL) == ERR_NONE)
+        if (tenants_get(store_of(x->app), list[i], &t, NULL) == ERR_NONE)
             jsonw_str(w, NULL, t.name);
     }
     jsonw_close(w, ']');
@@ -129,6 +131,9 @@ void adapter_write_limits(jsonw *w, const adapter_limits *l)
     jsonw_int(w, "requests_per_minute", l->requests_per_minute);
     jsonw_int(w, "tokens_per_minute", l->tokens_per_minute);
     jsonw_int(w, "max_concurrent", l->max_concurrent);
+    jsonw_int(w, "surcharge_prompt", l->surcharge.prompt);
+    jsonw_int(w, "surcharge_cached", l->surcharge.cached);
+    jsonw_int(w, "surcharge_output", l->surcharge.output);
     jsonw_close(w, '}');
 }
 
@@ -138,11 +143,11 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
     char id[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
     bool own = a->tenant_id == x->caller->tenant.id;
     tenant owner = {0};
-    if (!own) (void)tenants_get(x->server->store, a->tenant_id, &owner, NULL);
+    if (!own) (void)tenants_get(store_of(x->app), a->tenant_id, &owner, NULL);
     snprintf(id, sizeof(id), "%s%s%s", owner.name, own ? "" : "/", a->name);
     if (a->default_id)
         residency_name =
-            residency_state_name(residency_get(x->server->residency, a->default_id, NULL));
+            residency_state_name(residency_get(residency_of(x->app), a->default_id, NULL));
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "adapter");
     jsonw_str(w, "name", a->name);
@@ -172,7 +177,7 @@ void adapter_reply_entry(exchange *x, int status)
 {
     adapter_entry a;
     err e;
-    if (registry_get(x->server->registry, x->caller->tenant.id, x->param[0], &a, &e)) {
+    if (registry_get(registry_of(x->app), x->caller->tenant.id, x->param[0], &a, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }
@@ -188,7 +193,7 @@ void adapter_reply_entry(exchange *x, int status)
  * disk speak for themselves. */
 void adapter_refuse(exchange *x, const err *e, const char *param)
 {
-    atomic_fetch_add(&x->server->count.uploads_refused, 1);
+    atomic_fetch_add(&process_of(x->app)->count.uploads_refused, 1);
     if (e->code == ERR_INPUT || e->code == ERR_CORRUPT || e->code == ERR_UNSUPPORTED) {
         exchange_error(x, 422, "invalid_request_error", "adapter_invalid", param, "%s", e->msg);
     } else {
@@ -200,16 +205,16 @@ void adapter_refuse(exchange *x, const err *e, const char *param)
 void adapter_follow_pin(exchange *x, const char *name, uint64_t old_version)
 {
     adapter_entry a;
-    if (registry_get(x->server->registry, x->caller->tenant.id, name, &a, NULL) || !a.pinned)
+    if (registry_get(registry_of(x->app), x->caller->tenant.id, name, &a, NULL) || !a.pinned)
         return;
-    if (old_version) residency_unpin(x->server->residency, old_version);
-    if (a.default_id) (void)residency_pin(x->server->residency, a.default_id, NULL);
+    if (old_version) residency_unpin(residency_of(x->app), old_version);
+    if (a.default_id) (void)residency_pin(residency_of(x->app), a.default_id, NULL);
 }
 
 uint64_t adapter_default_id(exchange *x, const char *name)
 {
     adapter_entry a;
-    if (registry_get(x->server->registry, x->caller->tenant.id, name, &a, NULL)) return 0;
+    if (registry_get(registry_of(x->app), x->caller->tenant.id, name, &a, NULL)) return 0;
     return a.default_id;
 }
 
@@ -219,20 +224,23 @@ void adapter_note(exchange *x, const adapter_version *v, bool existed)
     if (existed) return;
     snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
     api_audit(x, x->caller->tenant.id, "adapter.publish", v->name, detail);
-    effect_add(x->server->effects, v->id);
+    effect_add(adapters_of(x->app)->effects, v->id);
 }
 
 void adapter_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
 {
-    atomic_fetch_add(&x->server->count.uploads, 1);
-    if (!existed) residency_warm(x->server->residency, v->id);
+    atomic_fetch_add(&process_of(x->app)->count.uploads, 1);
+    if (existed)
+        residency_renew(residency_of(x->app), v->id);
+    else
+        residency_warm(residency_of(x->app), v->id);
     if (adapter_default_id(x, v->name) != before) adapter_follow_pin(x, v->name, before);
 }
 
 void adapter_prune(exchange *x, const char *name)
 {
-    (void)registry_prune(x->server->registry, x->caller->tenant.id, name,
-                         (int)x->conf->adapters_keep_versions);
+    (void)registry_prune(registry_of(x->app), x->caller->tenant.id, name,
+                         (int)x->conf->adapters.keep_versions);
 }
 
 void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
@@ -242,9 +250,9 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
     err e;
     adapter_published(x, v, existed, before);
     adapter_note(x, v, existed);
-    if (registry_version(x->server->registry, x->caller->tenant.id, v->name, v->version, &entry,
+    if (registry_version(registry_of(x->app), x->caller->tenant.id, v->name, v->version, &entry,
                          &e) ||
-        registry_get(x->server->registry, x->caller->tenant.id, v->name, &a, &e)) {
+        registry_get(registry_of(x->app), x->caller->tenant.id, v->name, &a, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

@@ -1,6 +1,7 @@
 /* adapter_first.c -- a short list of fetches: those that run, and those that failed lately. */
 #include "gateway/rest/adapter_first.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,19 +9,19 @@
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/adapter_source.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/rest/source_files.h"
 #include "gateway/rest/source_secret.h"
-#include "gateway/server.h"
 
 enum {
     NAMES_MAX = 4096, /* in the list */
     OF_TENANT_MAX = 64,
-    RUNNING_OF_TENANT = 2, /* of FETCHES_MAX, so that others have room */
-    AWAY_US = 5000000,     /* another server that does not answer is asked again after that */
+    AWAY_US = 5000000, /* another server that does not answer is asked again after that */
     RETRY_MS = 1000,
 };
 
@@ -67,8 +68,10 @@ void firsts_destroy(firsts *f)
 
 static void drop(firsts *f, first **at)
 {
+    lock_assert_held(&f->mu);
     first *one = *at;
     *at = one->next;
+    assert(f->n > 0 && !one->running);
     f->n--;
     free(one);
 }
@@ -76,6 +79,7 @@ static void drop(firsts *f, first **at)
 /* What the list says of a name and its tenant; failures that are over go.  `mu` is held. */
 static first *look(firsts *f, uint64_t tenant_id, const char *name, int *n_tenant, int *n_running)
 {
+    lock_assert_held(&f->mu);
     first *hit = NULL;
     int64_t now_us = clock_now_us();
     *n_tenant = *n_running = 0;
@@ -96,6 +100,7 @@ static first *look(firsts *f, uint64_t tenant_id, const char *name, int *n_tenan
 
 static first *add(firsts *f, uint64_t tenant_id, const char *name)
 {
+    lock_assert_held(&f->mu);
     first *one = f->n < NAMES_MAX ? calloc(1, sizeof(*one)) : NULL;
     if (!one) return NULL;
     *one = (first){.next = f->list, .tenant_id = tenant_id, .running = true};
@@ -130,14 +135,12 @@ static err_code join(firsts *f, server *s, uint64_t tenant_id, const char *name,
                        ? no_such(name, e)
                        : come_again((one->until_us - clock_now_us()) / 1000 + 1, retry_ms, e);
         if (!one && n_tenant >= OF_TENANT_MAX) return no_such(name, e);
-        if (!one && n_running < RUNNING_OF_TENANT) {
-            if (atomic_fetch_add(&s->fetching, 1) < FETCHES_MAX) {
-                *mine = add(f, tenant_id, name);
-                if (*mine) return ERR_NONE;
-                atomic_fetch_sub(&s->fetching, 1);
+        if (!one && n_running < FETCHES_OF_TENANT) {
+            if (adapter_fetch_begin(adapters_of(s), tenant_id) != FETCH_GRANTED)
                 return come_again(RETRY_MS, retry_ms, e);
-            }
-            atomic_fetch_sub(&s->fetching, 1);
+            *mine = add(f, tenant_id, name);
+            if (*mine) return ERR_NONE;
+            adapter_fetch_end(adapters_of(s), tenant_id);
             return come_again(RETRY_MS, retry_ms, e);
         }
         waited = one != NULL;
@@ -155,7 +158,7 @@ static err_code still_allowed(void *arg, err *e)
 /* What the template says, fetched and published. */
 static err_code publish(exchange *x, const source_plan *p, const char *name, err *e)
 {
-    const upload_env env = server_upload(x);
+    const upload_env env = adapters_upload(x);
     const source_watch watch = {still_allowed, x};
     publish_options o = adapter_options(x, name);
     adapter_version v;
@@ -182,11 +185,11 @@ static err_code fetch(exchange *x, const char *name, err *e)
     char text[SOURCE_URL_MAX];
     fetch_secret secret;
     cJSON *kept = NULL;
-    source_plan p = {.rules = source_rules_of(x->conf), .secret = &secret};
+    source_plan p = {.rules = source_rules_of(&x->conf->sources), .secret = &secret};
     if (!source_of_template(t->source, name, text))
         return err_set(e, ERR_INPUT, "the address is too long");
     err_code rc = source_parse(&p.where, text, &p.rules, e);
-    if (!rc) rc = source_secret_kept(x->server, t->id, &p.where, &secret, &kept, e);
+    if (!rc) rc = source_secret_kept(tenants_of(x->app), t->id, &p.where, &secret, &kept, e);
     secret.s3.region = p.rules.s3_region;
     if (!rc) rc = publish(x, &p, name, e);
     source_secret_forget(kept);
@@ -213,18 +216,18 @@ static void end(firsts *f, first *mine, err_code rc, int64_t pause_us)
 
 err_code first_fetch(exchange *x, const char *name, int64_t until_us, int64_t *retry_ms, err *e)
 {
-    firsts *f = x->server->firsts;
+    firsts *f = adapters_of(x->app)->firsts;
     const tenant *t = &x->caller->tenant;
     first *mine = NULL;
     if (!f || !*t->source || !name_valid(name)) return no_such(name, e);
     lock_take(&f->mu);
-    err_code rc = join(f, x->server, t->id, name, until_us, &mine, retry_ms, e);
+    err_code rc = join(f, x->app, t->id, name, until_us, &mine, retry_ms, e);
     lock_release(&f->mu);
     if (rc || !mine) return rc;
     rc = fetch(x, name, e);
-    atomic_fetch_sub(&x->server->fetching, 1);
+    adapter_fetch_end(adapters_of(x->app), t->id);
     if (rc == ERR_IO || rc == ERR_NOMEM || rc == ERR_BUSY || rc == ERR_NO_ROOM) rc = ERR_ELSEWHERE;
-    int64_t pause_us = x->conf->sources_retry_after_us;
+    int64_t pause_us = x->conf->sources.retry_after_us;
     if (rc == ERR_ELSEWHERE && pause_us > AWAY_US) pause_us = AWAY_US;
     if (rc) tell(x, name, e);
     end(f, mine, rc, pause_us);

@@ -5,12 +5,13 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/source_files.h"
 #include "gateway/rest/source_secret.h"
-#include "gateway/server.h"
 #include "storage/digest.h"
 
 typedef struct {
@@ -48,8 +49,8 @@ static bool take_credentials(exchange *x, const cJSON *body, order *o)
     if (source_secret_read(c, &o->secret, &e) || source_secret_fits(where, &o->secret, &e))
         return refuse_field(x, "credentials", &e);
     bool given = c && !cJSON_IsNull(c);
-    if (!given &&
-        source_secret_kept(x->server, x->caller->tenant.id, where, &o->secret, &o->kept, &e)) {
+    if (!given && source_secret_kept(tenants_of(x->app), x->caller->tenant.id, where, &o->secret,
+                                     &o->kept, &e)) {
         exchange_reply_err(x, &e, "credentials");
         return false;
     }
@@ -99,7 +100,7 @@ static void refuse_fetch(exchange *x, fetch_end end, const watched *w, const err
 
 static void run(exchange *x, const source_plan *p, const publish_options *o)
 {
-    const upload_env env = server_upload(x);
+    const upload_env env = adapters_upload(x);
     watched w = {.x = x};
     const source_watch watch = {still_allowed, &w};
     upload *u;
@@ -126,19 +127,64 @@ static void run(exchange *x, const source_plan *p, const publish_options *o)
     }
 }
 
+_Static_assert(sizeof(((adapter_parts *)0)->fetching) / sizeof(uint64_t) == FETCHES_MAX,
+               "its slots");
+
+static int fetches_of(adapter_parts *parts, uint64_t word)
+{
+    int n = 0;
+    for (int i = 0; i < FETCHES_MAX; i++) n += atomic_load(&parts->fetching[i]) == word;
+    return n;
+}
+
+/* Looks again once it has a slot: another request of the tenant may have taken one meanwhile. */
+fetch_grant adapter_fetch_begin(adapter_parts *parts, uint64_t tenant_id)
+{
+    uint64_t word = tenant_id + 1;
+    if (fetches_of(parts, word) >= FETCHES_OF_TENANT) return FETCH_SHARE_USED;
+    for (int i = 0; i < FETCHES_MAX; i++) {
+        uint64_t empty = 0;
+        if (!atomic_compare_exchange_strong(&parts->fetching[i], &empty, word)) continue;
+        if (fetches_of(parts, word) <= FETCHES_OF_TENANT) return FETCH_GRANTED;
+        atomic_store(&parts->fetching[i], 0);
+        return FETCH_SHARE_USED;
+    }
+    return FETCH_ALL_BUSY;
+}
+
+void adapter_fetch_end(adapter_parts *parts, uint64_t tenant_id)
+{
+    for (int i = 0; i < FETCHES_MAX; i++) {
+        uint64_t word = tenant_id + 1;
+        if (atomic_compare_exchange_strong(&parts->fetching[i], &word, 0)) return;
+    }
+}
+
+static void refuse_busy(exchange *x, fetch_grant why)
+{
+    exchange_add_header(x, "retry-after", "5");
+    if (why == FETCH_SHARE_USED)
+        exchange_error(x, 429, "rate_limit_error", "rate_limit_exceeded", NULL,
+                       "%d adapters of this tenant are being fetched already, which is its share",
+                       FETCHES_OF_TENANT);
+    else
+        exchange_error(x, 503, "server_error", "busy", NULL,
+                       "%d adapters are being fetched already", FETCHES_MAX);
+}
+
 void adapter_from_source(exchange *x, const cJSON *body, const publish_options *asked)
 {
     publish_options o = *asked;
-    order p = {.plan = {.rules = source_rules_of(x->conf), .secret = &p.secret}};
+    order p = {.plan = {.rules = source_rules_of(&x->conf->sources), .secret = &p.secret}};
     o.content_bytes = -1;
     bool ok = take_body(x, body, &o, &p);
-    if (ok && atomic_fetch_add(&x->server->fetching, 1) >= FETCHES_MAX) {
-        exchange_add_header(x, "retry-after", "5");
-        exchange_error(x, 503, "server_error", "busy", NULL,
-                       "%d adapters are being fetched already", FETCHES_MAX);
+    uint64_t tenant_id = x->caller->tenant.id;
+    fetch_grant got = ok ? adapter_fetch_begin(adapters_of(x->app), tenant_id) : FETCH_ALL_BUSY;
+    if (ok && got != FETCH_GRANTED) {
+        refuse_busy(x, got);
     } else if (ok) {
         run(x, &p.plan, &o);
+        adapter_fetch_end(adapters_of(x->app), tenant_id);
     }
-    if (ok) atomic_fetch_sub(&x->server->fetching, 1);
     source_secret_forget(p.kept);
 }

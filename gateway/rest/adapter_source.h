@@ -13,9 +13,17 @@
 #include <cjson/cJSON.h>
 
 #include "adapters/store/publish.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/http/exchange.h"
 
-enum { FETCHES_MAX = 4 }; /* at a time, of this server */
+/* At a time, of this server; of one tenant, so that a slow source does not keep others out. */
+enum { FETCHES_MAX = 4, FETCHES_OF_TENANT = 2 };
+
+typedef enum { FETCH_GRANTED, FETCH_ALL_BUSY, FETCH_SHARE_USED } fetch_grant;
+
+/* One fetch for the tenant, to be given back with adapter_fetch_end(). */
+fetch_grant adapter_fetch_begin(adapter_parts *parts, uint64_t tenant_id);
+void adapter_fetch_end(adapter_parts *parts, uint64_t tenant_id);
 
 /* Fetches, publishes, answers.  `o`: tenant, name and conditions; description and activate are the
  * body's where it has them. */

@@ -6,13 +6,16 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 #include "storage/audit.h"
+#include "storage/ledger.h"
 
 enum { SHARES_MAX = 1000, WARM_WAIT_MAX_S = 300, PAGE_PIECE = 32 };
 
@@ -27,9 +30,9 @@ static bool take_cursor(exchange *x, registry_query *q, const char *after)
     tenant t;
     char owner[TENANT_NAME_MAX + 1] = "";
     if ((size_t)(slash - after) < sizeof(owner)) memcpy(owner, after, (size_t)(slash - after));
-    if (tenants_find(x->server->store, owner, &t, NULL)) {
+    if (tenants_find(store_of(x->app), owner, &t, NULL)) {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "after",
-                       "'after' is no cursor of this list");
+                       "'after' is not a cursor of this list");
         return false;
     }
     q->after_tenant_id = t.id;
@@ -74,9 +77,9 @@ void adapter_reply_page(exchange *x, const registry_query *asked, const char *re
     while (page && want > 0 && next.more && seen < REGISTRY_SCAN_MAX) {
         size_t n;
         q.limit = want < PAGE_PIECE ? want : PAGE_PIECE;
-        registry_page(x->server->registry, &q, page, &n, &next);
+        registry_page(registry_of(x->app), &q, page, &n, &next);
         for (size_t i = 0; i < n; i++) {
-            residency_state rs = residency_get(x->server->residency, page[i].default_id, NULL);
+            residency_state rs = residency_get(residency_of(x->app), page[i].default_id, NULL);
             if (residency_name && strcmp(residency_name, residency_state_name(rs)) != 0) continue;
             write(x, &w, &page[i]);
             want--;
@@ -88,7 +91,7 @@ void adapter_reply_page(exchange *x, const registry_query *asked, const char *re
     jsonw_close(&w, ']');
     jsonw_bool(&w, "has_more", next.more);
     tenant t = {0};
-    if (next.more && !q.tenant_id) (void)tenants_get(x->server->store, next.tenant_id, &t, NULL);
+    if (next.more && !q.tenant_id) (void)tenants_get(store_of(x->app), next.tenant_id, &t, NULL);
     char cursor[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
     snprintf(cursor, sizeof(cursor), "%s%s%s", t.name, t.name[0] ? "/" : "", next.name);
     jsonw_str(&w, "next", next.more ? cursor : NULL);
@@ -124,7 +127,7 @@ void adapters_versions(exchange *x)
     size_t n;
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (registry_versions(x->server->registry, x->caller->tenant.id, x->param[0], &list, &n, &e)) {
+    if (registry_versions(registry_of(x->app), x->caller->tenant.id, x->param[0], &list, &n, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }
@@ -155,7 +158,7 @@ void adapters_version(exchange *x)
     }
     int number = adapter_need_tenant(x) ? version_of(x, 1) : 0;
     if (!number) return;
-    if (registry_version(x->server->registry, x->caller->tenant.id, x->param[0], number, &v, &e)) {
+    if (registry_version(registry_of(x->app), x->caller->tenant.id, x->param[0], number, &v, &e)) {
         exchange_reply_err(x, &e, "version");
         return;
     }
@@ -184,7 +187,7 @@ static bool take_sharing(exchange *x, const cJSON *v, registry_meta *m, uint64_t
     {
         tenant t;
         if (!cJSON_IsString(item) ||
-            tenants_find(x->server->store, item->valuestring, &t, NULL) != ERR_NONE) {
+            tenants_find(store_of(x->app), item->valuestring, &t, NULL) != ERR_NONE) {
             exchange_error(x, 404, "invalid_request_error", "not_found", "sharing",
                            "there is no tenant '%.64s'",
                            cJSON_IsString(item) ? item->valuestring : "");
@@ -214,7 +217,7 @@ void adapters_patch(exchange *x)
     if (json_str(body, "description", &m.description, NULL, &e)) {
         exchange_reply_err(x, &e, "description");
     } else if (!sharing || take_sharing(x, sharing, &m, &list)) {
-        if (registry_update(x->server->registry, x->caller->tenant.id, x->param[0], &m, &e)) {
+        if (registry_update(registry_of(x->app), x->caller->tenant.id, x->param[0], &m, &e)) {
             exchange_reply_err(x, &e, e.code == ERR_STALE ? "If-Match" : NULL);
         } else {
             char detail[96];
@@ -234,7 +237,7 @@ static void delete_some(exchange *x, int version)
     err e;
     bool draining = false, wait = false;
     if (!api_query_flag(x, "drain", &wait)) return;
-    if (registry_delete(x->server->registry, x->caller->tenant.id, x->param[0], version, wait,
+    if (registry_delete(registry_of(x->app), x->caller->tenant.id, x->param[0], version, wait,
                         &draining, &e)) {
         if (e.code == ERR_CONFLICT) {
             exchange_error(x, 409, "conflict_error", "adapter_in_use", "name", "%s", e.msg);
@@ -296,7 +299,7 @@ static void set_alias(exchange *x, const char *alias, int number, const char *ac
     int64_t expected;
     if (!adapter_expected(x, &expected)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
-    err_code rc = registry_set_alias(x->server->registry, x->caller->tenant.id, x->param[0], alias,
+    err_code rc = registry_set_alias(registry_of(x->app), x->caller->tenant.id, x->param[0], alias,
                                      number, expected, NULL, &e);
     reply_alias(x, rc, &e, action, alias, number, before);
 }
@@ -331,7 +334,7 @@ void adapters_alias_delete(exchange *x)
     err e;
     if (!adapter_need_tenant(x) || !adapter_expected(x, &expected)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
-    err_code rc = registry_drop_alias(x->server->registry, x->caller->tenant.id, x->param[0],
+    err_code rc = registry_drop_alias(registry_of(x->app), x->caller->tenant.id, x->param[0],
                                       x->param[1], expected, &e);
     reply_alias(x, rc, &e, "adapter.alias", x->param[1], 0, before);
 }
@@ -345,7 +348,7 @@ void adapters_rollback(exchange *x)
     uint64_t before = adapter_default_id(x, x->param[0]);
     const char *alias = exchange_query(x, "alias");
     if (!alias) alias = "default";
-    err_code rc = registry_rollback(x->server->registry, x->caller->tenant.id, x->param[0], alias,
+    err_code rc = registry_rollback(registry_of(x->app), x->caller->tenant.id, x->param[0], alias,
                                     expected, &number, &e);
     reply_alias(x, rc, &e, "adapter.rollback", alias, number, before);
 }
@@ -362,12 +365,12 @@ static void set_pin(exchange *x, bool pinned)
                        "there is no adapter '%.64s' with a default version", x->param[0]);
         return;
     }
-    if (pinned && residency_pin(x->server->residency, id, &e)) {
+    if (pinned && residency_pin(residency_of(x->app), id, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    if (!pinned) residency_unpin(x->server->residency, id);
-    if (registry_set_meta(x->server->registry, x->caller->tenant.id, x->param[0], NULL, &pinned,
+    if (!pinned) residency_unpin(residency_of(x->app), id);
+    if (registry_set_meta(registry_of(x->app), x->caller->tenant.id, x->param[0], NULL, &pinned,
                           &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
@@ -390,7 +393,7 @@ void adapters_unpin(exchange *x)
  * 202 when it is not by then. */
 void adapters_warm(exchange *x)
 {
-    server *s = x->server;
+    server *s = x->app;
     if (!adapter_need_tenant(x)) return;
     uint64_t seconds = 0, number = 0;
     if (!api_query_number(x, "wait", 1, WARM_WAIT_MAX_S, &seconds) ||
@@ -400,8 +403,8 @@ void adapters_warm(exchange *x)
     version_entry v;
     err e;
     uint64_t id = number ? 0 : adapter_default_id(x, x->param[0]);
-    if (number && registry_version(s->registry, x->caller->tenant.id, x->param[0], (int)number, &v,
-                                   &e) == ERR_NONE) {
+    if (number && registry_version(registry_of(s), x->caller->tenant.id, x->param[0], (int)number,
+                                   &v, &e) == ERR_NONE) {
         id = v.v.id;
     }
     if (!id) {
@@ -410,19 +413,19 @@ void adapters_warm(exchange *x)
         return;
     }
     int64_t retry_ms, end = clock_now_us() + (int64_t)seconds * 1000000;
-    if (s->depot && depot_bring(s->depot, id, end, &retry_ms, &e)) {
+    if (adapters_of(s)->depot && depot_bring(adapters_of(s)->depot, id, end, &retry_ms, &e)) {
         adapter_reply_entry(x, 202);
         return;
     }
-    residency_warm(s->residency, id);
-    residency_state now = residency_get(s->residency, id, NULL);
+    residency_warm(residency_of(s), id);
+    residency_state now = residency_get(residency_of(s), id, NULL);
     const struct timespec pause = {0, 5000000};
     while ((now == RESIDENCY_LOADING || now == RESIDENCY_DISK) && clock_now_us() < end &&
-           !atomic_load(&s->http.draining) && !exchange_client_gone(x)) {
+           !atomic_load(&process_of(s)->http.draining) && !exchange_client_gone(x)) {
         (void)nanosleep(&pause, NULL);
         /* It may have been evicted between two looks: ask again. */
-        if (now == RESIDENCY_DISK) residency_warm(s->residency, id);
-        now = residency_get(s->residency, id, NULL);
+        if (now == RESIDENCY_DISK) residency_warm(residency_of(s), id);
+        now = residency_get(residency_of(s), id, NULL);
     }
     if (now == RESIDENCY_FAILED) {
         exchange_error(x, 503, "server_error", "adapter_load_failed", NULL,
@@ -445,13 +448,13 @@ void adapters_events(exchange *x)
         !api_query_number(x, "before", 0, UINT64_MAX, &before)) {
         return;
     }
-    if (audit_list_object(x->server->store, x->caller->tenant.id, "adapter.", x->param[0], before,
+    if (audit_list_object(store_of(x->app), x->caller->tenant.id, "adapter.", x->param[0], before,
                           (size_t)limit + 1, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
     adapter_entry a;
-    if (n == 0 && registry_get(x->server->registry, x->caller->tenant.id, x->param[0], &a, &e)) {
+    if (n == 0 && registry_get(registry_of(x->app), x->caller->tenant.id, x->param[0], &a, &e)) {
         free(rows);
         exchange_reply_err(x, &e, "name");
         return;
@@ -473,12 +476,43 @@ void adapters_events(exchange *x)
     free(rows);
 }
 
-/* What this tenant used of each version, ?start=&end= in seconds since 1970. */
+/* Of a version, in a list of sums by adapter. */
+static usage_sum use_of(const usage_sum *sums, size_t n, uint64_t version_id)
+{
+    for (size_t k = 0; k < n; k++) {
+        if (sums[k].adapter_id == version_id) return sums[k];
+    }
+    return (usage_sum){0};
+}
+
+static void write_use(jsonw *w, const usage_sum *own, const usage_sum *others)
+{
+    jsonw_int(w, "num_model_requests", (int64_t)(own->n_requests + others->n_requests));
+    jsonw_int(w, "input_tokens", (int64_t)(own->prompt_tokens + others->prompt_tokens));
+    jsonw_int(w, "input_cached_tokens", (int64_t)(own->cached_tokens + others->cached_tokens));
+    jsonw_int(w, "output_tokens", (int64_t)(own->output_tokens + others->output_tokens));
+}
+
+/* What the tenants that a name is shared with used of it.  Their models begin with its owner's
+ * name, and no other's do. */
+static err_code query_others(exchange *x, const usage_query *own, usage_sum **out, size_t *n,
+                             err *e)
+{
+    char begin[MODEL_LABEL_MAX + 1];
+    usage_query q = *own;
+    snprintf(begin, sizeof(begin), "%s/%s@", x->caller->tenant.name, x->param[0]);
+    q.tenant_id = 0;
+    q.model = begin;
+    q.model_begins = true;
+    return ledger_query(store_of(x->app), &q, out, n, e);
+}
+
+/* What was used of each version, ?start=&end= in seconds since 1970. */
 void adapters_usage(exchange *x)
 {
-    usage_sum *sums;
+    usage_sum *sums, *others = NULL;
     version_entry *versions;
-    size_t n, n_versions;
+    size_t n, n_others = 0, n_versions;
     err e;
     usage_query q = {
         .tenant_id = x->caller->tenant.id, .end_wall_us = INT64_MAX, .group_by = USAGE_BY_ADAPTER};
@@ -486,12 +520,14 @@ void adapters_usage(exchange *x)
         !api_query_time(x, "end", &q.end_wall_us)) {
         return;
     }
-    if (registry_versions(x->server->registry, x->caller->tenant.id, x->param[0], &versions,
+    if (registry_versions(registry_of(x->app), x->caller->tenant.id, x->param[0], &versions,
                           &n_versions, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }
-    if (ledger_query(x->server->store, &q, &sums, &n, &e)) {
+    if (ledger_query(store_of(x->app), &q, &sums, &n, &e) ||
+        query_others(x, &q, &others, &n_others, &e)) {
+        free(sums);
         free(versions);
         exchange_reply_err(x, &e, NULL);
         return;
@@ -499,21 +535,19 @@ void adapters_usage(exchange *x)
     jsonw w;
     api_list_begin(&w);
     for (size_t i = 0; i < n_versions; i++) {
-        usage_sum none = {0};
-        const usage_sum *u = &none;
-        for (size_t k = 0; k < n; k++) {
-            if (sums[k].adapter_id == versions[i].v.id) u = &sums[k];
-        }
+        usage_sum own = use_of(sums, n, versions[i].v.id);
+        usage_sum theirs = use_of(others, n_others, versions[i].v.id);
         jsonw_open(&w, NULL, '{');
         jsonw_str(&w, "object", "adapter.usage");
         jsonw_int(&w, "version", versions[i].v.version);
-        jsonw_int(&w, "num_model_requests", (int64_t)u->n_requests);
-        jsonw_int(&w, "input_tokens", (int64_t)u->prompt_tokens);
-        jsonw_int(&w, "input_cached_tokens", (int64_t)u->cached_tokens);
-        jsonw_int(&w, "output_tokens", (int64_t)u->output_tokens);
+        write_use(&w, &own, &theirs);
+        jsonw_open(&w, "by_others", '{');
+        write_use(&w, &(usage_sum){0}, &theirs);
+        jsonw_close(&w, '}');
         jsonw_close(&w, '}');
     }
     api_list_end(x, &w, false);
     free(versions);
+    free(others);
     free(sums);
 }

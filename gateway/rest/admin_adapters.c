@@ -5,13 +5,14 @@
 
 #include "adapters/residency/inplace.h"
 #include "engine/base/json.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 #include "storage/audit.h"
 
 enum { ERRORS_SHOWN = 100 };
@@ -21,7 +22,7 @@ enum { ERRORS_SHOWN = 100 };
 static void write_row(exchange *x, jsonw *w, const adapter_entry *a)
 {
     tenant t = {0};
-    (void)tenants_get(x->server->store, a->tenant_id, &t, NULL);
+    (void)tenants_get(store_of(x->app), a->tenant_id, &t, NULL);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "tenant", t.name);
     jsonw_str(w, "name", a->name);
@@ -31,7 +32,7 @@ static void write_row(exchange *x, jsonw *w, const adapter_entry *a)
     jsonw_int(w, "bytes", (int64_t)a->file_bytes);
     jsonw_str(w, "residency",
               a->default_id
-                  ? residency_state_name(residency_get(x->server->residency, a->default_id, NULL))
+                  ? residency_state_name(residency_get(residency_of(x->app), a->default_id, NULL))
                   : NULL);
     jsonw_bool(w, "pinned", a->pinned);
     jsonw_close(w, '}');
@@ -67,11 +68,11 @@ static void evict(exchange *x)
     adapter_entry a;
     version_entry v;
     err e;
-    err_code rc = registry_get(x->server->registry, x->caller->tenant.id, x->param[0], &a, &e);
+    err_code rc = registry_get(registry_of(x->app), x->caller->tenant.id, x->param[0], &a, &e);
     if (!rc && a.default_version) {
-        rc = registry_version(x->server->registry, x->caller->tenant.id, x->param[0],
+        rc = registry_version(registry_of(x->app), x->caller->tenant.id, x->param[0],
                               a.default_version, &v, &e);
-        if (!rc) rc = residency_evict(x->server->residency, v.v.id, &e);
+        if (!rc) rc = residency_evict(residency_of(x->app), v.v.id, &e);
     }
     if (rc) {
         exchange_reply_err(x, &e, "name");
@@ -111,19 +112,21 @@ static bool find_adapter(exchange *x, adapter_entry *out)
 {
     err e;
     if (!act_for(x, x->param[0])) return false;
-    if (registry_get(x->server->registry, x->caller->tenant.id, x->param[1], out, &e) == ERR_NONE)
+    if (registry_get(registry_of(x->app), x->caller->tenant.id, x->param[1], out, &e) == ERR_NONE)
         return true;
     exchange_reply_err(x, &e, "adapter");
     return false;
 }
 
-enum { LIMITS_TAG_MAX = 72 };
+enum { LIMITS_TAG_MAX = 144 };
 
 /* The ETag of limits: what they are. */
 static void tag_of(const adapter_limits *l, char out[LIMITS_TAG_MAX])
 {
-    snprintf(out, LIMITS_TAG_MAX, "\"%lld-%lld-%lld\"", (long long)l->requests_per_minute,
-             (long long)l->tokens_per_minute, (long long)l->max_concurrent);
+    snprintf(out, LIMITS_TAG_MAX, "\"%lld-%lld-%lld-%lld-%lld-%lld\"",
+             (long long)l->requests_per_minute, (long long)l->tokens_per_minute,
+             (long long)l->max_concurrent, (long long)l->surcharge.prompt,
+             (long long)l->surcharge.cached, (long long)l->surcharge.output);
 }
 
 /* If-Match; false: answered. */
@@ -134,7 +137,7 @@ static bool is_expected(exchange *x, const adapter_limits *l)
     err e;
     tag_of(l, tag);
     if (!asked || strcmp(asked, "*") == 0 || strcmp(asked, tag) == 0) return true;
-    err_set(&e, ERR_STALE, "the limits are others: read them again");
+    err_set(&e, ERR_STALE, "the limits were changed meanwhile: read them again");
     exchange_reply_err(x, &e, "If-Match");
     return false;
 }
@@ -146,7 +149,7 @@ static void reply_limits(exchange *x, const adapter_entry *a)
     exchange_add_header(x, "ETag", "%s", tag);
     limits_view v;
     limits_adapter of = {.id = a->id, .limits = a->limits};
-    limits_look_adapter(x->server->limits, &of, &v);
+    limits_look_adapter(tenants_of(x->app)->limits, &of, &v);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
@@ -173,8 +176,14 @@ void admin_adapter_limits_get(exchange *x)
 
 void admin_adapter_limits_patch(exchange *x)
 {
-    static const char *const known[] = {"requests_per_minute", "tokens_per_minute",
-                                        "max_concurrent", NULL};
+    static const char *const known[] = {"requests_per_minute",
+                                        "tokens_per_minute",
+                                        "max_concurrent",
+                                        "surcharge_prompt",
+                                        "surcharge_cached",
+                                        "surcharge_output",
+                                        NULL};
+    enum { FIRST_SURCHARGE = 3 };
     const cJSON *body;
     adapter_entry a;
     err e;
@@ -183,14 +192,16 @@ void admin_adapter_limits_patch(exchange *x)
         return;
     const adapter_limits was = a.limits;
     int64_t *const at[] = {&a.limits.requests_per_minute, &a.limits.tokens_per_minute,
-                           &a.limits.max_concurrent};
+                           &a.limits.max_concurrent,      &a.limits.surcharge.prompt,
+                           &a.limits.surcharge.cached,    &a.limits.surcharge.output};
     for (int i = 0; known[i]; i++) {
-        if (json_int(body, known[i], 0, INT64_C(1) << 50, at[i], NULL, &e)) {
+        int64_t most = i < FIRST_SURCHARGE ? INT64_C(1) << 50 : PRICE_MAX;
+        if (json_int(body, known[i], 0, most, at[i], NULL, &e)) {
             exchange_error(x, 400, "invalid_request_error", "invalid_value", known[i], "%s", e.msg);
             return;
         }
     }
-    if (registry_set_limits(x->server->registry, x->caller->tenant.id, a.name, &was, &a.limits,
+    if (registry_set_limits(registry_of(x->app), x->caller->tenant.id, a.name, &was, &a.limits,
                             &e)) {
         exchange_reply_err(x, &e, "adapter");
         return;
@@ -216,7 +227,7 @@ static void folder_seen(void *self, const char *path, const adapter_version *v, 
         char detail[64];
         snprintf(detail, sizeof(detail), "{\"version\":%d,\"in_place\":true}", v->version);
         /* With the next version's commit, so that thousands take one each and not two. */
-        audit_post(r->x->server->store, r->x->caller->key.id, r->tenant_id, "adapter.publish",
+        audit_post(store_of(r->x->app), r->x->caller->key.id, r->tenant_id, "adapter.publish",
                    v->name, detail);
     }
     if (!why || r->n_errors++ >= ERRORS_SHOWN) return;
@@ -251,14 +262,14 @@ void admin_adapters_register(exchange *x)
     publish_options o = {.tenant_id = t.id,
                          .activate = activate,
                          .max_adapters = t.limits.max_adapters,
-                         .quota = server_quota(x, &t)};
-    const upload_env env = server_upload(x);
+                         .quota = adapters_quota(x, &t)};
+    const upload_env env = adapters_upload(x);
     registration r = {.x = x, .tenant_id = t.id};
     jsonw_init(&r.errors);
     jsonw_open(&r.errors, NULL, '{');
     jsonw_str(&r.errors, "object", "adapter.registration");
     jsonw_open(&r.errors, "errors", '[');
-    if (inplace_register(&env, x->conf->adapters_roots, path, &o, folder_seen, &r, &totals, &e)) {
+    if (inplace_register(&env, x->conf->adapters.roots, path, &o, folder_seen, &r, &totals, &e)) {
         jsonw_clear(&r.errors);
         exchange_reply_err(x, &e, "path");
         return;

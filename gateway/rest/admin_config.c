@@ -8,9 +8,9 @@
 #include "gateway/config/change.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
 #include "storage/audit.h"
 
 enum { ASK_MAX = 64 };
@@ -47,7 +47,7 @@ static void list_differences(exchange *x)
     config_changes list;
     jsonw w;
     err e;
-    if (change_look(x->server->change, &list, &e)) {
+    if (change_look(process_of(x->app)->change, &list, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -105,7 +105,7 @@ void admin_reload(exchange *x)
 {
     change_report done;
     err e;
-    if (change_reload(x->server->change, &done, &e)) {
+    if (change_reload(process_of(x->app)->change, &done, &e)) {
         bool ours = e.code == ERR_NOMEM || e.code == ERR_CONFLICT;
         (void)err_context(&e, "nothing was reloaded");
         if (ours)
@@ -171,7 +171,7 @@ void admin_config_patch(exchange *x)
     if (!exchange_read_json(x, &body)) return;
     int n = read_asks(x, body, ask);
     if (n < 0) return;
-    if (!change_set(x->server->change, ask, n, &done, &bad, &e)) {
+    if (!change_set(process_of(x->app)->change, ask, n, &done, &bad, &e)) {
         reply_changed(x, "server.config", &done);
         return;
     }

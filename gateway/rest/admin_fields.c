@@ -7,14 +7,14 @@
 #include "engine/base/json.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/http/networks.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 
 bool admin_find_tenant(exchange *x, const char *which, tenant *out)
 {
     err e;
-    err_code rc = tenants_find(x->server->store, which, out, &e);
+    err_code rc = tenants_find(store_of(x->app), which, out, &e);
     uint64_t id = api_parse_id(which);
-    if (rc && id) rc = tenants_get(x->server->store, id, out, &e);
+    if (rc && id) rc = tenants_get(store_of(x->app), id, out, &e);
     if (!rc) return true;
     exchange_error(x, 404, "invalid_request_error", "tenant_not_found", "tenant",
                    "there is no tenant '%.80s'", which);

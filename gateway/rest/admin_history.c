@@ -4,7 +4,7 @@
 #include "engine/base/clock.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 #include "storage/watch/history.h"
 
 enum { ROWS_MAX = 50000, DAY_S = 86400, LATE_S = 60 /* of who asks for the last hour */ };
@@ -87,7 +87,7 @@ void admin_history(exchange *x)
     jsonw w;
     x->watches = true;
     if (!take_query(x, &q)) return;
-    if (history_get(x->server->store, &q, &rows, &n, &e)) {
+    if (history_get(store_of(x->app), &q, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

@@ -9,7 +9,7 @@
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 #include "storage/keys.h"
 
 enum { GRACE_MAX_S = 366 * 86400, KEY_REPLY_BYTES = 8192 };
@@ -17,7 +17,7 @@ enum { GRACE_MAX_S = 366 * 86400, KEY_REPLY_BYTES = 8192 };
 static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text, bool durable)
 {
     tenant t = {0};
-    if (k->tenant_id) (void)tenants_get(x->server->store, k->tenant_id, &t, NULL);
+    if (k->tenant_id) (void)tenants_get(store_of(x->app), k->tenant_id, &t, NULL);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "key");
     api_write_id(w, "id", k->id);
@@ -121,7 +121,7 @@ void admin_key_create(exchange *x)
         (who && !admin_find_tenant(x, who, &t)))
         return;
     want.tenant_id = t.id;
-    if (keys_create(x->server->store, &want, text, &made, &e)) {
+    if (keys_create(store_of(x->app), &want, text, &made, &e)) {
         exchange_reply_err(x, &e, "scopes");
         return;
     }
@@ -139,7 +139,7 @@ void admin_keys_list(exchange *x)
     const char *who = exchange_query(x, "tenant");
     bool all = false;
     if (!api_query_flag(x, "all", &all) || (who && !admin_find_tenant(x, who, &t))) return;
-    if (keys_list(x->server->store, all && !who ? KEYS_OF_ALL : t.id, &list, &n, &e)) {
+    if (keys_list(store_of(x->app), all && !who ? KEYS_OF_ALL : t.id, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -154,7 +154,7 @@ static bool find_key(exchange *x, key_info *out)
 {
     err e;
     uint64_t id = api_parse_id(x->param[0]);
-    if (id && keys_get(x->server->store, id, out, &e) == ERR_NONE) return true;
+    if (id && keys_get(store_of(x->app), id, out, &e) == ERR_NONE) return true;
     exchange_error(x, 404, "invalid_request_error", "key_not_found", "key", "there is no such key");
     return false;
 }
@@ -177,7 +177,7 @@ void admin_key_patch(exchange *x)
         return;
     want = was;
     if (!take_key(x, body, &want)) return;
-    if (keys_update(x->server->store, &was, &want, &now, &e)) {
+    if (keys_update(store_of(x->app), &was, &want, &now, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -194,8 +194,8 @@ void admin_key_rotate(exchange *x)
     if (!find_key(x, &k) || !api_query_number(x, "grace_seconds", 0, GRACE_MAX_S, &grace_s)) return;
     if (grace_s == 0) grace_s = 1; /* 0 would mean for ever */
     int64_t until = clock_wall_us() + (int64_t)grace_s * 1000000;
-    if (keys_rotate(x->server->store, k.id, until, text, &e) ||
-        keys_get(x->server->store, k.id, &k, &e)) {
+    if (keys_rotate(store_of(x->app), k.id, until, text, &e) ||
+        keys_get(store_of(x->app), k.id, &k, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -210,12 +210,12 @@ void admin_key_revoke(exchange *x)
     err e;
     bool durable;
     if (!find_key(x, &k)) return;
-    if (keys_revoke(x->server->store, k.id, &durable, &e) ||
-        keys_get(x->server->store, k.id, &k, &e)) {
+    if (keys_revoke(store_of(x->app), k.id, &durable, &e) ||
+        keys_get(store_of(x->app), k.id, &k, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    (void)inflight_stop_all(x->server->inflight, 0, k.id);
+    (void)inflight_stop_all(tenants_of(x->app)->inflight, 0, k.id);
     api_audit_lockout(x, k.tenant_id, "key.revoke", k.public_id, durable);
     reply_key(x, durable ? 200 : 202, &k, NULL);
 }

@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/engine_parts.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/inflight.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 #include "gateway/watch/ended.h"
 #include "gateway/watch/stats.h"
 
@@ -43,7 +45,7 @@ static const char *tenant_name(exchange *x, uint64_t id, known_name *last)
     tenant t;
     if (last->id == id) return last->name;
     *last = (known_name){.id = id};
-    if (id && tenants_get(x->server->store, id, &t, NULL) == ERR_NONE)
+    if (id && tenants_get(store_of(x->app), id, &t, NULL) == ERR_NONE)
         memcpy(last->name, t.name, sizeof(last->name));
     return last->name;
 }
@@ -51,7 +53,7 @@ static const char *tenant_name(exchange *x, uint64_t id, known_name *last)
 static void write_request(exchange *x, jsonw *w, const inflight_info *f, const board_row *r,
                           known_name *last, int64_t now_us)
 {
-    const char *class_name = x->server->class_name[f->slo_class];
+    const char *class_name = engine_of(x->app)->class_name[f->slo_class];
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "request");
     api_write_id(w, "id", f->id);
@@ -72,6 +74,7 @@ static void write_request(exchange *x, jsonw *w, const inflight_info *f, const b
     jsonw_int(w, "output_tokens", r ? r->n_output : 0);
     jsonw_int(w, "max_tokens", f->max_tokens);
     jsonw_int(w, "preempted", r ? r->n_preempted : 0);
+    jsonw_int(w, "unread_ms", f->writing_us ? (now_us - f->writing_us) / 1000 : 0);
     jsonw_close(w, '}');
 }
 
@@ -124,12 +127,12 @@ static void write_ended(exchange *x, jsonw *w, const ended_row *r, const char *o
     jsonw_str(w, "tenant", owner);
     api_write_id(w, "key_id", u->key_id);
     jsonw_str(w, "model", u->model);
-    jsonw_str(w, "class", x->server->class_name[r->slo_class]);
+    jsonw_str(w, "class", engine_of(x->app)->class_name[r->slo_class]);
     jsonw_str(w, "state", "ended");
     jsonw_int(w, "status", u->status);
     jsonw_str(w, "finish", u->finish);
     jsonw_str(w, "missed", u->missed ? miss_cause_name(u->missed) : NULL);
-    jsonw_str(w, "beside", r->beside >= 0 ? x->server->class_name[r->beside] : NULL);
+    jsonw_str(w, "beside", r->beside >= 0 ? engine_of(x->app)->class_name[r->beside] : NULL);
     api_write_time(w, "started", u->started_wall_us);
     api_write_time(w, "ended", u->ended_wall_us);
     jsonw_int(w, "duration_ms", u->duration_ms);
@@ -139,6 +142,7 @@ static void write_ended(exchange *x, jsonw *w, const ended_row *r, const char *o
     write_ms(w, "prompt_ms", r->phase.prompt_us);
     write_ms(w, "decode_ms", r->phase.decode_us);
     write_ms(w, "rest_ms", r->phase.rest_us);
+    write_ms(w, "send_ms", r->phase.send_us);
     jsonw_int(w, "prompt_tokens", u->prompt_tokens);
     jsonw_int(w, "cached_tokens", u->cached_tokens);
     jsonw_int(w, "output_tokens", u->output_tokens);
@@ -153,7 +157,7 @@ static void list_ended(exchange *x, size_t limit, int64_t slow_ms)
     size_t n, shown = 0;
     bool more = false;
     jsonw w;
-    if (!ended_list(stats_ended(x->server->stats), slow_ms, &list, &n)) {
+    if (!ended_list(stats_ended(process_of(x->app)->stats), slow_ms, &list, &n)) {
         exchange_starved(x);
         return;
     }
@@ -192,11 +196,11 @@ void admin_requests_list(exchange *x)
                        "'slow' goes with state=ended alone");
         return;
     }
-    if (!inflight_list(x->server->inflight, &list, &n)) {
+    if (!inflight_list(tenants_of(x->app)->inflight, &list, &n)) {
         exchange_starved(x);
         return;
     }
-    if (n && board_read(sched_board(x->server->sched), PICTURE_WAIT_US, &pic) && pic.n_row)
+    if (n && board_read(sched_board(sched_of(x->app)), PICTURE_WAIT_US, &pic) && pic.n_row)
         qsort(pic.row, (size_t)pic.n_row, sizeof(*pic.row), by_id);
     reply_requests(x, list, n, &pic, (size_t)limit, state < 0 ? NULL : states[state]);
     board_picture_clear(&pic);
@@ -206,7 +210,7 @@ void admin_requests_list(exchange *x)
 void admin_request_cancel(exchange *x)
 {
     inflight_info f;
-    if (!inflight_stop(x->server->inflight, x->param[0], &f)) {
+    if (!inflight_stop(tenants_of(x->app)->inflight, x->param[0], &f)) {
         exchange_error(x, 404, "invalid_request_error", "request_not_found", "id",
                        "no request '%.60s' is running or waiting", x->param[0]);
         return;

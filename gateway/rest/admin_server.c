@@ -8,8 +8,10 @@
 #include "engine/base/json.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/move/facts.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 #include "storage/audit.h"
 #include "storage/backup.h"
 #include "storage/fleet/lease.h"
@@ -29,10 +31,10 @@ void admin_classes(exchange *x)
 {
     jsonw w;
     const config *conf = x->conf;
-    int by_default = class_of_name(conf, conf->classes_default);
+    int by_default = class_of_name(&conf->classes, conf->classes.default_name);
     api_list_begin(&w);
-    for (int i = 0; i < conf->n_classes; i++) {
-        const config_class *c = &conf->classes[i];
+    for (int i = 0; i < conf->classes.n; i++) {
+        const config_class *c = &conf->classes.each[i];
         jsonw_open(&w, NULL, '{');
         jsonw_str(&w, "name", c->name);
         jsonw_int(&w, "ttft_ms", c->ttft_us / 1000);
@@ -50,7 +52,7 @@ void admin_classes(exchange *x)
 static void write_actor(exchange *x, jsonw *w, uint64_t key_id)
 {
     key_info k;
-    bool known = key_id && !keys_get(x->server->store, key_id, &k, NULL) && k.name[0];
+    bool known = key_id && !keys_get(store_of(x->app), key_id, &k, NULL) && k.name[0];
     jsonw_str(w, "actor", known ? k.name : NULL);
 }
 
@@ -61,7 +63,7 @@ void admin_audit(exchange *x)
     err e;
     uint64_t before = 0;
     if (!api_query_number(x, "before", 0, UINT64_MAX, &before)) return;
-    if (audit_list(x->server->store, 0, before, 100, &rows, &n, &e)) {
+    if (audit_list(store_of(x->app), 0, before, 100, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -116,7 +118,7 @@ void admin_backup(exchange *x)
                        "the server cannot write into the folder of 'path'");
         return;
     }
-    if (backup_write(x->server->store, path, &e)) {
+    if (backup_write(store_of(x->app), path, &e)) {
         exchange_reply_err(x, &e, "path");
         return;
     }
@@ -128,7 +130,7 @@ void admin_drain(exchange *x)
 {
     api_audit(x, 0, "server.drain", "", NULL);
     reply_done(x, 202, "draining");
-    atomic_store(&x->server->drain_wanted, true);
+    atomic_store(&process_of(x->app)->drain_wanted, true);
 }
 
 /* ------------------------------------------------------------------------ the fleet -- */
@@ -144,9 +146,10 @@ static const char *state_of(const fleet_member *m)
 void admin_nodes(exchange *x)
 {
     fleet_member *list;
+    place_node place;
     size_t n;
     err e;
-    if (nodes_list(x->server->store, &list, &n, &e)) {
+    if (nodes_list(store_of(x->app), &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -158,7 +161,11 @@ void admin_nodes(exchange *x)
         jsonw_int(&w, "node", list[i].node);
         jsonw_str(&w, "name", list[i].name);
         jsonw_str(&w, "state", state_of(&list[i]));
-        jsonw_bool(&w, "this", list[i].node == (int)x->server->cfg->server_node);
+        jsonw_bool(&w, "this", list[i].node == (int)x->conf->server.node);
+        if (facts_read(list[i].facts, &place))
+            jsonw_str(&w, "role", node_role_name(place.role));
+        else
+            jsonw_null(&w, "role");
         if (list[i].silent_us >= 0)
             jsonw_int(&w, "silent_ms", list[i].silent_us / 1000);
         else
@@ -182,10 +189,10 @@ static void change_node(exchange *x, node_change fn, int status, const char *don
     long node = strtol(x->param[0], &end, 10);
     if (*end || x->param[0][0] < '0' || x->param[0][0] > '9' || node > 255) {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "node",
-                       "a node's number is one of 0 to 255");
+                       "a node's number must be from 0 to 255");
         return;
     }
-    if (fn(x->server->store, (int)node, &e)) {
+    if (fn(store_of(x->app), (int)node, &e)) {
         exchange_reply_err(x, &e, "node");
         return;
     }

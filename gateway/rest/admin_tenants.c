@@ -6,13 +6,16 @@
 
 #include "engine/base/json.h"
 #include "engine/base/log.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/rest/source_files.h"
-#include "gateway/server.h"
-#include "storage/sources/source_secrets.h"
+#include "gateway/tenant_parts.h"
+#include "gateway/watch/stats.h"
+#include "storage/seal/source_secrets.h"
 #include "storage/targets.h"
 
 enum { PAGE_MAX = 1000 };
@@ -29,6 +32,8 @@ static const struct {
     {"max_queued", offsetof(tenant_limits, max_queued)},
     {"tokens_per_day", offsetof(tenant_limits, tokens_per_day)},
     {"tokens_per_month", offsetof(tenant_limits, tokens_per_month)},
+    {"cost_per_day", offsetof(tenant_limits, cost_per_day)},
+    {"cost_per_month", offsetof(tenant_limits, cost_per_month)},
     {"max_adapters", offsetof(tenant_limits, max_adapters)},
     {"max_adapter_bytes", offsetof(tenant_limits, max_adapter_bytes)},
 };
@@ -141,7 +146,7 @@ static bool take_target(exchange *x, const cJSON *v, tenant *t)
     target one = {.ttft_us = 0};
     err e;
     bool none = cJSON_IsNull(v);
-    if (!none && class_of_name(x->server->cfg, v->string) < 0) {
+    if (!none && class_of_name(&x->conf->classes, v->string) < 0) {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "targets",
                        "there is no class '%.40s'", v->string);
         return false;
@@ -161,7 +166,7 @@ static bool take_target(exchange *x, const cJSON *v, tenant *t)
     one.tpot_us *= 1000;
     if (targets_put(t, &one)) return true;
     exchange_error(x, 400, "invalid_request_error", "invalid_value", "targets",
-                   "these are too many; take targets of classes away that are no more");
+                   "too many targets; remove those of classes that no longer exist");
     return false;
 }
 
@@ -185,7 +190,7 @@ static bool take_targets(exchange *x, const cJSON *body, tenant *t)
 /* "" and null: none. */
 static bool take_source(exchange *x, const cJSON *body, tenant *t)
 {
-    const source_rules rules = source_rules_of(x->conf);
+    const source_rules rules = source_rules_of(&x->conf->sources);
     const cJSON *v = json_get(body, "adapter_source");
     err e;
     if (!v) return true;
@@ -228,7 +233,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
     if (found) {
         char why[256];
         tenant probe = {0};
-        if (server_class_of(x->conf, &probe, s, why, sizeof(why)) < 0 ||
+        if (tenant_class(&x->conf->classes, &probe, s, why, sizeof(why)) < 0 ||
             strlen(s) > CLASS_NAME_MAX) {
             exchange_error(x, 400, "invalid_request_error", "invalid_value", "default_class",
                            "there is no class '%.40s'", s);
@@ -262,7 +267,7 @@ void admin_tenant_create(exchange *x)
                        "'name' is required");
         return;
     }
-    if (tenants_create(x->server->store, &want, &made, &e)) {
+    if (tenants_create(store_of(x->app), &want, &made, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }
@@ -278,7 +283,7 @@ static void list_tenants(exchange *x, void (*write)(exchange *x, jsonw *w, const
     err e;
     uint64_t after = 0;
     if (!api_query_number(x, "after", 0, UINT64_MAX, &after)) return;
-    if (tenants_list(x->server->store, after, PAGE_MAX, &list, &n, &e)) {
+    if (tenants_list(store_of(x->app), after, PAGE_MAX, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -309,9 +314,9 @@ void admin_tenant_get(exchange *x)
 /* Ends what a tenant that was locked out still runs, and gives back the room of its uploads. */
 static void lock_out(exchange *x, const tenant *t, bool for_good)
 {
-    server *s = x->server;
-    int n = inflight_stop_all(s->inflight, t->id, 0);
-    if (for_good) n += staging_drop_all(s->staging, t->id);
+    server *s = x->app;
+    int n = inflight_stop_all(tenants_of(s)->inflight, t->id, 0);
+    if (for_good) n += staging_drop_all(adapters_of(s)->staging, t->id);
     log_info("gateway", "tenant %s is locked out; %d requests and uploads of it end", t->name, n);
 }
 
@@ -324,9 +329,9 @@ void admin_tenant_patch(exchange *x)
     if (!admin_find_tenant(x, x->param[0], &t)) return;
     bool was = t.disabled;
     if (!exchange_read_json(x, &body) || !take_tenant(x, body, &t)) return;
-    err_code rc = tenants_update(x->server->store, &t, &now, &durable, &e);
+    err_code rc = tenants_update(store_of(x->app), &t, &now, &durable, &e);
     tenant look;
-    if (!was && !tenants_get(x->server->store, t.id, &look, NULL) && look.disabled)
+    if (!was && !tenants_get(store_of(x->app), t.id, &look, NULL) && look.disabled)
         lock_out(x, &look, false); /* also where the rest of the change was refused */
     if (rc) {
         exchange_reply_err(x, &e, NULL);
@@ -342,13 +347,13 @@ void admin_tenant_delete(exchange *x)
     bool durable;
     err e;
     if (!admin_find_tenant(x, x->param[0], &t)) return;
-    if (tenants_disable(x->server->store, t.id, &durable, &e) ||
-        tenants_get(x->server->store, t.id, &t, &e)) {
+    if (tenants_disable(store_of(x->app), t.id, &durable, &e) ||
+        tenants_get(store_of(x->app), t.id, &t, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
     lock_out(x, &t, true);
-    if (source_secrets_drop(x->server->store, t.id, NULL, &e))
+    if (source_secrets_drop(store_of(x->app), t.id, NULL, &e))
         log_warn("gateway", "credentials that tenant %s kept are still here: %s", t.name, e.msg);
     api_audit_lockout(x, t.id, "tenant.disable", t.name, durable);
     reply_tenant(x, durable ? 200 : 202, &t);
@@ -360,17 +365,34 @@ void admin_tenant_delete(exchange *x)
 static void write_disk_used(exchange *x, jsonw *w, const tenant *t)
 {
     registry_totals have;
-    registry_totals_get(x->server->registry, t->id, &have);
+    registry_totals_get(registry_of(x->app), t->id, &have);
     uint64_t bytes = t->limits.max_adapter_bytes ? have.file_bytes : have.disk_bytes;
     jsonw_int(w, "max_adapters", (int64_t)have.n_adapters);
-    jsonw_int(w, "max_adapter_bytes", (int64_t)(bytes + storeroom_held(x->server->room, t->id)));
+    jsonw_int(w, "max_adapter_bytes",
+              (int64_t)(bytes + storeroom_held(adapters_of(x->app)->room, t->id)));
+}
+
+/* Requests that each limit refused in the last hour, on this server. */
+static void write_refused(exchange *x, jsonw *w, const tenant *t)
+{
+    refusal_count all[REFUSALS_KINDS];
+    int n = stats_refusals(process_of(x->app)->stats, t->id, all);
+    jsonw_open(w, "refused", '[');
+    for (int i = 0; i < n; i++) {
+        jsonw_open(w, NULL, '{');
+        jsonw_str(w, "scope", all[i].scope);
+        jsonw_str(w, "limit", all[i].limit);
+        jsonw_int(w, "last_hour", all[i].count);
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
 }
 
 static void write_limits(exchange *x, jsonw *w, const tenant *t)
 {
     key_info none = {0};
     limits_view v;
-    limits_look(x->server->limits, &none, t, NULL, &v);
+    limits_look(tenants_of(x->app)->limits, &none, t, NULL, &v);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "limits");
     jsonw_str(w, "tenant", t->name);
@@ -383,14 +405,17 @@ static void write_limits(exchange *x, jsonw *w, const tenant *t)
     jsonw_int(w, "max_queued", v.queued);
     jsonw_int(w, "tokens_per_day", v.day_used);
     jsonw_int(w, "tokens_per_month", v.month_used);
+    jsonw_int(w, "cost_per_day", v.cost_day_used);
+    jsonw_int(w, "cost_per_month", v.cost_month_used);
     write_disk_used(x, w, t);
     jsonw_close(w, '}');
+    write_refused(x, w, t);
     /* What holds of adapters' bytes on this server's disk where the
      * tenant has no limit of its own. */
     if (t->limits.max_adapter_bytes)
         jsonw_null(w, "tenant_bytes");
     else
-        jsonw_int(w, "tenant_bytes", server_tenant_bytes(x));
+        jsonw_int(w, "tenant_bytes", adapters_tenant_bytes(x));
     jsonw_close(w, '}');
 }
 
@@ -421,7 +446,7 @@ void admin_limits_patch(exchange *x)
     err e;
     if (!admin_find_tenant(x, x->param[0], &t)) return;
     if (!exchange_read_json(x, &body) || !take_limit_fields(x, body, &t.limits)) return;
-    if (tenants_update(x->server->store, &t, &now, NULL, &e)) {
+    if (tenants_update(store_of(x->app), &t, &now, NULL, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

@@ -3,7 +3,8 @@
 
 #include "engine/base/log.h"
 #include "gateway/auth.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 #include "gateway/watch/stats.h"
 #include "storage/audit.h"
 
@@ -11,8 +12,9 @@ void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *
                const char *detail)
 {
     err e;
-    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->caller->key.id);
-    if (audit_append(x->server->store, x->caller->key.id, tenant_id, action, object, detail, &e)) {
+    stats_event(process_of(x->app)->stats, "audit", action, tenant_id, object, detail,
+                x->caller->key.id);
+    if (audit_append(store_of(x->app), x->caller->key.id, tenant_id, action, object, detail, &e)) {
         log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
     }
 }
@@ -24,8 +26,8 @@ void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, cons
         api_audit(x, tenant_id, action, object, NULL);
         return;
     }
-    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet",
+    stats_event(process_of(x->app)->stats, "audit", action, tenant_id, object, "not durable yet",
                 x->caller->key.id);
-    audit_post(x->server->store, x->caller->key.id, tenant_id, action, object,
+    audit_post(store_of(x->app), x->caller->key.id, tenant_id, action, object,
                "{\"durable\":false}");
 }

@@ -8,8 +8,10 @@
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
+#include "gateway/adapter_parts.h"
+#include "gateway/engine_parts.h"
 #include "gateway/openai/vocabulary.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 
 enum { QUEUE_MAX = 64, PROMPT = 16, TOPS = SAMPLE_TOP_MAX, LOOK_US = 100000, WAIT_MS = 100 };
 static const int64_t PATIENCE_US = 60000000;
@@ -53,7 +55,7 @@ static err_code score(effect_probe *p, uint64_t version_id, int n_vocab, sampled
     uint64_t seen = 0;
     bool done = false;
     request_init(&rq);
-    rq.id = store_next_id(s->store);
+    rq.id = store_next_id(store_of(s));
     rq.isolation = UINT64_MAX - atomic_fetch_add(&nobody, 1); /* shares no cache with anybody */
     rq.adapter_id = version_id;
     rq.n_vocab = n_vocab;
@@ -63,13 +65,13 @@ static err_code score(effect_probe *p, uint64_t version_id, int n_vocab, sampled
     rq.score_top = TOPS;
     rq.background = true;
     rq.weight = 1;
-    rq.slo_class = s->n_class - 1;
+    rq.slo_class = engine_of(s)->n_class - 1;
     rq.arrived_us = clock_now_us();
     rq.expires_us = rq.arrived_us + PATIENCE_US;
     rq.meter = &unbilled;
     rq.signal = &p->signal;
     err_code rc = request_prepare(&rq, e);
-    if (!rc) rc = sched_submit(s->sched, &rq, e);
+    if (!rc) rc = sched_submit(sched_of(s), &rq, e);
     while (!rc && !done) {
         (void)request_next(&rq, &ignored, &done);
         if (!done && stopping(p)) request_cancel(&rq);
@@ -82,7 +84,7 @@ static err_code score(effect_probe *p, uint64_t version_id, int n_vocab, sampled
     } else if (!rc && why == FINISH_CANCELLED) {
         rc = err_set(e, ERR_CANCELLED, "the server stops");
     }
-    for (int i = 0; i < PROMPT && !rc; i++) out[i] = rq.prompt_score[i];
+    for (int i = 0; i < PROMPT && !rc; i++) out[i] = rq.out.score[i];
     request_clear(&rq);
     return rc;
 }
@@ -110,10 +112,10 @@ static err_code measure(effect_probe *p, const adapter_version *v, double *chang
     err_code rc = p->has_base ? ERR_NONE : score(p, 0, 0, p->base, e);
     if (rc) return rc;
     p->has_base = true;
-    rc = vocabulary_acquire(p->srv->vocabularies, v, &vocab, e);
+    rc = vocabulary_acquire(engine_of(p->srv)->vocabularies, v, &vocab, e);
     if (rc) return rc;
     rc = score(p, v->id, vocab->n_own, got, e);
-    vocabulary_release(p->srv->vocabularies, vocab);
+    vocabulary_release(engine_of(p->srv)->vocabularies, vocab);
     if (!rc) *change = difference(p->base, got);
     return rc;
 }
@@ -123,15 +125,15 @@ static void probe_one(effect_probe *p, uint64_t version_id)
     const adapter_version *v;
     double change = 0;
     err e;
-    if (registry_acquire_id(p->srv->registry, version_id, &v, &e)) return; /* gone */
+    if (registry_acquire_id(registry_of(p->srv), version_id, &v, &e)) return; /* gone */
     err_code rc = measure(p, v, &change, &e);
-    if (!rc) rc = adapter_rows_set_change(p->srv->store, version_id, change, &e);
+    if (!rc) rc = adapter_rows_set_change(store_of(p->srv), version_id, change, &e);
     if (rc && rc != ERR_CANCELLED)
         log_warn("adapters", "what %s@%d changes was not measured: %s", v->name, v->version, e.msg);
     else if (!rc && change == 0)
         log_warn("adapters", "%s@%d changes nothing: the logits of a fixed prompt are the base's",
                  v->name, v->version);
-    registry_release(p->srv->registry, v);
+    registry_release(registry_of(p->srv), v);
 }
 
 /* The first in the queue that is in memory; 0: none is.  Those that waited too long leave it. */
@@ -144,7 +146,7 @@ static uint64_t take_resident(effect_probe *p)
         uint64_t this = p->queue[i].version_id;
         bool late = now_us - p->queue[i].since_us > PATIENCE_US;
         lock_release(&p->mu);
-        bool there = residency_get(p->srv->residency, this, NULL) == RESIDENCY_RESIDENT;
+        bool there = residency_get(residency_of(p->srv), this, NULL) == RESIDENCY_RESIDENT;
         lock_take(&p->mu);
         bool same = i < p->n && p->queue[i].version_id == this;
         if (!same || (!there && !late)) {
@@ -199,7 +201,7 @@ err_code effect_start(effect_probe **out, server *s, err *e)
     *out = NULL;
     if (!p) return err_set(e, ERR_NOMEM, "out of memory");
     p->srv = s;
-    int n_vocab = model_get_config(s->model)->n_vocab;
+    int n_vocab = model_get_config(engine_of(s)->model)->n_vocab;
     for (int i = 0; i < PROMPT; i++)
         p->prompt[i] = (int32_t)((7 + (int64_t)i * 7919) % n_vocab); /* here and there */
     request_signal_init(&p->signal);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gateway/fetch/artifact.h"
+#include "gateway/process_parts.h"
 #include "storage/digest.h"
 
 typedef struct {
@@ -78,7 +79,7 @@ static const artifact_layer *layer_named(const artifact_layer *l, size_t n, cons
     return NULL;
 }
 
-/* Layers that bear the names of a folder's files; or one alone, a GGUF or a tar. */
+/* Fetches the layers whose titles are names of PEFT's files, or a single layer: a GGUF or a tar. */
 static fetch_end fetch_layers(const source_plan *p, transfer *t, artifact *a, err *e)
 {
     const artifact_layer *l, *of;
@@ -143,13 +144,13 @@ fetch_end source_fetch(const source_plan *p, upload *u, const source_watch *watc
     return end || sha_matches(p, &t, e) ? end : FETCH_SINK;
 }
 
-source_rules source_rules_of(const config *c)
+source_rules source_rules_of(const config_sources *s)
 {
-    return (source_rules){.hosts = c->sources_hosts,
-                          .networks = c->sources_networks,
-                          .hub = c->sources_hub,
-                          .s3_endpoint = c->sources_s3_endpoint,
-                          .s3_region = c->sources_s3_region,
-                          .ca_file = c->sources_ca_file,
-                          .timeout_us = c->sources_timeout_us};
+    return (source_rules){.hosts = s->hosts,
+                          .networks = s->networks,
+                          .hub = s->hub,
+                          .s3_endpoint = s->s3_endpoint,
+                          .s3_region = s->s3_region,
+                          .ca_file = s->ca_file,
+                          .timeout_us = s->timeout_us};
 }

@@ -9,7 +9,8 @@
 
 #include "adapters/store/upload.h"
 #include "gateway/fetch/fetch.h"
-#include "gateway/server.h"
+
+struct config_sources;
 
 typedef struct source_plan { /* all borrowed */
     source where;
@@ -25,7 +26,7 @@ typedef struct source_watch {
 } source_watch;
 
 /* The operator's rules as this configuration has them; borrowed from it. */
-source_rules source_rules_of(const config *c);
+source_rules source_rules_of(const struct config_sources *s);
 
 /* After a failure only upload_abort() is allowed. */
 fetch_end source_fetch(const source_plan *p, upload *u, const source_watch *watch, err *e);

@@ -17,10 +17,12 @@
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/rest/source_files.h"
-#include "storage/sources/source_secrets.h"
+#include "gateway/tenant_parts.h"
+#include "storage/seal/source_secrets.h"
 
 enum { WORDS = 6 };
 
@@ -39,7 +41,7 @@ static const char *kind_of(const fetch_secret *s)
     return is_s3(s) ? "s3" : s->bearer ? "bearer" : "basic";
 }
 
-/* One kind alone, and whole. */
+/* Whether exactly one kind of credentials is given, with all of its fields. */
 static bool is_whole(const fetch_secret *s)
 {
     bool basic = s->username || s->password;
@@ -86,8 +88,8 @@ err_code source_secret_fits(const source *where, const fetch_secret *s, err *e)
     bool none = !s->bearer && !s->username && !is_s3(s);
     if (none || where->s3 == is_s3(s)) return ERR_NONE;
     return err_set(e, ERR_INPUT,
-                   where->s3 ? "s3:// takes access_key_id and secret_access_key"
-                             : "this source takes bearer, or username and password");
+                   where->s3 ? "s3:// requires access_key_id and secret_access_key"
+                             : "this source requires bearer, or username and password");
 }
 
 /* ------------------------------------------------------------------------ what is kept -- */
@@ -109,14 +111,15 @@ void source_secret_forget(cJSON *tree)
     cJSON_Delete(tree);
 }
 
-err_code source_secret_kept(server *s, uint64_t tenant_id, const source *where, fetch_secret *out,
-                            cJSON **tree, err *e)
+err_code source_secret_kept(tenant_parts *parts, uint64_t tenant_id, const source *where,
+                            fetch_secret *out, cJSON **tree, err *e)
 {
     char place[SOURCE_SECRET_HOST_MAX], text[SOURCE_SECRET_TEXT_MAX];
     *out = (fetch_secret){.bearer = NULL};
     *tree = NULL;
     place_of(where->host, where->port, place);
-    err_code rc = source_secrets_get(s->store, server_seal_key(s), tenant_id, place, text, e);
+    err_code rc =
+        source_secrets_get(parts->store, tenants_seal_key(parts), tenant_id, place, text, e);
     if (rc) return rc == ERR_NOT_FOUND ? ERR_NONE : rc;
     rc = json_parse(text, strlen(text), &json_limits_request, tree, e);
     OPENSSL_cleanse(text, sizeof(text));
@@ -142,7 +145,7 @@ static bool refuse(exchange *x, const char *param, const err *e)
 /* The host as it is kept; it must be one that is fetched from.  False: answered. */
 static bool take_place(exchange *x, char out[SOURCE_SECRET_HOST_MAX])
 {
-    const source_rules rules = source_rules_of(x->conf);
+    const source_rules rules = source_rules_of(&x->conf->sources);
     char url[SOURCE_SECRET_HOST_MAX + 16], host[SOURCE_HOST_MAX];
     int port;
     err e;
@@ -154,7 +157,7 @@ static bool take_place(exchange *x, char out[SOURCE_SECRET_HOST_MAX])
     snprintf(url, sizeof(url), "https://%s", x->param[0]);
     if (source_host_of(url, host, &port, &e)) return refuse(x, "host", &e);
     if (!source_host_listed(&rules, host, port)) {
-        err_set(&e, ERR_DENIED, "the server takes no adapters from it (sources.hosts)");
+        err_set(&e, ERR_DENIED, "the server does not fetch adapters from it (sources.hosts)");
         return refuse(x, "host", &e);
     }
     place_of(host, port, out);
@@ -173,12 +176,13 @@ static void write_row(jsonw *w, const source_secret_row *row)
 
 static void keep(exchange *x, source_secret_row *row, const fetch_secret *secret, const cJSON *body)
 {
-    server *s = x->server;
+    server *s = x->app;
     err e;
     char *text = cJSON_PrintUnformatted(body);
     snprintf(row->kind, sizeof(row->kind), "%s", kind_of(secret));
-    err_code rc = text ? source_secrets_put(s->store, server_seal_key(s), row, text, &e)
-                       : err_set(&e, ERR_NOMEM, "out of memory");
+    err_code rc =
+        text ? source_secrets_put(store_of(s), tenants_seal_key(tenants_of(s)), row, text, &e)
+             : err_set(&e, ERR_NOMEM, "out of memory");
     if (text) OPENSSL_cleanse(text, strlen(text));
     cJSON_free(text);
     if (rc) {
@@ -206,7 +210,7 @@ void source_credentials_put(exchange *x)
     if (source_secret_read(body, &secret, &e)) {
         err_context(&e, "credentials");
         exchange_reply_err(x, &e, NULL);
-    } else if (!server_seal_key(x->server)) {
+    } else if (!tenants_seal_key(tenants_of(x->app))) {
         exchange_error(x, 422, "invalid_request_error", "no_key", NULL,
                        "this server keeps no credentials: its operator has given it no key "
                        "(responses.key_file)");
@@ -221,7 +225,7 @@ void source_credentials_list(exchange *x)
     size_t n;
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (source_secrets_list(x->server->store, x->caller->tenant.id, &list, &n, &e)) {
+    if (source_secrets_list(store_of(x->app), x->caller->tenant.id, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -236,7 +240,7 @@ void source_credentials_delete(exchange *x)
 {
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (source_secrets_drop(x->server->store, x->caller->tenant.id, x->param[0], &e)) {
+    if (source_secrets_drop(store_of(x->app), x->caller->tenant.id, x->param[0], &e)) {
         exchange_reply_err(x, &e, "host");
         return;
     }

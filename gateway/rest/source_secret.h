@@ -12,7 +12,7 @@
 #include <cjson/cJSON.h>
 
 #include "gateway/fetch/fetch.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
 
 /* Borrows from `c`; NULL or null: none.  ERR_INPUT: what is wrong with it. */
 err_code source_secret_read(const cJSON *c, fetch_secret *out, err *e);
@@ -21,8 +21,8 @@ err_code source_secret_fits(const source *where, const fetch_secret *s, err *e);
 
 /* What the tenant keeps for the source's host; none: all NULL.  *tree holds it until
  * source_secret_forget().  ERR_CONFLICT where it does not open, or is of another kind. */
-err_code source_secret_kept(server *s, uint64_t tenant_id, const source *where, fetch_secret *out,
-                            cJSON **tree, err *e);
+err_code source_secret_kept(tenant_parts *parts, uint64_t tenant_id, const source *where,
+                            fetch_secret *out, cJSON **tree, err *e);
 void source_secret_forget(cJSON *tree); /* NULL is fine */
 
 #endif

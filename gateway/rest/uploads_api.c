@@ -29,17 +29,18 @@
  *
  * What a broken connection has delivered stays: ask HEAD, go on with PATCH.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/adapter_source.h"
-#include "gateway/server.h"
 
 /* The tenant, its limits and the conditions of a publish; false: answered. */
 static bool options_of(exchange *x, publish_options *o)
@@ -74,7 +75,7 @@ static bool take_tar(void *arg, const void *data, size_t len)
 
 static void upload_tar(exchange *x)
 {
-    const upload_env env = server_upload(x);
+    const upload_env env = adapters_upload(x);
     err e, body_error;
     publish_options o;
     if (!options_of(x, &o)) return;
@@ -150,10 +151,12 @@ static bool take_manifest_file(exchange *x, manifest *mf, const cJSON *item, int
             adapter_refuse(x, &e, "files");
             return false;
         }
+        assert(mf->n_ignored < FOLDER_FILES_MAX);
         mf->ignored[mf->n_ignored] = path;
         mf->ignored_bytes[mf->n_ignored++] = (double)bytes;
         return true;
     }
+    assert((unsigned)p < PART_ALL);
     if (mf->named[p]) return bad_field(x, i, "path", "is there twice");
     mf->named[p] = true;
     mf->m.bytes[p] = (uint64_t)bytes;
@@ -200,6 +203,7 @@ static bool read_manifest(exchange *x, const cJSON *body, manifest *mf)
 
 static void write_file(jsonw *w, folder_part p, const staged_file *f)
 {
+    assert((unsigned)p < PART_ALL && f->offset <= f->bytes);
     char hex[DIGEST_HEX];
     digest_hex(f->sha, hex);
     jsonw_open(w, NULL, '{');
@@ -264,12 +268,12 @@ static void begin_resumable(exchange *x, const cJSON *body)
 {
     manifest mf = {.m = {.tenant_id = x->caller->tenant.id,
                          .name = x->param[0],
-                         .quota = server_quota(x, &x->caller->tenant)}};
+                         .quota = adapters_quota(x, &x->caller->tenant)}};
     staged_upload u;
     bool resumed;
     err e;
     if (!read_manifest(x, body, &mf)) return;
-    if (staging_create(x->server->staging, &mf.m, &u, &resumed, &e)) {
+    if (staging_create(adapters_of(x->app)->staging, &mf.m, &u, &resumed, &e)) {
         if (e.code == ERR_INPUT)
             exchange_error(x, 400, "invalid_request_error", "invalid_value", "name", "%s", e.msg);
         else
@@ -309,7 +313,8 @@ void uploads_get(exchange *x)
     staged_upload u;
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (staging_get(x->server->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, &e)) {
+    if (staging_get(adapters_of(x->app)->staging, x->caller->tenant.id, x->param[0], x->param[1],
+                    &u, &e)) {
         exchange_reply_err(x, &e, "version");
         return;
     }
@@ -326,7 +331,8 @@ void uploads_drop(exchange *x)
 {
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (staging_drop(x->server->staging, x->caller->tenant.id, x->param[0], x->param[1], &e)) {
+    if (staging_drop(adapters_of(x->app)->staging, x->caller->tenant.id, x->param[0], x->param[1],
+                     &e)) {
         if (e.code == ERR_BUSY)
             refuse_busy(x, &e);
         else
@@ -349,7 +355,8 @@ static bool find_file(exchange *x, staged_upload *u, folder_part *p)
 {
     err e;
     if (!adapter_need_tenant(x)) return false;
-    if (staging_get(x->server->staging, x->caller->tenant.id, x->param[0], x->param[1], u, &e)) {
+    if (staging_get(adapters_of(x->app)->staging, x->caller->tenant.id, x->param[0], x->param[1], u,
+                    &e)) {
         exchange_reply_err(x, &e, "version");
         return false;
     }
@@ -417,7 +424,7 @@ static void refuse_write(exchange *x, const err *e, uint64_t at)
 /* offset -1: the whole file. */
 static void write_file_body(exchange *x, int64_t offset)
 {
-    server *s = x->server;
+    server *s = x->app;
     staged_upload u;
     folder_part p;
     uint64_t at = 0;
@@ -431,8 +438,8 @@ static void write_file_body(exchange *x, int64_t offset)
         return;
     }
     file_target t = {.x = x, .e = &e};
-    if (staging_write_begin(s->staging, x->caller->tenant.id, x->param[0], x->param[1], p, offset,
-                            &t.w, &at, &e)) {
+    if (staging_write_begin(adapters_of(s)->staging, x->caller->tenant.id, x->param[0], x->param[1],
+                            p, offset, &t.w, &at, &e)) {
         refuse_write(x, &e, at);
         return;
     }
@@ -447,7 +454,8 @@ static void write_file_body(exchange *x, int64_t offset)
         exchange_refuse_body(x, &body_error);
     } else if (ended) {
         refuse_write(x, &end, at);
-    } else if (!staging_get(s->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, &e)) {
+    } else if (!staging_get(adapters_of(s)->staging, x->caller->tenant.id, x->param[0], x->param[1],
+                            &u, &e)) {
         u.file[p].busy = false;
         reply_file(x, p, &u.file[p]);
     } else {
@@ -474,7 +482,7 @@ void uploads_patch(exchange *x)
 
 void uploads_commit(exchange *x)
 {
-    server *s = x->server;
+    server *s = x->app;
     publish_options o;
     adapter_version v;
     folder_part bad;
@@ -483,7 +491,7 @@ void uploads_commit(exchange *x)
     if (!adapter_need_tenant(x) || adapter_refuse_draining(x) || !options_of(x, &o)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
     err_code rc =
-        staging_commit(s->staging, x->param[1], &o,
+        staging_commit(adapters_of(s)->staging, x->param[1], &o,
                        exchange_query(x, "activate") ? &o.activate : NULL, &v, &existed, &bad, &e);
     staged_upload u;
     if (!rc) {
@@ -493,7 +501,8 @@ void uploads_commit(exchange *x)
     } else if (bad != PART_ALL) {
         exchange_error(x, 422, "invalid_request_error", "checksum_mismatch", "path", "%s", e.msg);
     } else if (rc == ERR_CONFLICT &&
-               !staging_get(s->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, NULL) &&
+               !staging_get(adapters_of(s)->staging, x->caller->tenant.id, x->param[0], x->param[1],
+                            &u, NULL) &&
                incomplete(&u)) {
         exchange_error(x, 409, "conflict_error", "upload_incomplete", NULL, "%s", e.msg);
     } else {

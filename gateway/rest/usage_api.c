@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/admin_fields.h"
-#include "gateway/server.h"
+#include "gateway/tenant_parts.h"
+#include "storage/ledger.h"
 
 enum { DAY_S = 86400 };
 
@@ -69,20 +71,20 @@ static void write_names(exchange *x, jsonw *w, const usage_sum *u)
     key_info k;
     const adapter_version *v = NULL;
     char text[ADAPTER_NAME_MAX + 16];
-    if (u->tenant_id == 0 || tenants_get(x->server->store, u->tenant_id, &t, NULL))
+    if (u->tenant_id == 0 || tenants_get(store_of(x->app), u->tenant_id, &t, NULL))
         api_write_id(w, "tenant", u->tenant_id);
     else
         jsonw_str(w, "tenant", t.name);
-    if (u->key_id == 0 || keys_get(x->server->store, u->key_id, &k, NULL) || !k.name[0])
+    if (u->key_id == 0 || keys_get(store_of(x->app), u->key_id, &k, NULL) || !k.name[0])
         api_write_id(w, "key", u->key_id);
     else
         jsonw_str(w, "key", k.name);
-    if (u->adapter_id == 0 || registry_acquire_id(x->server->registry, u->adapter_id, &v, NULL)) {
+    if (u->adapter_id == 0 || registry_acquire_id(registry_of(x->app), u->adapter_id, &v, NULL)) {
         api_write_id(w, "adapter", u->adapter_id);
         return;
     }
     snprintf(text, sizeof(text), "%s@%d", v->name, v->version);
-    registry_release(x->server->registry, v);
+    registry_release(registry_of(x->app), v);
     jsonw_str(w, "adapter", text);
 }
 
@@ -94,6 +96,7 @@ static void write_result(exchange *x, jsonw *w, const usage_query *q, const usag
     jsonw_int(w, "input_cached_tokens", (int64_t)u->cached_tokens);
     jsonw_int(w, "output_tokens", (int64_t)u->output_tokens);
     jsonw_int(w, "num_model_requests", (int64_t)u->n_requests);
+    jsonw_int(w, "cost_micros", u->cost);
     jsonw_str(w, "model", q->group_by & USAGE_BY_MODEL ? u->model : NULL);
     api_write_id(w, "api_key_id", u->key_id);
     api_write_id(w, "project_id", u->tenant_id);
@@ -135,18 +138,19 @@ static void reply_csv(exchange *x, const usage_sum *list, size_t n)
     jsonw_init(&w);
     static const char head[] =
         "start_time,end_time,tenant_id,key_id,adapter_id,model,class,requests,"
-        "input_tokens,input_cached_tokens,output_tokens\r\n";
+        "input_tokens,input_cached_tokens,output_tokens,cost_micros\r\n";
     jsonw_raw(&w, head, sizeof(head) - 1);
     for (size_t i = 0; i < n; i++) {
         const usage_sum *u = &list[i];
         char row[512]; /* names hold neither quotes nor commas */
         int len = snprintf(
-            row, sizeof(row), "%lld,%lld,%llu,%llu,%llu,%s,%s,%llu,%llu,%llu,%llu\r\n",
+            row, sizeof(row), "%lld,%lld,%llu,%llu,%llu,%s,%s,%llu,%llu,%llu,%llu,%lld\r\n",
             (long long)(u->bucket_start_us / 1000000), (long long)(u->bucket_end_us / 1000000),
             (unsigned long long)u->tenant_id, (unsigned long long)u->key_id,
             (unsigned long long)u->adapter_id, u->model, u->slo_class,
             (unsigned long long)u->n_requests, (unsigned long long)u->prompt_tokens,
-            (unsigned long long)u->cached_tokens, (unsigned long long)u->output_tokens);
+            (unsigned long long)u->cached_tokens, (unsigned long long)u->output_tokens,
+            (long long)u->cost);
         jsonw_raw(&w, row, (size_t)len);
     }
     if (w.failed)
@@ -163,7 +167,7 @@ static void reply_usage(exchange *x, uint64_t tenant_id)
     size_t n;
     err e;
     if (!take_query(x, &q)) return;
-    if (ledger_query(x->server->store, &q, &list, &n, &e)) {
+    if (ledger_query(store_of(x->app), &q, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

@@ -22,13 +22,15 @@
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/program/hurry.h"
+#include "gateway/adapter_parts.h"
 #include "gateway/auth.h"
+#include "gateway/engine_parts.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/http/multipart.h"
+#include "gateway/process_parts.h"
 #include "gateway/rest/adapter_fields.h"
 #include "gateway/rest/api_audit.h"
-#include "gateway/server.h"
 
 enum { VALUE_MAX = 255 /* bytes of a form's field */ };
 
@@ -63,11 +65,11 @@ static err_code begin_load(lora_load *l, err *e)
 {
     exchange *x = l->x;
     adapter_entry known;
-    const upload_env env = server_upload(x);
+    const upload_env env = adapters_upload(x);
     publish_options o = adapter_options(x, l->name);
     o.if_generation = !l->inplace;
     if (o.if_generation &&
-        !registry_get(x->server->registry, x->caller->tenant.id, l->name, &known, NULL))
+        !registry_get(registry_of(x->app), x->caller->tenant.id, l->name, &known, NULL))
         return already_loaded(l, e);
     return upload_begin(&l->u, &env, &o, e);
 }
@@ -147,7 +149,7 @@ static void load_path(exchange *x)
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    if (folder_open_in(x->conf->adapters_roots, x->caller->tenant.name, path, real, &fd, &e)) {
+    if (folder_open_in(x->conf->adapters.roots, x->caller->tenant.name, path, real, &fd, &e)) {
         exchange_reply_err(x, &e, "lora_path");
         return;
     }
@@ -223,7 +225,7 @@ static bool take_body(void *arg, const void *data, size_t len)
     lora_load *l = arg;
     int64_t busy_us = clock_thread_us();
     if (hurry_look(&l->hurry, clock_now_us(), busy_us))
-        residency_turn(l->x->server->residency, &l->turn, busy_us);
+        residency_turn(residency_of(l->x->app), &l->turn, busy_us);
     err_code rc = auth_still(l->x, false, &l->why);
     if (!rc) rc = multipart_feed(&l->form, data, len, &l->why);
     l->refused = rc != ERR_NONE;
@@ -240,7 +242,7 @@ static void load_form(exchange *x)
         return;
     }
     (void)hurry_begin(&l.hurry, clock_now_us(), clock_thread_us());
-    err_code rc = exchange_stream_body(x, server_upload(x).max_bytes, take_body, &l, &e);
+    err_code rc = exchange_stream_body(x, adapters_upload(x).max_bytes, take_body, &l, &e);
     if (!rc) rc = multipart_finish(&l.form, &l.why);
     if (!rc) rc = auth_still(x, true, &l.why);
     if (!rc && !l.u) {
@@ -283,7 +285,7 @@ void lora_unload_adapter(exchange *x)
         !api_only_fields(x, body, known) || !take_text(x, body, "lora_name", &name))
         return;
     err_code rc =
-        registry_delete(x->server->registry, x->caller->tenant.id, name, 0, true, &draining, &e);
+        registry_delete(registry_of(x->app), x->caller->tenant.id, name, 0, true, &draining, &e);
     if (rc == ERR_NOT_FOUND) {
         exchange_error(x, 404, "invalid_request_error", "not_found", "lora_name",
                        "The lora adapter '%.64s' cannot be found.", name);
@@ -341,8 +343,8 @@ void vllm_server_info(exchange *x)
     static const char *const formats[] = {"json", NULL};
     static const char *const types[] = {
         [DT_F32] = "torch.float32", [DT_F16] = "torch.float16", [DT_BF16] = "torch.bfloat16"};
-    const server *s = x->server;
-    const model_config *mc = model_get_config(s->model);
+    const server *s = x->app;
+    const model_config *mc = model_get_config(engine_of(s)->model);
     int format;
     if (!api_query_word(x, "config_format", formats, &format)) return;
     jsonw w;
@@ -350,10 +352,10 @@ void vllm_server_info(exchange *x)
     jsonw_open(&w, NULL, '{');
     jsonw_open(&w, "vllm_config", '{');
     jsonw_open(&w, "model_config", '{');
-    jsonw_str(&w, "model", s->cfg->model_name);
+    jsonw_str(&w, "model", process_of(s)->cfg->model.name);
     jsonw_str(&w, "dtype", types[mc->type]);
-    jsonw_int(&w, "max_model_len", sched_max_context(s->sched));
-    jsonw_str(&w, "logprobs_mode", s->cfg->engine_logprobs_mode);
+    jsonw_int(&w, "max_model_len", sched_max_context(sched_of(s)));
+    jsonw_str(&w, "logprobs_mode", process_of(s)->cfg->engine.logprobs_mode);
     jsonw_close(&w, '}');
     jsonw_open(&w, "parallel_config", '{');
     jsonw_int(&w, "tensor_parallel_size", 1);
@@ -361,7 +363,8 @@ void vllm_server_info(exchange *x)
     jsonw_int(&w, "data_parallel_size", 1);
     jsonw_close(&w, '}');
     jsonw_open(&w, "lora_config", '{');
-    jsonw_int(&w, "max_loras", s->cfg->engine_max_seqs); /* each sequence may have its own */
+    jsonw_int(&w, "max_loras",
+              process_of(s)->cfg->engine.max_seqs); /* each sequence may have its own */
     jsonw_int(&w, "max_lora_rank", LORA_RANK_MAX);
     jsonw_close(&w, '}');
     jsonw_close(&w, '}');

@@ -16,9 +16,9 @@
 enum { EXIT_USAGE = 2, SETS_MAX = 64 };
 
 typedef struct arguments {
-    const char *file, *dir, *model, *to, *join;
-    bool admin, dev, diff, file_given; /* --admin, --dev, --diff, -c */
-    const char *sets[SETS_MAX];        /* section.key=value */
+    const char *file, *dir, *model, *to, *join, *admin_key_file, *plan;
+    bool admin, fresh, dev, diff, deep, file_given; /* --admin, --new, --dev, --diff, --deep, -c */
+    const char *sets[SETS_MAX];                     /* section.key=value */
     int n_sets;
 } arguments;
 

@@ -2,7 +2,6 @@
 #include "gateway/start/dev.h"
 
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +10,8 @@
 #include "engine/base/log.h"
 #include "engine/program/process.h"
 #include "gateway/start/init.h"
+#include "storage/disk.h"
 #include "storage/tenants.h"
-
-enum { OPEN_FILES = 16 };
 
 static const char TENANT[] = "dev";
 
@@ -43,16 +41,16 @@ static const char *port_of(const char *listen)
 static void tell(const init_made *made, const char *key)
 {
     const config *c = &made->config;
-    const char *port = port_of(c->server_listen);
+    const char *port = port_of(c->server.listen);
     printf(
-        "certificate  %s (self-signed, for development)\n"
+        "certificate  %s (for development; clients trust this file)\n"
         "admin key    %s\n"
         "API key      %s (tenant %s)\n"
         "try          curl --cacert %s https://localhost:%s/v1/chat/completions \\\n"
         "               -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' \\\n"
         "               -d '{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": "
         "\"Hello\"}]}'\n",
-        made->cert, made->key, key, TENANT, made->cert, port, key, c->model_name);
+        made->cert, made->key, key, TENANT, made->cert, port, key, c->model.name);
 }
 
 static err_code make(const arguments *a, err *e)
@@ -60,7 +58,7 @@ static err_code make(const arguments *a, err *e)
     static init_made made; /* large */
     char key[KEY_TEXT_LEN + 1];
     err_code rc = init_make(a, &made, e);
-    if (!rc) rc = make_tenant(made.config.data_dir, key, e);
+    if (!rc) rc = make_tenant(made.config.data.dir, key, e);
     if (!rc) tell(&made, key);
     explicit_bzero(made.key, sizeof(made.key));
     explicit_bzero(key, sizeof(key));
@@ -104,15 +102,9 @@ err_code dev_open(dev_folder *d, arguments *a, err *e)
     return rc;
 }
 
-static int remove_cb(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-    (void)st, (void)kind, (void)at;
-    return remove(path);
-}
-
 void dev_close(dev_folder *d)
 {
-    if (d->temporary[0] && nftw(d->temporary, remove_cb, OPEN_FILES, FTW_DEPTH | FTW_PHYS) != 0)
+    if (d->temporary[0] && !disk_remove_folder(d->temporary))
         log_warn("gateway", "%s stays: %s", d->temporary, strerror(errno));
     d->temporary[0] = '\0';
 }

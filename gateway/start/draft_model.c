@@ -9,7 +9,7 @@
 
 static bool is_wanted(const config *c)
 {
-    return c->model_draft[0] && strcmp(c->engine_speculate, "off") != 0;
+    return c->model.draft[0] && strcmp(c->engine.speculate, "off") != 0;
 }
 
 static err_code refuse(const char *name, err *e)
@@ -20,7 +20,7 @@ static err_code refuse(const char *name, err *e)
 static err_code check_vocabulary(const config *c, const tokenizer *tok, err *e)
 {
     tokenizer *own;
-    err_code rc = tokenizer_load(&own, c->model_draft, e);
+    err_code rc = tokenizer_load(&own, c->model.draft, e);
     if (rc) return rc;
     rc = tokenizer_check_same(tok, own, e);
     tokenizer_destroy(own);
@@ -29,36 +29,36 @@ static err_code check_vocabulary(const config *c, const tokenizer *tok, err *e)
 
 err_code draft_model_load(model **out, const config *c, backend *be, const tokenizer *tok, err *e)
 {
-    model_options options = {.max_context = (int)c->engine_max_context};
+    model_options options = {.max_context = (int)c->engine.max_context,
+                             .activations = ACTIVATIONS_INT8}; /* its words are verified */
     *out = NULL;
     if (!is_wanted(c)) return ERR_NONE;
     if (be_can_sample(be)) return refuse(be_caps(be)->name, e);
     err_code rc = check_vocabulary(c, tok, e);
     if (!rc)
-        rc = model_load_with(out, c->model_draft, be, (int)c->engine_max_rows,
-                             (int)c->engine_max_seqs + SCHED_SCORE_ROWS, &options, e);
+        rc = model_load_with(out, c->model.draft, be, (int)c->engine.max_rows,
+                             (int)c->engine.max_seqs + SCHED_SCORE_ROWS, &options, e);
     if (!rc)
-        log_info("gateway", "a draft model guesses: %s, %zu MiB of weights", c->model_draft,
+        log_info("gateway", "a draft model guesses: %s, %zu MiB of weights", c->model.draft,
                  model_weight_bytes(*out) >> 20);
     return rc;
 }
 
-/* Of keys and values of one position, about: backends pad them.  `type`: as engine.kv_type, which
- * is the base's; the draft model's stay as its weights. */
+/* Of keys and values of one position.  `type`: as engine.kv_type, which is the base's; the draft
+ * model's stay as its weights. */
 static double bytes_each(const model_config *c, const char *type)
 {
-    return 2.0 * c->n_layer * c->n_kv_head * c->head_dim *
-           (double)dtype_bytes(model_kv_type(c, type));
+    return (double)model_kv_bytes(c, model_kv_type(c, type));
 }
 
 static double positions(const config *c, const model_config *base, const model_config *draft)
 {
-    double each = (double)c->engine_max_context;
+    double each = (double)c->engine.max_context;
     if (base->max_pos < each) each = base->max_pos;
     if (draft->max_pos < each) each = draft->max_pos;
-    double all = each * (double)c->engine_max_seqs;
-    double fit = (double)c->engine_kv_memory / bytes_each(base, c->engine_kv_type);
-    return c->engine_kv_memory > 0 && fit < all ? fit : all;
+    double all = each * (double)c->engine.max_seqs;
+    double fit = (double)c->engine.kv_memory / bytes_each(base, c->engine.kv_type);
+    return c->engine.kv_memory > 0 && fit < all ? fit : all;
 }
 
 err_code draft_model_describe(const config *c, const model_config *base, const tokenizer *tok,
@@ -68,8 +68,11 @@ err_code draft_model_describe(const config *c, const model_config *base, const t
     snprintf(out, size, "none");
     if (!is_wanted(c)) return ERR_NONE;
     if (!on_cpu) return refuse("cuda", e);
-    err_code rc = model_config_read(c->model_draft, &mc, e);
+    err_code rc = model_config_read(c->model.draft, &mc, e);
     if (!rc) rc = check_vocabulary(c, tok, e);
+    if (rc) return rc;
+    mc.absorbs = mc.latent.rank > 0; /* as the CPU does, which alone has draft models */
+    rc = model_config_pages(&mc, (int)c->engine.page_tokens, e);
     if (rc) return rc;
     double bytes = positions(c, base, &mc) * bytes_each(&mc, "auto");
     snprintf(out, size, "%s, %d layers of %d, about %.0f MiB of KV pages at most", mc.family,

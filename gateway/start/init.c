@@ -15,6 +15,8 @@
 #include "engine/model/model.h"
 #include "engine/program/process.h"
 #include "gateway/net/devcert.h"
+#include "gateway/start/base_model.h"
+#include "gateway/start/secret_file.h"
 #include "gateway/start/verbs.h"
 #include "storage/audit.h"
 #include "storage/keys.h"
@@ -36,16 +38,30 @@ static err_code write_config(const config *c, const char *path, err *e)
     return ERR_NONE;
 }
 
-/* `by`: the verb that does it. */
-static err_code make_admin_key(const char *dir, const char *by, char text[KEY_TEXT_LEN + 1], err *e)
+/* The one that somebody else made (lorad key --new), so that it need not be printed here. */
+static err_code read_admin_key(const char *file, char text[KEY_TEXT_LEN + 1], err *e)
+{
+    char path[PATH_MAX], line[KEY_TEXT_LEN + 3];
+    if (!realpath(file, path)) return err_set(e, ERR_NOT_FOUND, "%s: %s", file, strerror(errno));
+    err_code rc = secret_file_read("", path, "--admin-key-file", line, sizeof(line), e);
+    if (!rc) snprintf(text, KEY_TEXT_LEN + 1, "%.*s", (int)strcspn(line, "\r\n"), line);
+    explicit_bzero(line, sizeof(line));
+    return rc;
+}
+
+/* `by`: the verb that does it; `given`: the file with the key, NULL: a new one. */
+static err_code make_admin_key(const char *dir, const char *by, const char *given,
+                               char text[KEY_TEXT_LEN + 1], err *e)
 {
     store *st;
+    if (given && read_admin_key(given, text, e)) return e->code;
     char detail[64];
     store_options options = {.create = strcmp(by, "init") == 0};
     err_code rc = store_open(&st, dir, &options, e);
     if (rc) return rc;
     key_info want = {.scopes = SCOPE_ADMIN, .name = "admin"}, made;
-    rc = keys_create(st, &want, text, &made, e);
+    rc = given ? keys_adopt(st, &want, text, &made, e) : keys_create(st, &want, text, &made, e);
+    if (rc && given) (void)err_context(e, "--admin-key-file");
     snprintf(detail, sizeof(detail), "{\"by\":\"lorad %s\"}", by);
     if (!rc) rc = audit_append(st, 0, 0, "key.create", made.public_id, detail, e);
     store_close(st);
@@ -58,10 +74,35 @@ static err_code find_model(const char *name, char path[PATH_MAX], err *e)
     model_config mc;
     if (!realpath(name, path))
         return err_set(e, ERR_NOT_FOUND,
-                       "%s: %s; models are not fetched: get it first, for example with "
-                       "'hf download NAME --local-dir DIR', and give that folder",
+                       "%.80s: %s; --model needs a folder, a GGUF, or hf://owner/repository to "
+                       "download one of the hub in sources.hub",
                        name, strerror(errno));
     return model_config_read(path, &mc, e) ? err_context(e, "--model") : ERR_NONE;
+}
+
+/* The same of one of the hub, before its weights are downloaded.  The environment counts, as it
+ * will when serve downloads them. */
+static err_code probe_model(const config *c, err *e)
+{
+    static config with; /* large */
+    char path[PATH_MAX];
+    model_config mc;
+    with = *c;
+    if (config_read_env(&with, e)) return e->code;
+    memcpy(with.data.dir, c->data.dir, sizeof(with.data.dir));
+    memcpy(with.model.path, c->model.path, sizeof(with.model.path));
+    err_code rc = base_model_find(&with, BASE_MODEL_PROBE, path, e);
+    if (rc || access(path, F_OK) != 0) return rc; /* a GGUF: its header comes with the rest */
+    rc = model_config_read(path, &mc, e);
+    return rc ? err_context(e, "model.path: %.80s", c->model.path) : ERR_NONE;
+}
+
+/* Its path for the configuration; one of the hub keeps its name. */
+static err_code name_model(const char *name, char path[PATH_MAX], err *e)
+{
+    if (!base_model_is_named(name)) return find_model(name, path, e);
+    snprintf(path, PATH_MAX, "%s", name);
+    return ERR_NONE;
 }
 
 /* What must not be there yet. */
@@ -91,27 +132,29 @@ static err_code make_config(const arguments *a, config *c, err *e)
         snprintf(join, sizeof(join), "storage.database=%s", a->join);
         if (config_set(c, join, e)) return e->code;
     }
-    if (find_model(a->model, model_dir, e) || make_dir(a->dir, 0700, e)) return e->code;
+    if (name_model(a->model, model_dir, e) || make_dir(a->dir, 0700, e)) return e->code;
     if (!realpath(a->dir, dir)) return err_set(e, ERR_IO, "%s: %s", a->dir, strerror(errno));
     if (strlen(dir) >= CONFIG_TEXT_MAX || strlen(model_dir) >= CONFIG_TEXT_MAX)
         return err_set(e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
-    memcpy(c->data_dir, dir, strlen(dir) + 1);
-    memcpy(c->model_path, model_dir, strlen(model_dir) + 1);
-    return check_new(dir, e);
+    memcpy(c->data.dir, dir, strlen(dir) + 1);
+    memcpy(c->model.path, model_dir, strlen(model_dir) + 1);
+    if (check_new(dir, e)) return e->code;
+    return base_model_is_named(c->model.path) ? probe_model(c, e) : ERR_NONE;
 }
 
-/* Certificate, database and the admin key in c->data_dir. */
+/* Certificate, database and the admin key in c->data.dir. */
 static err_code make_data(const arguments *a, init_made *made, err *e)
 {
     char path[PATH_MAX + 64];
     const config *c = &made->config;
-    snprintf(path, sizeof(path), "%s/tls", c->data_dir);
+    snprintf(path, sizeof(path), "%s/tls", c->data.dir);
     if (make_dir(path, 0700, e)) return e->code;
-    snprintf(made->cert, sizeof(made->cert), "%s/tls/cert.pem", c->data_dir);
-    snprintf(path, sizeof(path), "%s/tls/key.pem", c->data_dir);
+    snprintf(made->cert, sizeof(made->cert), "%s/tls/cert.pem", c->data.dir);
+    snprintf(path, sizeof(path), "%s/tls/key.pem", c->data.dir);
     if (devcert_write(made->cert, path, e)) return e->code;
     /* A fleet's keys are there already. */
-    return a->join ? config_check(c, e) : make_admin_key(c->data_dir, "init", made->key, e);
+    return a->join ? config_check(c, e)
+                   : make_admin_key(c->data.dir, "init", a->admin_key_file, made->key, e);
 }
 
 err_code init_make(const arguments *a, init_made *made, err *e)
@@ -119,7 +162,7 @@ err_code init_make(const arguments *a, init_made *made, err *e)
     config *c = &made->config;
     if (make_config(a, c, e)) return e->code;
     err_code rc = make_data(a, made, e);
-    snprintf(made->file, sizeof(made->file), "%s/lorad.conf", c->data_dir);
+    snprintf(made->file, sizeof(made->file), "%s/lorad.conf", c->data.dir);
     if (!rc) rc = write_config(c, made->file, e);
     if (rc) explicit_bzero(made->key, sizeof(made->key));
     return rc;
@@ -190,19 +233,24 @@ static err_code fill_file(const arguments *a, init_made *made, err *e)
     if (config_read_file(c, a->file, e)) return err_context(e, "%s", a->file);
     if (a->n_sets || a->join)
         return err_set(e, ERR_INPUT, "--set and --join go with --dir: %s may say it", a->file);
-    if (c->model_path[0])
+    if (c->model.path[0])
         return err_set(e, ERR_EXISTS, "%s has a model already: change model.path there", a->file);
-    if (!realpath(a->model, chosen)) return find_model(a->model, chosen, e);
+    bool named = base_model_is_named(a->model);
+    if (named)
+        snprintf(chosen, sizeof(chosen), "%s", a->model);
+    else if (!realpath(a->model, chosen))
+        return find_model(a->model, chosen, e);
     if (strlen(chosen) >= CONFIG_TEXT_MAX)
         return err_set(e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
     snprintf(made->file, sizeof(made->file), "%s", a->file);
     snprintf(fresh, sizeof(fresh), "%s.new", a->file);
     if (write_filled(a->file, fresh, chosen, e)) return e->code;
-    memcpy(c->model_path, chosen, strlen(chosen) + 1);
-    err_code rc = make_dir(c->data_dir, 0700, e);
-    if (!rc) rc = become_owner(c->data_dir, e);
-    if (!rc) rc = find_model(chosen, seen, e); /* he must be able to read it */
-    if (!rc) rc = check_new(c->data_dir, e);
+    memcpy(c->model.path, chosen, strlen(chosen) + 1);
+    err_code rc = make_dir(c->data.dir, 0700, e);
+    if (!rc) rc = become_owner(c->data.dir, e);
+    if (!rc && !named) rc = find_model(chosen, seen, e); /* he must be able to read it */
+    if (!rc) rc = check_new(c->data.dir, e);
+    if (!rc && named) rc = probe_model(c, e);
     if (!rc) rc = make_data(a, made, e);
     if (seteuid(uid) != 0 || setegid(gid) != 0) abort(); /* we were that */
     if (!rc && rename(fresh, a->file) != 0)
@@ -229,11 +277,13 @@ int verb_init(const arguments *a)
     process_keep_secrets();
     if (fill ? fill_file(a, &made, &e) : init_make(a, &made, &e)) return arguments_fail(&e);
     printf("config       %s\n"
-           "certificate  %s (self-signed, for development)\n",
+           "certificate  %s (for development; clients trust this file)\n",
            made.file, made.cert);
     if (a->join)
-        printf("fleet        node %d of %s\n", (int)made.config.server_node,
-               made.config.storage_database);
+        printf("fleet        node %d of %s\n", (int)made.config.server.node,
+               made.config.storage.database);
+    else if (a->admin_key_file)
+        printf("admin key    as in %s\n", a->admin_key_file);
     else
         printf("admin key    %s\n"
                "             shown once: keep it\n",
@@ -245,7 +295,7 @@ int verb_init(const arguments *a)
                "             export LORAD_CA=%s LORAD_ADMIN_KEY=...\n"
                "             loractl tenant create NAME --out NAME.key\n"
                "             loractl chat %s 'Hello' --key-file NAME.key\n",
-               made.cert, made.config.model_name);
+               made.cert, made.config.model.name);
     explicit_bzero(made.key, sizeof(made.key));
     return EXIT_SUCCESS;
 }
@@ -255,18 +305,24 @@ int verb_key(const arguments *a)
     err e;
     config c;
     char key[KEY_TEXT_LEN + 1];
-    if (!a->admin) {
-        fprintf(stderr, "lorad: key needs --admin; other keys: loractl key create\n");
+    if (a->admin == a->fresh) {
+        fprintf(stderr, "lorad: key needs --admin or --new; other keys: loractl key create\n");
         return EXIT_USAGE;
     }
     process_keep_secrets();
+    if (a->fresh) {
+        keys_make_text(key);
+        printf("%s\n", key);
+        explicit_bzero(key, sizeof(key));
+        return EXIT_SUCCESS;
+    }
     if (arguments_config(a, &c, &e)) return arguments_fail(&e);
-    err_code rc = make_admin_key(c.data_dir, "key", key, &e);
+    err_code rc = make_admin_key(c.data.dir, "key", NULL, key, &e);
     if (rc == ERR_BUSY)
         (void)err_set(&e, ERR_BUSY,
                       "%s is a running server's: stop it first, or ask it: loractl key create "
                       "--scopes admin",
-                      c.data_dir);
+                      c.data.dir);
     if (rc) return arguments_fail(&e);
     printf("admin key    %s\n"
            "             shown once: keep it\n",
@@ -283,9 +339,9 @@ int verb_cert(const arguments *a)
     if (arguments_config(a, &c, &e)) return arguments_fail(&e);
     tls_files files = arguments_tls(&c, cert, key, ca);
     if (devcert_renew(files.cert, files.key, &e)) return arguments_fail(&e);
-    printf("certificate  %s (self-signed, for development): 397 days from now\n"
-           "next         a server that runs takes it on SIGHUP (loractl reload); clients want the "
-           "new file\n",
+    printf("certificate  %s (for development): 397 days from now\n"
+           "next         a server that runs takes it on SIGHUP (loractl reload); clients may keep "
+           "the file that they have\n",
            files.cert);
     return EXIT_SUCCESS;
 }

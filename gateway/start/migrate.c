@@ -15,8 +15,8 @@ static err_code to_sqlite(const config *c, err *e)
 {
     store *st;
     bool was = false;
-    store_options o = {.node = (int)c->server_node, .without_fleet = true};
-    err_code rc = store_open(&st, c->data_dir, &o, e);
+    store_options o = {.node = (int)c->server.node, .without_fleet = true};
+    err_code rc = store_open(&st, c->data.dir, &o, e);
     if (rc) return rc;
     rc = store_leave_fleet(st, &was, e);
     store_close(st);
@@ -24,7 +24,7 @@ static err_code to_sqlite(const config *c, err *e)
     printf("fleet        %s\n"
            "database     %s/lorad.db, as far as it had followed\n"
            "next         take storage.database out of the configuration\n",
-           was ? "left; its other nodes go on" : "this directory was in none", c->data_dir);
+           was ? "left; its other nodes go on" : "this directory was in none", c->data.dir);
     return ERR_NONE;
 }
 
@@ -32,9 +32,9 @@ static err_code to_postgres(const config *c, err *e)
 {
     store *st;
     journal_source to;
-    store_options o = {.node = (int)c->server_node, .without_fleet = true};
+    store_options o = {.node = (int)c->server.node, .without_fleet = true};
     (void)fleet_source(c, &to);
-    err_code rc = store_open(&st, c->data_dir, &o, e);
+    err_code rc = store_open(&st, c->data.dir, &o, e);
     if (rc) return rc;
     rc = store_found_fleet(st, &to, o.node, e);
     store_close(st);
@@ -43,7 +43,7 @@ static err_code to_postgres(const config *c, err *e)
            "first node   %d, %s\n"
            "next         set storage.database to it here and start; other servers:\n"
            "             lorad init --dir DIR --model DIR --join %s --set server.node=N\n",
-           c->storage_database, o.node, c->data_dir, c->storage_database);
+           c->storage.database, o.node, c->data.dir, c->storage.database);
     return ERR_NONE;
 }
 

@@ -31,9 +31,9 @@ static err_code keys_of(void *arg, bucket_keys *out, err *e)
     char text[FILE_MAX];
     const char *at = text;
     err_code rc = ERR_NONE;
-    if (*c->store_credentials_file) {
-        rc = secret_file_read(c, c->store_credentials_file, "store.credentials_file", text,
-                              sizeof(text), e);
+    if (*c->store.credentials_file) {
+        rc = secret_file_read(c->data.dir, c->store.credentials_file, "store.credentials_file",
+                              text, sizeof(text), e);
     } else {
         const char *id = getenv("AWS_ACCESS_KEY_ID"), *secret = getenv("AWS_SECRET_ACCESS_KEY"),
                    *session = getenv("AWS_SESSION_TOKEN");
@@ -58,12 +58,12 @@ err_code object_store_open(bucket **out, const config *c, err *e)
 {
     bucket_keys keys;
     *out = NULL;
-    if (!*c->store_url) return ERR_NONE;
-    const bucket_config bc = {.url = c->store_url,
-                              .endpoint = c->store_endpoint,
-                              .region = c->store_region,
-                              .ca_file = c->store_ca_file,
-                              .timeout_us = c->store_timeout_us,
+    if (!*c->store.url) return ERR_NONE;
+    const bucket_config bc = {.url = c->store.url,
+                              .endpoint = c->store.endpoint,
+                              .region = c->store.region,
+                              .ca_file = c->store.ca_file,
+                              .timeout_us = c->store.timeout_us,
                               .keys = keys_of,
                               .arg = (void *)(uintptr_t)c};
     err_code rc = keys_of(bc.arg, &keys, e);

@@ -19,14 +19,16 @@ typedef struct parts {
     listener *inference, *admin, *metrics;
     lora_source source;
     tls_files tls;
-    journal_source fleet; /* where storage.database is set */
-    bucket *bucket;       /* where store.url is */
-    sched_legacy legacy; /* of the process whose place this one has taken; to be left to the next */
-    unsigned without;    /* likewise: kernels that the device has failed at, 1U << each */
+    journal_source fleet; /* unused if storage.database is empty */
+    bucket *bucket;       /* the object store; NULL if store.url is empty */
+    /* Both come from the process that this one replaced after a fault of the device, and go to the
+     * process that will replace this one. */
+    sched_legacy legacy;
+    char without[BE_KERNELS_MAX]; /* kernels with which the device has failed */
 } parts;
 
-/* `cfg`, `tls`, srv.live and srv.change are set.  What was opened before a failure is for
- * parts_close(). */
+/* `cfg`, `tls`, and `live` and `change` of srv.process are set.  What was opened before a failure
+ * is for parts_close(). */
 err_code parts_open(parts *p, err *e);
 /* All open parts take what is live of `c`.  One thread at a time, any. */
 void parts_follow(parts *p, const config *c);

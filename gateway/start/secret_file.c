@@ -8,12 +8,12 @@
 
 #include "engine/base/private_file.h"
 
-err_code secret_file_read(const config *c, const char *file, const char *option, char *out,
+err_code secret_file_read(const char *data_dir, const char *file, const char *option, char *out,
                           size_t cap, err *e)
 {
     char path[PATH_MAX];
     bool absolute = file[0] == '/';
-    snprintf(path, sizeof(path), "%s%s%s", absolute ? "" : c->data_dir, absolute ? "" : "/", file);
+    snprintf(path, sizeof(path), "%s%s%s", absolute ? "" : data_dir, absolute ? "" : "/", file);
     err_code rc = private_file_check(path, option, e);
     if (rc) return rc;
     FILE *f = fopen(path, "re");
@@ -23,5 +23,5 @@ err_code secret_file_read(const config *c, const char *file, const char *option,
     (void)fclose(f);
     out[n < cap ? n : 0] = 0;
     return whole ? ERR_NONE
-                 : err_set(e, ERR_INPUT, "%s: the file has not 1 to %zu bytes", option, cap - 1);
+                 : err_set(e, ERR_INPUT, "%s: the file must have 1 to %zu bytes", option, cap - 1);
 }

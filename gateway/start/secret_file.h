@@ -7,12 +7,12 @@
 
 #include <stddef.h>
 
-#include "gateway/config/config.h"
+#include "engine/base/err.h"
 
-/* Its text; a relative path is relative to data.dir.  `option` names it in errors.
+/* Its text; a relative path is relative to data_dir.  `option` names it in errors.
  *   ERR_INPUT  others may read it, it is empty, or it has `cap` bytes or more
  *   ERR_IO     it cannot be read */
-err_code secret_file_read(const config *c, const char *file, const char *option, char *out,
+err_code secret_file_read(const char *data_dir, const char *file, const char *option, char *out,
                           size_t cap, err *e);
 
 #endif

@@ -1,10 +1,12 @@
 /* ended.c -- a ring of the last ones, and beside it a bag of the slowest, kept for an hour. */
 #include "gateway/watch/ended.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/lock.h"
 
 static const int64_t hour_us = 3600 * INT64_C(1000000);
@@ -42,16 +44,19 @@ static int64_t positive(int64_t us)
 
 static ended_phases phases_of(const usage_row *row, const request *rq)
 {
-    ended_phases p = {.adapter_us = cause_adapter_us(&rq->clock)};
+    ended_phases p = {.adapter_us = cause_adapter_us(&rq->times.clock)};
     int64_t left = row->duration_ms * 1000;
-    int64_t waited = rq->admitted_us ? positive(rq->admitted_us - rq->arrived_us) : left;
+    int64_t waited =
+        rq->times.admitted_us ? positive(rq->times.admitted_us - rq->arrived_us) : left;
     if (p.adapter_us > waited) p.adapter_us = waited;
     p.queue_us = waited - p.adapter_us;
-    if (rq->first_token_us) {
-        p.prompt_us = positive(rq->first_token_us - rq->admitted_us);
-        p.decode_us = positive(rq->last_token_us - rq->first_token_us);
+    if (rq->times.first_token_us) {
+        p.prompt_us = positive(rq->times.first_token_us - rq->times.admitted_us);
+        p.decode_us = positive(rq->times.last_token_us - rq->times.first_token_us);
     }
     p.rest_us = positive(left - p.queue_us - p.adapter_us - p.prompt_us - p.decode_us);
+    if (rq->times.last_token_us) p.send_us = positive(clock_now_us() - rq->times.last_token_us);
+    if (p.send_us > p.rest_us) p.send_us = p.rest_us;
     return p;
 }
 
@@ -70,6 +75,7 @@ static slow_row *slow_place(ended *e, int64_t now_wall_us)
 
 void ended_note(ended *e, const usage_row *row, const request *rq, const char *request_id)
 {
+    assert(row->missed >= 0 && row->missed < MISS_CAUSES);
     ended_row r = {.usage = *row,
                    .slo_class = rq->slo_class,
                    .beside = row->missed == MISS_DECODE_STEPS ? rq->missed.beside : -1,
@@ -113,6 +119,7 @@ bool ended_list(ended *e, int64_t slow_ms, ended_row **out, size_t *n)
             list[(*n)++] = s->row;
     }
     lock_release(&e->mu);
+    assert(*n <= ENDED_LAST + ENDED_SLOWEST);
     qsort(list, *n, sizeof(*list), slow_ms > 0 ? slowest_first : latest_first);
     return true;
 }

@@ -17,13 +17,15 @@
 
 enum { ENDED_LAST = 1000, ENDED_SLOWEST = 200, ENDED_ID_CAP = 40 };
 
-/* Where its time went, one after the other; they add up to usage.duration_ms but for rounding. */
+/* Where its time went, one after the other; all but send_us add up to
+ * usage.duration_ms but for rounding. */
 typedef struct ended_phases {
     int64_t queue_us;   /* until its seat, but for what is in adapter_us */
     int64_t adapter_us; /* its adapter was not on the device */
     int64_t prompt_us;  /* from its seat to the first token */
     int64_t decode_us;  /* to the last token */
-    int64_t rest_us;    /* before the queue; and behind the last token: its client, its books */
+    int64_t rest_us;    /* before the queue, and after the last token */
+    int64_t send_us;    /* of rest_us, after the last token: its client reads, usage is recorded */
 } ended_phases;
 
 typedef struct ended_row {

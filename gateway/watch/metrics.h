@@ -2,8 +2,11 @@
 #ifndef GATEWAY_WATCH_METRICS_H
 #define GATEWAY_WATCH_METRICS_H
 
-#include "gateway/server.h"
+#include "adapters/residency/residency.h"
+#include "engine/sched/sched.h"
 #include "gateway/watch/prom.h"
+
+typedef struct server server;
 
 /* One picture of the server, from which both sets of names are written. */
 typedef struct metrics_view {

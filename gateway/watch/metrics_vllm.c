@@ -11,12 +11,15 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/adapter_parts.h"
+#include "gateway/engine_parts.h"
+#include "gateway/process_parts.h"
 #include "gateway/watch/metrics.h"
 
 enum { NAMES_MAX = 256, LOADED_MAX = 512 };
 
 /* Every one has these two, as vLLM's do. */
-#define LABELS "engine", "0", "model_name", v->srv->cfg->model_name
+#define LABELS "engine", "0", "model_name", process_of(v->srv)->cfg->model.name
 
 static void gauge(prom *p, const metrics_view *v, const char *name, const char *help, double value)
 {
@@ -66,9 +69,9 @@ static void add_resident(name_list *l, const metrics_view *v)
         const adapter_version *held;
         err e;
         if (v->loaded[i].state != RESIDENCY_RESIDENT) continue;
-        if (registry_acquire_id(v->srv->registry, v->loaded[i].version_id, &held, &e)) continue;
+        if (registry_acquire_id(registry_of(v->srv), v->loaded[i].version_id, &held, &e)) continue;
         add_name(l, held->name);
-        registry_release(v->srv->registry, held);
+        registry_release(registry_of(v->srv), held);
     }
 }
 
@@ -83,16 +86,17 @@ static void put_loaded(prom *p, const metrics_view *v)
 {
     residency_stats r;
     int n = 0;
-    residency_stats_get(v->srv->residency, &r);
+    residency_stats_get(residency_of(v->srv), &r);
     gauge(p, v, "vllm:num_gpu_loaded_lora_adapters", "Adapters on the device", r.n_resident);
-    gauge(p, v, "vllm:num_cpu_loaded_lora_adapters", "Copies of adapters in host memory", r.n_host);
+    gauge(p, v, "vllm:num_cpu_loaded_lora_adapters", "Memory of adapter copies in host memory",
+          r.n_host);
     for (size_t i = 0; i < v->n_loaded && n < LOADED_MAX; i++) {
         const adapter_version *held;
         err e;
         char rank[16], version[16];
         const char *level = level_of(&v->loaded[i]);
         if (!level) continue;
-        if (registry_acquire_id(v->srv->registry, v->loaded[i].version_id, &held, &e)) continue;
+        if (registry_acquire_id(registry_of(v->srv), v->loaded[i].version_id, &held, &e)) continue;
         if (n++ == 0)
             prom_family(p, "vllm:lora_adapter_loaded", "gauge",
                         "1 for each adapter version in memory");
@@ -100,7 +104,7 @@ static void put_loaded(prom *p, const metrics_view *v)
         snprintf(version, sizeof(version), "%d", held->version);
         prom_sample(p, 1, LABELS, "adapter_name", held->name, "version", version, "level", level,
                     "pinned", v->loaded[i].pinned ? "true" : "false", "rank", rank, NULL);
-        registry_release(v->srv->registry, held);
+        registry_release(registry_of(v->srv), held);
     }
 }
 
@@ -115,17 +119,18 @@ static void put_lora(prom *p, const metrics_view *v)
         const telemetry_adapter *a = &v->adapters[i];
         const adapter_version *held;
         err e;
-        if (registry_acquire_id(v->srv->registry, a->id, &held, &e)) continue; /* gone meanwhile */
+        if (registry_acquire_id(registry_of(v->srv), a->id, &held, &e))
+            continue; /* gone meanwhile */
         if (a->running > 0) add_name(running, held->name);
         if (a->waiting > 0) add_name(waiting, held->name);
-        registry_release(v->srv->registry, held);
+        registry_release(registry_of(v->srv), held);
     }
     add_resident(running, v);
     char most[24];
-    snprintf(most, sizeof(most), "%lld", (long long)v->srv->cfg->engine_max_seqs);
+    snprintf(most, sizeof(most), "%lld", (long long)process_of(v->srv)->cfg->engine.max_seqs);
     prom_family(p, "vllm:lora_requests_info", "gauge",
-                "Adapters of running and waiting requests, resident ones among the running; the "
-                "value is the time of this line");
+                "Adapters of running (with all resident ones) and of waiting requests; the value "
+                "is the time of this line");
     prom_sample(p, (double)clock_wall_us() / 1e6, "max_lora", most, "running_lora_adapters",
                 running->text, "waiting_lora_adapters", waiting->text, NULL);
     free(running);
@@ -137,25 +142,25 @@ static void put_state(prom *p, const metrics_view *v)
 {
     const sched_stats *t = &v->sched;
     double use = t->n_pages > 0 ? (double)t->n_pages_used / t->n_pages : 0;
-    gauge(p, v, "vllm:num_requests_running", "Sequences in the batch", t->n_running);
+    gauge(p, v, "vllm:num_requests_running", "Sequences that run", t->n_running);
     gauge(p, v, "vllm:num_requests_waiting", "Requests in the queue", t->n_waiting);
-    gauge(p, v, "vllm:kv_cache_usage_perc", "KV pages in use; 1 is all", use);
-    gauge(p, v, "vllm:gpu_cache_usage_perc", "KV pages in use; 1 is all", use);
+    gauge(p, v, "vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1", use);
+    gauge(p, v, "vllm:gpu_cache_usage_perc", "Share of KV pages in use, 0 to 1", use);
     char block[16], pages[16];
-    snprintf(block, sizeof(block), "%d", sched_page_tokens(v->srv->sched));
+    snprintf(block, sizeof(block), "%d", sched_page_tokens(sched_of(v->srv)));
     snprintf(pages, sizeof(pages), "%d", t->n_pages);
-    prom_family(p, "vllm:cache_config_info", "gauge", "How the KV cache is made");
+    prom_family(p, "vllm:cache_config_info", "gauge", "Configuration of the KV cache");
     prom_sample(p, 1, "block_size", block, "num_gpu_blocks", pages, "enable_prefix_caching",
-                v->srv->cfg->engine_prefix_cache ? "True" : "False", LABELS, NULL);
-    counter(p, v, "vllm:prefix_cache_queries_total", "Prompt tokens asked of the prefix cache",
+                process_of(v->srv)->cfg->engine.prefix_cache ? "True" : "False", LABELS, NULL);
+    counter(p, v, "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
             t->n_looked_up_tokens);
     counter(p, v, "vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache",
             t->n_cached_tokens);
-    counter(p, v, "vllm:num_preemptions_total", "Sequences that gave their pages back",
-            t->n_preempted);
+    counter(p, v, "vllm:num_preemptions_total",
+            "Pre-emptions: sequences that lost their KV pages to others", t->n_preempted);
     counter(p, v, "vllm:prompt_tokens_total", "Prompt tokens computed or found",
             t->n_prompt_tokens);
-    counter(p, v, "vllm:generation_tokens_total", "Tokens made", t->n_output_tokens);
+    counter(p, v, "vllm:generation_tokens_total", "Output tokens", t->n_output_tokens);
 }
 
 static void put_success(prom *p, const metrics_view *v)
@@ -167,10 +172,11 @@ static void put_success(prom *p, const metrics_view *v)
                 {"length", OUTCOME_LENGTH},
                 {"abort", OUTCOME_CANCELLED},
                 {"error", OUTCOME_FAILED}};
-    prom_family(p, "vllm:request_success_total", "counter", "Requests that have ended");
+    prom_family(p, "vllm:request_success_total", "counter", "Ended requests");
     for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
         uint64_t n = 0;
-        for (int i = 0; i < v->srv->n_class; i++) n += v->classes[i].outcome[list[k].outcome];
+        for (int i = 0; i < engine_of(v->srv)->n_class; i++)
+            n += v->classes[i].outcome[list[k].outcome];
         prom_count(p, n, LABELS, "finished_reason", list[k].reason, NULL);
     }
 }
@@ -189,28 +195,31 @@ static void put_series(prom *p, const metrics_view *v)
         const char *name, *help;
         int series;
     } list[] = {
-        {"vllm:time_to_first_token_seconds", "Arrival to first token", SERIES_TTFT},
-        {"vllm:inter_token_latency_seconds", "Each token after the one before it", SERIES_ITL},
-        {"vllm:time_per_output_token_seconds", "Each token after the one before it", SERIES_ITL},
+        {"vllm:time_to_first_token_seconds", "Time from arrival to the first token", SERIES_TTFT},
+        {"vllm:inter_token_latency_seconds", "Time from one token to the next", SERIES_ITL},
+        {"vllm:time_per_output_token_seconds", "Time from one token to the next", SERIES_ITL},
         {"vllm:request_time_per_output_token_seconds",
-         "Mean time of a request's tokens after the first", SERIES_TPOT},
-        {"vllm:e2e_request_latency_seconds", "Arrival to end", SERIES_E2E},
-        {"vllm:request_queue_time_seconds", "Arrival to first seat", SERIES_QUEUE},
-        {"vllm:request_inference_time_seconds", "First seat to end", SERIES_INFERENCE},
-        {"vllm:request_prefill_time_seconds", "First seat to first token", SERIES_PREFILL},
-        {"vllm:request_decode_time_seconds", "First to last token", SERIES_DECODE},
+         "A request's mean time per token after the first", SERIES_TPOT},
+        {"vllm:e2e_request_latency_seconds", "Time from arrival to end", SERIES_E2E},
+        {"vllm:request_queue_time_seconds", "Time from arrival to the first slot", SERIES_QUEUE},
+        {"vllm:request_inference_time_seconds", "Time from the first slot to the end",
+         SERIES_INFERENCE},
+        {"vllm:request_prefill_time_seconds", "Time from the first slot to the first token",
+         SERIES_PREFILL},
+        {"vllm:request_decode_time_seconds", "Time from the first to the last token",
+         SERIES_DECODE},
         {"vllm:request_prompt_tokens", "Tokens of a prompt", SERIES_PROMPT},
-        {"vllm:request_generation_tokens", "Tokens made for a request", SERIES_OUTPUT},
-        {"vllm:request_params_max_tokens", "Tokens allowed", SERIES_MAX_TOKENS},
+        {"vllm:request_generation_tokens", "Output tokens of a request", SERIES_OUTPUT},
+        {"vllm:request_params_max_tokens", "Value of max_tokens", SERIES_MAX_TOKENS},
     };
     for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
         histogram_counts all = {0};
-        for (int i = 0; i < v->srv->n_class; i++)
+        for (int i = 0; i < engine_of(v->srv)->n_class; i++)
             merge(&all, &v->classes[i].series[list[k].series]);
         prom_family(p, list[k].name, "histogram", list[k].help);
         prom_histogram(p, &all, all.scale, LABELS, NULL);
     }
-    prom_family(p, "vllm:iteration_tokens_total", "histogram", "Rows of a step");
+    prom_family(p, "vllm:iteration_tokens_total", "histogram", "Tokens (rows) in a step");
     prom_histogram(p, &v->steps, v->steps.scale, LABELS, NULL);
 }
 

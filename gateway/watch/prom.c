@@ -1,6 +1,7 @@
 /* prom.c -- the text format's few rules: one HELP and TYPE, escapes, cumulative buckets. */
 #include "gateway/watch/prom.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -75,6 +76,7 @@ static void put_number(prom *p, double v)
 
 void prom_family(prom *p, const char *name, const char *type, const char *help)
 {
+    assert(name && type && help);
     p->name = name;
     put_str(p, "# HELP ");
     put_str(p, name);
@@ -90,6 +92,7 @@ void prom_family(prom *p, const char *name, const char *type, const char *help)
 /* name + suffix {labels, le="..."} and a space. */
 static void put_series(prom *p, const char *suffix, const char *le, va_list labels)
 {
+    assert(p->name); /* prom_family() came before */
     const char *sep = "{", *name, *value;
     put_str(p, p->name);
     put_str(p, suffix);

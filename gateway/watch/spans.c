@@ -1,4 +1,19 @@
-/* spans.c -- a ring of requests, and the thread that posts them. */
+/* spans.c -- exports traces of requests to an OpenTelemetry collector (OTLP over HTTP, JSON).
+ *
+ *   worker at the end of a request --spans_put()--> ring (oldest lost when full) --> thread:
+ *   batches of up to BATCH requests --> POST
+ *
+ * spans_begin() decides whether a request is sampled: by the client's traceparent flag if it sent
+ * one, else by the configured share. The spans of a request are written from its timestamps
+ * afterwards (spans_json.c), so tracing costs nothing while it runs.
+ *
+ * A batch that the collector rejects for good is dropped; a temporary failure (no answer, 429, 502,
+ * 503, 504) is retried for a limited time. Losses are counted (spans_get()), and logged once per
+ * outage.
+ *
+ * Threads: any thread puts; one thread owns curl; `mu` guards the ring. Memory: the ring is
+ * allocated at the start.
+ */
 #include "gateway/watch/spans.h"
 
 #include <assert.h>
@@ -18,6 +33,7 @@
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/private_file.h"
+#include "gateway/fetch/fetch_headers.h"
 #include "gateway/watch/spans_inside.h"
 
 enum {
@@ -96,6 +112,7 @@ static bool may_come_later(long status)
 
 static void pause_locked(spans *s, int64_t ms)
 {
+    lock_assert_held(&s->mu);
     int64_t end_us = clock_now_us() + ms * 1000;
     while (!s->stop && cond_wait_until(&s->work, &s->mu, end_us)) continue;
 }
@@ -118,7 +135,7 @@ static void send_batch(spans *s, const jsonw *w, int n)
     }
     bool sent = status / 100 == 2;
     if (!sent && !s->told)
-        log_warn("traces", "the collector takes no traces (%ld); they are dropped", status);
+        log_warn("traces", "the collector does not accept traces (%ld); they are dropped", status);
     s->told = !sent;
     lock_take(&s->mu);
     *(sent ? &s->stats.n_sent : &s->stats.n_dropped) += (uint64_t)n;
@@ -129,6 +146,7 @@ static int take_locked(spans *s, span_request *out)
 {
     int n = 0;
     lock_assert_held(&s->mu);
+    assert(s->n_taken <= s->n_put && s->n_put - s->n_taken <= SPANS_MAX);
     for (; n < BATCH && s->n_taken < s->n_put; n++) out[n] = s->ring[s->n_taken++ % SPANS_MAX];
     return n;
 }
@@ -181,13 +199,6 @@ void spans_get(spans *s, spans_stats *out)
 
 /* --------------------------------------------------------------------------- life -- */
 
-static bool add_header(spans *s, const char *line)
-{
-    struct curl_slist *more = curl_slist_append(s->headers, line);
-    if (more) s->headers = more;
-    return more != NULL;
-}
-
 /* A name of a header's characters, a colon. */
 static bool is_header(const char *line)
 {
@@ -208,8 +219,8 @@ static err_code read_headers(spans *s, const char *path, err *e)
         line[n] = 0;
         if (!n) continue;
         if (!whole || !is_header(line))
-            rc = err_set(e, ERR_INPUT, "traces.headers: line %d of %s is no header", i, path);
-        else if (!add_header(s, line))
+            rc = err_set(e, ERR_INPUT, "traces.headers: line %d of %s is not a header", i, path);
+        else if (!fetch_add_header(&s->headers, "%s", line))
             rc = err_set(e, ERR_NOMEM, "no memory for traces");
     }
     (void)fclose(f);
@@ -222,7 +233,7 @@ static err_code check_url(spans *s, const char *url, err *e)
     bool http = strncasecmp(url, "http://", 7) == 0 && url[7];
     bool https = strncasecmp(url, "https://", 8) == 0 && url[8];
     if (!http && !https)
-        return err_set(e, ERR_INPUT, "traces.endpoint: '%.80s' is no http or https URL", url);
+        return err_set(e, ERR_INPUT, "traces.endpoint: '%.80s' is not an http or https URL", url);
     if ((size_t)snprintf(s->url, sizeof(s->url), "%s", url) >= sizeof(s->url))
         return err_set(e, ERR_LIMIT, "traces.endpoint is longer than %d bytes", URL_MAX - 1);
     return ERR_NONE;
@@ -230,7 +241,9 @@ static err_code check_url(spans *s, const char *url, err *e)
 
 static bool make_handle(spans *s)
 {
-    if (!add_header(s, "Content-Type: application/json") || !add_header(s, "Expect:")) return false;
+    if (!fetch_add_header(&s->headers, "Content-Type: application/json") ||
+        !fetch_add_header(&s->headers, "Expect:"))
+        return false;
     CURL *h = s->curl = curl_easy_init();
     return h && curl_easy_setopt(h, CURLOPT_URL, s->url) == CURLE_OK &&
            curl_easy_setopt(h, CURLOPT_HTTPHEADER, s->headers) == CURLE_OK &&

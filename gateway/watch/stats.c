@@ -1,4 +1,22 @@
-/* stats.c -- takes the picture that /stats shows, keeps the samples, writes an answer. */
+/* stats.c -- the state behind GET /admin/v1/stats (loratop, loractl): takes pictures, keeps
+ * samples, writes answers.
+ *
+ *   refresh()      engine board, residency, tenants, disk, spool --> rows of the journal
+ *                  (stats_tables.c)
+ *   samples        totals once a second, class counters every five: rates and percentiles are
+ *                  differences of two samples
+ *   stats_write()  the rows that changed since the client's cursor, as JSON by the field lists of
+ *                  gateway/admin_proto.h
+ *
+ * A picture is taken only when somebody asks, or every UNWATCHED_US by the tick, so events are
+ * recorded without viewers. The engine's queue is copied by the engine itself between two steps
+ * (board.h); a picture waits for that at most `board_us`.
+ *
+ * The cursor is "epoch-number": the journal's number of the last change the client has seen. After
+ * a restart the epoch differs and the client gets everything again.
+ *
+ * Threads: any worker and the tick; `mu` of stats guards everything and is the outermost lock.
+ */
 #include "gateway/watch/stats.h"
 
 #include <fcntl.h>
@@ -10,11 +28,22 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
+#include "gateway/adapter_parts.h"
+#include "gateway/engine_parts.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 #include "gateway/watch/stats_inside.h"
 #include "storage/disk.h"
+#include "storage/settler.h"
 
-enum { CERTIFICATE_WARN_S = 14 * 86400 }; /* as TLS_EXPIRY_WARN_DAYS */
-enum { BOARD_WAIT_US = 20000, OVERDUE_US = 2000000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
+enum {
+    BOARD_WAIT_US = 20000,
+    OVERDUE_US = 2000000,
+    UNWATCHED_US = 2000000, /* the tick takes a picture where nobody has asked for so long */
+    SPOOL_LATE_US = 5000000,
+    RATE_SAMPLES = 10,
+    CLASS_WINDOW = 12
+};
 
 /* --------------------------------------------------------------------- lifetime -- */
 
@@ -24,16 +53,17 @@ stats *stats_create(struct server *s)
     if (!st) return NULL;
     st->srv = s;
     st->epoch = (uint64_t)clock_wall_us();
-    st->was_healthy = true;
-    st->had_reserve = true;
+    st->told.was_healthy = true;
+    st->told.had_reserve = true;
     st->wall_minus_mono = clock_wall_us() - clock_now_us();
     lock_init(&st->mu, LOCK_STATS);
     lock_init(&st->events_mu, LOCK_STATS_EVENTS);
     st->book = book_create();
     st->ended = ended_create();
+    st->refusals = refusals_create();
     st->history = stats_history_create(clock_wall_us() / 1000000);
     st->journal = journal_create(proto_table_bytes, TABLES);
-    if (!st->book || !st->ended || !st->history || !st->journal) {
+    if (!st->book || !st->ended || !st->refusals || !st->history || !st->journal) {
         stats_destroy(st);
         return NULL;
     }
@@ -47,29 +77,31 @@ static void tell_breach(void *arg, int class, const breach *b)
 {
     stats *st = arg;
     char text[PROTO_TEXT_CAP];
-    const config *conf = live_pin(st->srv->live);
-    breach_text(b, conf->classes[class].ttft_us, conf->classes[class].tpot_us, text, sizeof(text));
-    live_release(st->srv->live, conf);
+    const config *conf = live_pin(process_of(st->srv)->live);
+    breach_text(b, conf->classes.each[class].ttft_us, conf->classes.each[class].tpot_us, text,
+                sizeof(text));
+    live_release(process_of(st->srv)->live, conf);
     stats_event(st, b->until_s ? "info" : "warning", b->until_s ? "slo.kept" : "slo.broken", 0,
-                st->srv->class_name[class], text, 0);
+                engine_of(st->srv)->class_name[class], text, 0);
 }
 
-/* Asks, and looks at a later tick: nobody waits for a step that is long. */
+/* Requests the engine's snapshot and reads it at a later tick, so no one waits for a long step. */
 static void see_overdue(stats *st, int64_t now_us)
 {
     board_picture *p = &st->inside;
     if (now_us - st->asked_us < OVERDUE_US && p->taken_us >= st->asked_us) return;
     if (p->taken_us >= st->asked_us) st->asked_us = now_us;
-    bool any = board_read(sched_board(st->srv->sched), 0, p);
+    bool any = board_read(sched_board(sched_of(st->srv)), 0, p);
     if (any && p->taken_us >= st->asked_us) stats_history_overdue(st->history, p->row, p->n_row);
 }
 
 static void tick_history(stats *st, int64_t now_s)
 {
     const char *names[SLO_CLASS_MAX];
-    for (int i = 0; i < st->srv->n_class; i++) names[i] = st->srv->class_name[i];
-    stats_history_tick(st->history, st->srv->store, names, st->srv->n_class, now_s, tell_breach,
-                       st);
+    for (int i = 0; i < engine_of(st->srv)->n_class; i++)
+        names[i] = engine_of(st->srv)->class_name[i];
+    stats_history_tick(st->history, store_of(st->srv), names, engine_of(st->srv)->n_class, now_s,
+                       tell_breach, st);
 }
 
 /* Requests have ended, and the storage thread still runs: what is under way is written. */
@@ -84,15 +116,19 @@ void stats_destroy(stats *st)
 {
     if (!st) return;
     end_history(st);
+    lock_take(&st->mu);
+    if (st->journal) stats_take_events(st); /* webhooks are still there */
+    lock_release(&st->mu);
     board_picture_clear(&st->picture);
     board_picture_clear(&st->inside);
     journal_destroy(st->journal);
     book_destroy(st->book);
     ended_destroy(st->ended);
-    free(st->tenants);
-    free(st->usage);
+    refusals_destroy(st->refusals);
+    free(st->tenants.row);
+    free(st->tenants.usage);
     stats_adapters_free(&st->adapters);
-    free(st->resident);
+    free(st->tiers.row);
     lock_free(&st->events_mu);
     lock_free(&st->mu);
     free(st);
@@ -110,10 +146,11 @@ book *stats_book(stats *st)
     return st->book;
 }
 
-void stats_note(stats *st, const usage_row *row, const request *rq, const char *request_id)
+void stats_note(stats *st, const usage_row *row, uint64_t owner_id, const request *rq,
+                const char *request_id)
 {
     if (!st) return;
-    book_note(st->book, row, rq->slo_class, cause_adapter_us(&rq->clock));
+    book_note(st->book, row, rq->slo_class, cause_adapter_us(&rq->times.clock), owner_id);
     ended_note(st->ended, row, rq, request_id);
     stats_history_note(st->history, rq->id, row, rq->slo_class);
     if (row->status < 500) return;
@@ -129,13 +166,28 @@ void stats_refused(stats *st, uint64_t tenant_id, int class, miss_cause why)
     stats_history_refused(st->history, tenant_id, class, why);
 }
 
+/* At most one event per limit and hour: a tenant at its limit may be refused a thousand times. */
+void stats_limited(stats *st, uint64_t tenant_id, const char *scope, const char *limit)
+{
+    char text[96];
+    if (!st || !refusals_note(st->refusals, tenant_id, scope, limit, clock_wall_us() / 1000000))
+        return;
+    snprintf(text, sizeof(text), "the %s's limit %s refuses requests", scope, limit);
+    stats_event(st, "warning", "limit.reached", tenant_id, "", text, 0);
+}
+
+int stats_refusals(stats *st, uint64_t tenant_id, refusal_count *out)
+{
+    return refusals_of(st->refusals, tenant_id, clock_wall_us() / 1000000, out);
+}
+
 /* ----------------------------------------------------------------------- sampling -- */
 
 static void take_totals(struct server *s, proto_totals *t, const sched_stats *e,
                         const residency_stats *r)
 {
-    const server_counters *c = &s->count;
-    const http_counts *h = &s->http.count;
+    const server_counters *c = &process_of(s)->count;
+    const http_counts *h = &process_of(s)->http.count;
     *t = (proto_totals){
         .prompt_tokens = (int64_t)atomic_load(&c->prompt_tokens),
         .cached_tokens = (int64_t)atomic_load(&c->cached_tokens),
@@ -174,50 +226,21 @@ static void take_totals(struct server *s, proto_totals *t, const sched_stats *e,
 static void keep_class(void *arg, uint64_t id, const book_counts *c)
 {
     stats *st = arg;
-    if (id < (uint64_t)st->srv->n_class) st->class_counts[id] = *c;
+    if (id < (uint64_t)engine_of(st->srv)->n_class) st->class_counts[id] = *c;
 }
 
 /* Once for each certificate, when its last days begin or it comes with no more. */
 static void see_certificate(stats *st, int64_t now_s)
 {
-    int64_t until_s = atomic_load(&st->srv->http.cert_expires_wall_us) / 1000000;
-    if (!until_s || until_s - now_s > CERTIFICATE_WARN_S || until_s == st->certificate_told_s)
+    int64_t until_s = atomic_load(&process_of(st->srv)->http.cert_expires_wall_us) / 1000000;
+    if (!until_s || until_s - now_s > STATS_CERTIFICATE_S || until_s == st->told.certificate_s)
         return;
     char text[64];
-    st->certificate_told_s = until_s;
+    st->told.certificate_s = until_s;
     snprintf(text, sizeof(text), "%lld days are left: renew it",
              (long long)((until_s - now_s) / 86400));
     stats_event(st, "warning", "certificate.ends", 0, "",
                 until_s > now_s ? text : "it has expired: clients refuse it", 0);
-}
-
-void stats_tick(stats *st)
-{
-    if (!st) return;
-    int64_t now_s = clock_wall_us() / 1000000;
-    see_certificate(st, now_s);
-    int64_t now = clock_now_us();
-    see_overdue(st, now);
-    tick_history(st, now_s);
-    lock_take(&st->mu);
-    const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];
-    if (st->n_sample == 0 || now - last->at_us >= 950000) {
-        sched_stats e;
-        residency_stats r;
-        sched_stats_get(st->srv->sched, &e);
-        residency_stats_get(st->srv->residency, &r);
-        totals_sample *t = &st->sample[st->n_sample++ % SAMPLES];
-        t->at_us = now;
-        take_totals(st->srv, &t->totals, &e, &r);
-    }
-    const class_sample *before = &st->class_ring[(st->n_class_sample - 1) % CLASS_SAMPLES];
-    if (st->n_class_sample == 0 || now - before->at_us >= CLASS_SAMPLE_S * 1000000 - 50000) {
-        book_drain(st->book, BOOK_CLASS, keep_class, st);
-        class_sample *k = &st->class_ring[st->n_class_sample++ % CLASS_SAMPLES];
-        k->at_us = now;
-        memcpy(k->counts, st->class_counts, sizeof(k->counts));
-    }
-    lock_release(&st->mu);
 }
 
 /* ------------------------------------------------------------------------ classes -- */
@@ -240,10 +263,15 @@ static void write_percentiles(proto_class *c, const book_counts *now, const book
 /* While it breaks its promises. */
 static void put_verdict(stats *st, int class, proto_class *c)
 {
-    const config_class *k = &st->conf->classes[class];
+    const config_class *k = &st->conf->classes.each[class];
     breach b = stats_history_breach(st->history, class);
     if (!b.since_s || b.until_s) return;
+    int most = MISS_NONE;
+    for (int i = 0; i < MISS_CAUSES; i++) {
+        if (b.cause[i] > b.cause[most]) most = i;
+    }
     c->broken_since_s = b.since_s;
+    snprintf(c->verdict_cause, sizeof(c->verdict_cause), "%s", miss_cause_name(most));
     breach_text(&b, k->ttft_us, k->tpot_us, c->verdict, sizeof(c->verdict));
 }
 
@@ -256,9 +284,9 @@ static void take_classes(stats *st)
         back ? &st->class_ring[(st->n_class_sample - back) % CLASS_SAMPLES] : NULL;
     int64_t start_us = st->taken_us - st->server.uptime_s * 1000000;
     double seconds = (double)(st->taken_us - (old ? old->at_us : start_us)) / 1e6;
-    int by_default = class_of_name(st->conf, st->conf->classes_default);
-    for (int i = 0; i < st->srv->n_class; i++) {
-        const config_class *k = &st->conf->classes[i];
+    int by_default = class_of_name(&st->conf->classes, st->conf->classes.default_name);
+    for (int i = 0; i < engine_of(st->srv)->n_class; i++) {
+        const config_class *k = &st->conf->classes.each[i];
         const book_counts *now = &st->class_counts[i];
         static const book_counts none;
         const book_counts *then = old ? &old->counts[i] : &none;
@@ -285,7 +313,7 @@ static void take_classes(stats *st)
     }
     for (int i = 0; i < st->picture.n_row; i++) {
         const board_row *r = &st->picture.row[i];
-        if (r->slo_class < 0 || r->slo_class >= st->srv->n_class) continue;
+        if (r->slo_class < 0 || r->slo_class >= engine_of(st->srv)->n_class) continue;
         if (r->running)
             st->classes[r->slo_class].running++;
         else
@@ -308,44 +336,93 @@ static int64_t rss_bytes(void)
     return second ? strtoll(second, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
 }
 
+/* The process that holds the database; its name where this process can see it. */
+static void put_holder(int pid, char out[PROTO_NAME_CAP])
+{
+    char path[64], name[32] = "";
+    out[0] = 0;
+    if (pid <= 0) return;
+    snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+    FILE *f = fopen(path, "re");
+    if (f && !fgets(name, sizeof(name), f)) name[0] = 0;
+    if (f) (void)fclose(f);
+    name[strcspn(name, "\n")] = 0;
+    snprintf(out, PROTO_NAME_CAP, name[0] ? "%d (%s)" : "%d", pid, name);
+}
+
+/* A short wait is no incident: a commit of 100 ms puts the spool behind. */
+static void tell_spool(stats *st, const settler_stats *spool)
+{
+    char text[PROTO_TEXT_CAP];
+    bool late = spool->state == SPOOL_BEHIND && spool->oldest_us >= SPOOL_LATE_US;
+    spool_state now = spool->state == SPOOL_BEHIND && !late ? st->told.spool : spool->state;
+    if (now == st->told.spool || (now == SPOOL_BEHIND && st->told.spool == SPOOL_FULL)) return;
+    st->told.spool = now;
+    snprintf(text, sizeof(text), "%d of %d usage rows are queued on disk; nothing is lost%s%.90s",
+             spool->n_waiting, spool->n_spool, spool->reason[0] ? ": " : "", spool->reason);
+    if (now == SPOOL_FULL)
+        stats_event(st, "error", "storage.full", 0, "",
+                    "the spool of usage rows is full: new requests are refused", 0);
+    else if (now == SPOOL_BEHIND)
+        stats_event(st, "error", "storage.behind", 0, "", text, 0);
+    else
+        stats_event(st, "info", "storage.ok", 0, "", "usage is written to the database again", 0);
+}
+
 /* True: it is full. */
 static bool take_spool(stats *st)
 {
     proto_server *o = &st->server;
     settler_stats spool;
-    settler_stats_get(st->srv->settler, &spool);
+    settler_stats_get(engine_of(st->srv)->settler, &spool);
     snprintf(o->storage, sizeof(o->storage), "%s", spool_state_name(spool.state));
     o->spool_rows = spool.n_spool;
     o->spool_used = spool.n_waiting;
     o->spool_oldest_us = spool.oldest_us;
-    bool full = spool.state == SPOOL_FULL, worse = spool.state > st->spool_seen;
-    if (worse || spool.state == SPOOL_OK) st->spool_seen = spool.state;
-    if (!worse) return full;
-    stats_event(st, "error", full ? "storage.full" : "storage.behind", 0, "",
-                full ? "the spool of usage is full: new completions are refused"
-                     : "the database takes no usage: it waits in the spool",
-                0);
-    return full;
+    store_stats db;
+    store_stats_get(store_of(st->srv), &db);
+    snprintf(o->storage_reason, sizeof(o->storage_reason), "%s", spool.reason);
+    if (spool.reason[0]) put_holder(db.lock_holder, o->storage_holder);
+    tell_spool(st, &spool);
+    return spool.state == SPOOL_FULL;
+}
+
+/* Uploads are refused below the floor. */
+static void tell_disk_low(stats *st, const proto_server *o)
+{
+    char text[PROTO_TEXT_CAP];
+    bool low = o->disk_low;
+    if (low == st->told.disk_low) return;
+    st->told.disk_low = low;
+    snprintf(text, sizeof(text), "uploads are %s: %.1f GiB free, data.min_free keeps %.1f GiB",
+             low ? "refused" : "accepted again", (double)o->disk_free_bytes / 1073741824,
+             (double)o->disk_floor_bytes / 1073741824);
+    stats_event(st, low ? "warning" : "info", low ? "disk.low" : "disk.enough", 0, "", text, 0);
 }
 
 static void take_disk(stats *st)
 {
     proto_server *o = &st->server;
-    disk_room disk;
+    disk_room disk = {.free_bytes = (uint64_t)o->disk_free_bytes};
     store_stats db;
-    if (disk_look(st->srv->cfg->data_dir, &disk)) o->disk_free_bytes = (int64_t)disk.free_bytes;
-    store_stats_get(st->srv->store, &db);
-    o->disk_floor_bytes = (int64_t)st->srv->disk_floor_bytes;
+    o->disk_floor_bytes = (int64_t)process_of(st->srv)->disk_floor_bytes;
+    o->disk_low =
+        disk_is_low(process_of(st->srv)->cfg->data.dir, (uint64_t)o->disk_floor_bytes, &disk);
+    o->disk_free_bytes = (int64_t)disk.free_bytes;
+    store_stats_get(store_of(st->srv), &db);
+    tell_disk_low(st, o);
     o->disk_reserve = db.reserve_held;
     o->lockouts_pending = db.n_lockouts;
     o->fleet = db.fleet.member;
+    snprintf(o->fleet_role, sizeof(o->fleet_role), "%s",
+             process_of(st->srv)->cfg->server.fleet_role);
     o->fleet_fenced = db.fleet.fenced;
     o->fleet_away_us = db.fleet.away_us;
     o->fleet_behind = db.fleet.behind;
-    if (o->disk_reserve == st->had_reserve) return;
-    st->had_reserve = o->disk_reserve;
+    if (o->disk_reserve == st->told.had_reserve) return;
+    st->told.had_reserve = o->disk_reserve;
     if (o->disk_reserve)
-        stats_event(st, "info", "disk.room", 0, "", "the database's reserve is made anew", 0);
+        stats_event(st, "info", "disk.room", 0, "", "the database's reserve is restored", 0);
     else
         stats_event(st, "error", "disk.full", 0, "",
                     "the disk is full: the database's reserve is given up", 0);
@@ -359,25 +436,28 @@ static void take_server(stats *st, const sched_stats *e)
     struct rusage ru;
     memset(o, 0, sizeof(*o));
     snprintf(o->version, sizeof(o->version), "%s", LORAD_VERSION);
-    snprintf(o->backend, sizeof(o->backend), "%s, weights %s, KV %s", be_caps(s->be)->detail,
-             model_get_config(s->model)->format, model_kv_name(s->model));
-    snprintf(o->model, sizeof(o->model), "%s", s->cfg->model_name);
+    snprintf(o->backend, sizeof(o->backend), "%s, weights %s, KV %s",
+             be_caps(engine_of(s)->be)->detail, model_get_config(engine_of(s)->model)->format,
+             model_kv_name(engine_of(s)->model));
+    snprintf(o->gpu_unused, sizeof(o->gpu_unused), "%s", engine_of(s)->gpu_unused);
+    snprintf(o->model, sizeof(o->model), "%s", process_of(s)->cfg->model.name);
     if (gethostname(o->host, sizeof(o->host) - 1)) o->host[0] = 0;
-    o->started_s = s->started_wall_us / 1000000;
+    o->started_s = process_of(s)->started_wall_us / 1000000;
     o->now_us = clock_wall_us();
     o->at_us = st->taken_us;
     o->picture_us = st->picture.taken_us;
-    o->uptime_s = (o->now_us - s->started_wall_us) / 1000000;
+    o->uptime_s = (o->now_us - process_of(s)->started_wall_us) / 1000000;
     o->healthy = e->healthy;
-    o->draining = atomic_load(&s->http.draining);
+    o->draining = atomic_load(&process_of(s)->http.draining);
     o->restarting = e->restarting;
     bool full = take_spool(st);
-    o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting && !full;
-    o->max_seqs = s->cfg->engine_max_seqs;
-    o->max_queued = st->conf->engine_max_queued;
-    o->max_context = sched_max_context(s->sched);
-    o->connections = (int64_t)atomic_load(&s->http.count.connections);
-    o->certificate_until_s = atomic_load(&s->http.cert_expires_wall_us) / 1000000;
+    o->ready =
+        atomic_load(&process_of(s)->ready) && !o->draining && e->healthy && !e->restarting && !full;
+    o->max_seqs = process_of(s)->cfg->engine.max_seqs;
+    o->max_queued = st->conf->engine.max_queued;
+    o->max_context = sched_max_context(sched_of(s));
+    o->connections = (int64_t)atomic_load(&process_of(s)->http.count.connections);
+    o->certificate_until_s = atomic_load(&process_of(s)->http.cert_expires_wall_us) / 1000000;
     o->rss_bytes = rss_bytes();
     take_disk(st);
     if (getrusage(RUSAGE_SELF, &ru) == 0) {
@@ -389,21 +469,34 @@ static void take_server(stats *st, const sched_stats *e)
 static void take_engine(stats *st, const sched_stats *e, const residency_stats *r)
 {
     lock_assert_held(&st->mu);
+    resident_counts weights;
+    model_resident(engine_of(st->srv)->model, &weights);
     st->engine = (proto_engine){
+        .weights_bytes = (int64_t)weights.resident_bytes,
+        .weights_budget = (int64_t)weights.budget_bytes,
+        .weights_read = (int64_t)weights.read_bytes,
+        .weights_wait_us = (int64_t)weights.waited_us,
         .running = e->n_running,
         .waiting = e->n_waiting,
         .pages = e->n_pages,
         .pages_used = e->n_pages_used,
         .pages_cached = e->n_pages_cached,
-        .kv_bytes = st->srv->cfg->engine_kv_memory,
-        .draft_bytes = (int64_t)e->draft_bytes,
-        .draft_used_bytes = (int64_t)e->draft_used_bytes,
-        .last_rows = e->last_rows,
-        .last_prefill = e->last_prefill,
-        .last_seqs = e->last_seqs,
-        .last_adapters = e->last_adapters,
-        .last_step_us = e->last_step_us,
-        .silent_us = st->taken_us - sched_heartbeat_us(st->srv->sched),
+        .kv_bytes = process_of(st->srv)->cfg->engine.kv_memory,
+        .draft_bytes = (int64_t)e->guess.draft_bytes,
+        .draft_used_bytes = (int64_t)e->guess.draft_used_bytes,
+        .state_bytes = (int64_t)e->state.n_slots * (int64_t)e->state.bytes_each,
+        .state_used_bytes = (int64_t)e->state.n_used * (int64_t)e->state.bytes_each,
+        .state_copy_bytes = (int64_t)e->state.n_spare * (int64_t)e->state.bytes_each,
+        .snapshots = e->snapshots.n_used,
+        .snapshot_bytes = (int64_t)e->snapshots.n_slots * (int64_t)e->state.bytes_each,
+        .snapshot_used_bytes = (int64_t)e->snapshots.n_used * (int64_t)e->state.bytes_each,
+        .prefix_cache = e->prefix_cache,
+        .last_rows = e->last.rows,
+        .last_prefill = e->last.prefill,
+        .last_seqs = e->last.seqs,
+        .last_adapters = e->last.adapters,
+        .last_step_us = e->last.us,
+        .silent_us = st->taken_us - sched_heartbeat_us(sched_of(st->srv)),
         .cost_error = e->cost_error,
         .cost_step_us = e->cost_step_us,
         .cost_row_us = e->cost_row_us,
@@ -418,30 +511,31 @@ static void take_engine(stats *st, const sched_stats *e, const residency_stats *
         .load_us_max = r->load_us_max,
     };
     if (st->engine.silent_us < 0) st->engine.silent_us = 0;
-    if (e->n_restarts != st->restarts_seen) {
-        st->restarts_seen = e->n_restarts;
+    if (e->n_restarts != st->told.restarts_seen) {
+        st->told.restarts_seen = e->n_restarts;
         stats_event(st, "error", "engine.restart", 0, "",
                     "the device failed; what ran on it was refused, and it is opened again", 0);
     }
-    if (e->healthy != st->was_healthy) {
-        st->was_healthy = e->healthy;
+    if (e->healthy != st->told.was_healthy) {
+        st->told.was_healthy = e->healthy;
         stats_event(st, "error", "engine.failed", 0, "", "the device failed and does not come back",
                     0);
     }
 }
 
-static void refresh(stats *st)
+/* board_us: how long to wait for the engine to show its queue. */
+static void refresh(stats *st, int64_t period_us, int64_t board_us)
 {
     lock_assert_held(&st->mu);
     int64_t now = clock_now_us();
-    if (st->taken_us && now - st->taken_us < STATS_PERIOD_US) return;
+    if (st->taken_us && now - st->taken_us < period_us) return;
     sched_stats e;
     residency_stats r;
-    st->conf = live_pin(st->srv->live);
-    (void)board_read(sched_board(st->srv->sched), BOARD_WAIT_US, &st->picture);
+    st->conf = live_pin(process_of(st->srv)->live);
+    (void)board_read(sched_board(sched_of(st->srv)), board_us, &st->picture);
     st->taken_us = clock_now_us();
-    sched_stats_get(st->srv->sched, &e);
-    residency_stats_get(st->srv->residency, &r);
+    sched_stats_get(sched_of(st->srv), &e);
+    residency_stats_get(residency_of(st->srv), &r);
     take_totals(st->srv, &st->totals, &e, &r);
     take_server(st, &e);
     take_engine(st, &e, &r);
@@ -451,8 +545,39 @@ static void refresh(stats *st)
     stats_put_tenants(st);
     stats_take_requests(st);
     stats_take_events(st);
-    live_release(st->srv->live, st->conf);
+    live_release(process_of(st->srv)->live, st->conf);
     st->conf = NULL;
+}
+
+void stats_tick(stats *st)
+{
+    if (!st) return;
+    int64_t now_s = clock_wall_us() / 1000000;
+    see_certificate(st, now_s);
+    int64_t now = clock_now_us();
+    see_overdue(st, now);
+    tick_history(st, now_s);
+    lock_take(&st->mu);
+    const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];
+    if (st->n_sample == 0 || now - last->at_us >= 950000) {
+        sched_stats e;
+        residency_stats r;
+        sched_stats_get(sched_of(st->srv), &e);
+        residency_stats_get(residency_of(st->srv), &r);
+        totals_sample *t = &st->sample[st->n_sample++ % SAMPLES];
+        t->at_us = now;
+        take_totals(st->srv, &t->totals, &e, &r);
+    }
+    const class_sample *before = &st->class_ring[(st->n_class_sample - 1) % CLASS_SAMPLES];
+    if (st->n_class_sample == 0 || now - before->at_us >= CLASS_SAMPLE_S * 1000000 - 50000) {
+        book_drain(st->book, BOOK_CLASS, keep_class, st);
+        class_sample *k = &st->class_ring[st->n_class_sample++ % CLASS_SAMPLES];
+        k->at_us = now;
+        memcpy(k->counts, st->class_counts, sizeof(k->counts));
+    }
+    /* Events are recorded whether or not anybody is watching. */
+    refresh(st, UNWATCHED_US, 0);
+    lock_release(&st->mu);
 }
 
 /* ----------------------------------------------------------------------- writing -- */
@@ -507,7 +632,7 @@ static void write_hist(jsonw *w, const char *name, const uint32_t *n)
 static void write_classes(const stats *st, jsonw *w)
 {
     jsonw_open(w, "classes", '[');
-    for (int i = 0; i < st->srv->n_class; i++) {
+    for (int i = 0; i < engine_of(st->srv)->n_class; i++) {
         write_object(w, NULL, proto_class_fields, &st->classes[i]);
         if (!w->failed) w->len--; /* the brace: the histograms belong inside */
         write_hist(w, PROTO_CLASS_TTFT_HIST, st->class_counts[i].ttft);
@@ -579,7 +704,7 @@ void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *
     sorted o = {.tables = q->tables};
     bool reset = false;
     lock_take(&st->mu);
-    refresh(st);
+    refresh(st, STATS_PERIOD_US, BOARD_WAIT_US);
     uint64_t since = since_of(st, q->cursor);
     uint64_t now = journal_read(st->journal, since, q->limit, more, &reset, sort_row, &o);
     snprintf(cursor, 64, "%llx-%llu", (unsigned long long)st->epoch, (unsigned long long)now);

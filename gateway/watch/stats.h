@@ -3,8 +3,9 @@
  * A picture is taken when somebody asks, at most ten times a second however many ask, from copies
  * made under locks that are held for microseconds: nothing here makes a step wait.  Its rows go
  * into a journal (stats_journal.h), so an answer to a reader who has a cursor holds what is new,
- * not what there is.  Nobody asks: nothing is done, but for one small sample a second (stats_tick),
- * from which rates and percentiles of the last minute come.
+ * not what there is.  While nobody asks, the tick takes one every two seconds, so that events
+ * are recorded all the same, and a small sample a second, from which rates and percentiles of the
+ * last minute come.
  *
  * Locks:   one mutex, taken by readers and the tick alone; the sources have theirs under it.
  * Threads: any, but not the engine's.
@@ -19,12 +20,17 @@
 #include "engine/sched/request.h"
 #include "gateway/admin_proto.h"
 #include "gateway/http/jsonw.h"
+#include "gateway/watch/refusals.h"
 #include "storage/ledger.h"
 
 struct server;
 typedef struct stats stats;
 
-enum { STATS_ROWS_MAX = 50000, STATS_PERIOD_US = 100000 };
+enum {
+    STATS_ROWS_MAX = 50000,
+    STATS_PERIOD_US = 100000,
+    STATS_CERTIFICATE_S = 14 * 86400 /* warn before a certificate ends; as TLS_EXPIRY_WARN_DAYS */
+};
 
 /* `s` is borrowed; scheduler, registry, residency, limits and storage must be there
  * already.  NULL: out of memory. */
@@ -35,14 +41,19 @@ void stats_destroy(stats *st);
 void stats_tick(stats *st);
 
 /* What the rest of the gateway tells; a NULL `st` is fine.  `row`: what `rq` came to, which its
- * client knows as `request_id`. */
-void stats_note(stats *st, const usage_row *row, const request *rq, const char *request_id);
+ * client knows as `request_id`; owner_id: the tenant of its adapter. */
+void stats_note(stats *st, const usage_row *row, uint64_t owner_id, const request *rq,
+                const char *request_id);
 /* The requests that have ended. */
 struct ended *stats_ended(stats *st);
 /* What they add up to. */
 struct book *stats_book(stats *st);
 /* `why`: as of book_add_refused(). */
 void stats_refused(stats *st, uint64_t tenant_id, int class, miss_cause why);
+/* A limit refused a request of this tenant; `scope`, `limit`: as in limits_refusal. */
+void stats_limited(stats *st, uint64_t tenant_id, const char *scope, const char *limit);
+/* What limits refused of this tenant's requests in the last hour: refusals_of(). */
+int stats_refusals(stats *st, uint64_t tenant_id, refusal_count *out);
 /* level: "audit", "info", "warning", "error".  Copies; `object`, `detail` may be NULL. */
 void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant_id,
                  const char *object, const char *detail, uint64_t actor_key_id);

@@ -16,7 +16,7 @@
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
 #include "gateway/watch/stats.h"
 
 enum { STREAMS_MAX = 8, INTERVAL_MIN_MS = 100, INTERVAL_MAX_MS = 60000, LOOK_MS = 50 };
@@ -53,7 +53,7 @@ static bool wait_ms(exchange *x, int64_t ms)
     int64_t end = clock_now_us() + ms * 1000;
     for (;;) {
         int64_t left_ms = (end - clock_now_us()) / 1000;
-        if (atomic_load(&x->server->cut) || exchange_client_gone(x)) return false;
+        if (atomic_load(&process_of(x->app)->cut) || exchange_client_gone(x)) return false;
         if (left_ms <= 0) return true;
         struct timespec t = {0, (left_ms < LOOK_MS ? left_ms : LOOK_MS) * 1000000L};
         (void)nanosleep(&t, NULL);
@@ -71,7 +71,7 @@ static void stream(exchange *x, const stats_query *asked, int64_t interval_ms)
     while (ok) {
         jsonw_reset(&w);
         jsonw_raw(&w, "data: ", 6);
-        stats_write(x->server->stats, &q, &w, cursor, &more);
+        stats_write(process_of(x->app)->stats, &q, &w, cursor, &more);
         jsonw_raw(&w, "\n\n", 2);
         ok = !w.failed && exchange_stream_write(x, w.text, w.len);
         memcpy(held, cursor, sizeof(held));
@@ -110,7 +110,7 @@ void admin_stats(exchange *x)
     bool more;
     jsonw w;
     jsonw_init(&w);
-    stats_write(x->server->stats, &q, &w, cursor, &more);
+    stats_write(process_of(x->app)->stats, &q, &w, cursor, &more);
     exchange_reply_json(x, 200, &w);
     jsonw_clear(&w);
 }

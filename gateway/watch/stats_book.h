@@ -37,9 +37,9 @@ void book_destroy(book *b);
 /* What a request came to, into counts of one's own. */
 void book_add(book_counts *c, const usage_row *row);
 
-/* class: index; adapter_us: how long it waited for its adapter.  Tells "name@7" apart from the base
- * by adapter_id. */
-void book_note(book *b, const usage_row *row, int class, int64_t adapter_us);
+/* class: index; adapter_us: how long it waited for its adapter; owner_id: the adapter's tenant, in
+ * whose name it is counted whoever uses it.  Tells "name@7" apart from the base by adapter_id. */
+void book_note(book *b, const usage_row *row, int class, int64_t adapter_us, uint64_t owner_id);
 /* One more that was refused: a promise broken, or (MISS_NONE) a limit of its tenant. */
 void book_add_refused(book_counts *c, miss_cause why);
 void book_refused(book *b, uint64_t tenant_id, int class, miss_cause why);
@@ -56,7 +56,7 @@ bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out);
 void book_forget(book *b, book_kind kind, uint64_t id);
 
 typedef struct book_adapter {
-    uint64_t tenant_id;
+    uint64_t tenant_id; /* its owner */
     char name[MODEL_LABEL_MAX + 1];
     book_counts c;
 } book_adapter;

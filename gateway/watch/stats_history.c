@@ -1,6 +1,21 @@
-/* stats_history.c -- two spans under way, one of ten seconds and one of ten minutes. */
+/* stats_history.c -- service levels over time: per class, tenant and adapter in spans of ten
+ * seconds and of ten minutes, written to the database; and the detection of breaches.
+ *
+ * Two spans are under way, one fine and one coarse. A request is counted in both when it ends
+ * (stats_history_note()); one that is still running but already late counts as missed at once
+ * (stats_history_overdue()), and its id is remembered so that it is not counted twice. At the end
+ * of a span its lines become rows: met, missed by cause, percentiles from histograms.
+ *
+ * Tenants and adapters are limited per span (most_of[]); the rest shares one line ("others").
+ *
+ * A breach of a class begins when enough requests of a fine span miss their target, and ends after
+ * several spans without one; both are events (breach_text()). Nothing is written to a full disk.
+ *
+ * Threads: notes come from workers, the tick from one thread; the struct has its own lock.
+ */
 #include "gateway/watch/stats_history.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,22 +82,25 @@ void stats_history_destroy(stats_history *h)
 
 static line *line_of(span *s, history_kind kind, uint64_t id)
 {
+    assert((unsigned)kind < HISTORY_KINDS && s->n >= 0 && s->n <= HISTORY_NAMES);
     for (int i = 0; i < s->n; i++) {
         if (s->line[i].kind == kind && s->line[i].id == id) return &s->line[i];
     }
     if (id != others && s->n_of[kind] >= most_of[kind] - 1 && kind != HISTORY_CLASS)
         return line_of(s, kind, others);
+    assert(s->n < HISTORY_NAMES);
     line *l = &s->line[s->n++];
     *l = (line){.kind = kind, .id = id};
     s->n_of[kind]++;
     return l;
 }
 
-/* told: its miss is in already. */
+/* told: its miss was counted already. */
 static void add_ended(book_counts *c, const usage_row *row, bool told)
 {
     book_add(c, row);
     if (!told || !row->missed) return;
+    assert(c->missed > 0 && c->cause[row->missed] > 0); /* book_add() has counted it */
     c->missed--;
     c->cause[row->missed]--;
 }
@@ -99,7 +117,7 @@ static void note_in(span *s, const usage_row *row, int class, bool told)
     snprintf(l->label, sizeof(l->label), "%.*s", (int)strcspn(row->model, "@"), row->model);
 }
 
-/* Its place among those that were told; n_told: it is none of them. */
+/* Its index among the ids that were counted already; n_told: not counted. */
 static int told_at(const stats_history *h, uint64_t id)
 {
     lock_assert_held(&h->mu);
@@ -110,6 +128,7 @@ static int told_at(const stats_history *h, uint64_t id)
 
 void stats_history_note(stats_history *h, uint64_t id, const usage_row *row, int class)
 {
+    assert(class >= 0 && class < PROTO_CLASS_MAX);
     lock_take(&h->mu);
     int at = told_at(h, id);
     bool told = at < h->n_told;
@@ -121,6 +140,7 @@ void stats_history_note(stats_history *h, uint64_t id, const usage_row *row, int
 
 void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, miss_cause why)
 {
+    assert(class >= 0 && class < PROTO_CLASS_MAX && (unsigned)why < MISS_CAUSES);
     lock_take(&h->mu);
     for (int i = 0; i < SPANS; i++) {
         book_add_refused(&line_of(&h->span[i], HISTORY_CLASS, (uint64_t) class)->c, why);
@@ -129,7 +149,7 @@ void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, miss
     lock_release(&h->mu);
 }
 
-/* It is on the board still, and has ended. */
+/* Still in the engine's snapshot although it has ended. */
 static bool just_ended(const stats_history *h, uint64_t id)
 {
     for (int i = 0; i < JUST_ENDED; i++) {
@@ -140,12 +160,13 @@ static bool just_ended(const stats_history *h, uint64_t id)
 
 static void count_overdue(book_counts *c, miss_cause why)
 {
+    assert(why > MISS_NONE && why < MISS_CAUSES);
     c->missed++;
     c->cause[why]++;
 }
 
-/* Whoever is not on the board any more has ended, and is forgotten; those that do not fit are
- * counted when they end. */
+/* Forgets ids that have left the engine's snapshot; those that do not fit are counted when they
+ * end. */
 void stats_history_overdue(stats_history *h, const board_row *row, int n)
 {
     int kept = 0;
@@ -164,6 +185,7 @@ void stats_history_overdue(stats_history *h, const board_row *row, int n)
         h->told[at] = h->told[kept];
         h->told[kept++] = r->id;
     }
+    assert(kept <= TOLD_MAX);
     h->n_told = kept;
     lock_release(&h->mu);
 }
@@ -297,6 +319,7 @@ static const book_counts *class_counts_of(const span *s, int class)
 /* With what is under way. */
 static breach breach_now(const stats_history *h, int class)
 {
+    assert(class >= 0 && class < PROTO_CLASS_MAX);
     lock_assert_held(&h->mu);
     breach b = h->breach[class];
     if (b.since_s && !b.until_s) add_to_breach(&b, class_counts_of(&h->span[FINE], class));

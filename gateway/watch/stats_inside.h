@@ -6,13 +6,18 @@
 #include "adapters/store/registry.h"
 #include "engine/base/lock.h"
 #include "engine/sched/board.h"
+#include "gateway/engine_parts.h"
 #include "gateway/limits.h"
-#include "gateway/server.h"
+#include "gateway/process_parts.h"
 #include "gateway/watch/ended.h"
+#include "gateway/watch/refusals.h"
 #include "gateway/watch/stats.h"
 #include "gateway/watch/stats_book.h"
 #include "gateway/watch/stats_history.h"
 #include "gateway/watch/stats_journal.h"
+#include "storage/settler.h"
+
+typedef struct server server;
 
 enum {
     SAMPLES = 16,       /* one a second: rates are over the last ten */
@@ -88,15 +93,40 @@ typedef struct totals_sample {
     proto_totals totals;
 } totals_sample;
 
+typedef struct tenant_list {
+    tenant *row; /* [n], by id */
+    limits_usage *usage;
+    size_t n, cap;
+    uint64_t seen; /* tenants_changes() before they were listed; 0: never */
+} tenant_list;
+
+/* Adapters in memory, as of the latest picture that read them. */
+typedef struct tier_list {
+    residency_row *row;
+    size_t n, cap;
+    uint64_t seen; /* residency_changes() before they were read; 0: read them again */
+} tier_list;
+
+/* The state that events have reported last. */
+typedef struct told_state {
+    uint64_t n_events; /* numbers given to events */
+    bool was_healthy;
+    bool had_reserve;       /* of the database, on the disk */
+    uint64_t restarts_seen; /* of the engine */
+    spool_state spool;      /* SPOOL_OK: no event of the spool is open */
+    bool disk_low;          /* an event says that uploads are refused */
+    int64_t certificate_s;  /* expiry of the certificate; written without mu, by the tick alone */
+} told_state;
+
 struct stats {
     struct server *srv;
     book *book;
     ended *ended;
+    refusals *refusals;
     stats_history *history;
-    board_picture inside;       /* the tick's: all requests, to see who is late */
-    int64_t asked_us;           /* for the next of it */
-    int64_t certificate_told_s; /* the tick's: until when the one was good that was told of last */
-    uint64_t epoch;             /* first half of a cursor: another process, another epoch */
+    board_picture inside; /* the tick's: all requests, to see who is late */
+    int64_t asked_us;     /* for the next of it */
+    uint64_t epoch;       /* first half of a cursor: another process, another epoch */
 
     lock mu; /* guards all below but the events' own part */
     journal *journal;
@@ -113,27 +143,17 @@ struct stats {
     uint64_t n_sample, n_class_sample;
     board_picture picture;
 
-    tenant *tenants; /* by id */
-    limits_usage *usage;
-    size_t n_tenants, cap_tenants;
-    uint64_t tenants_seen; /* tenants_changes() before they were listed; 0: never */
-
+    tenant_list tenants;
     adapter_list adapters;
     uint64_t registry_seen;
     bool listed;
-    residency_row *resident; /* of the latest picture that looked */
-    size_t n_resident, cap_resident;
-    uint64_t residency_seen; /* residency_changes() before that look; 0: look again */
-    bool adapters_moved;     /* look at all again, whatever residency says */
+    tier_list tiers;
+    bool adapters_moved; /* read all tiers again, whatever residency says */
     registry_totals registered;
     uint64_t counted_at;
     bool counted;
 
-    uint64_t n_events; /* numbers given to events */
-    bool was_healthy;
-    bool had_reserve;       /* the database's, on the disk, as it was seen last */
-    uint64_t restarts_seen; /* of the engine, told as events */
-    spool_state spool_seen; /* the worst spool_state since it was ok: told once */
+    told_state told;
 
     lock events_mu;
     pending_event pending[PENDING_MAX];

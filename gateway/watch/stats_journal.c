@@ -1,4 +1,20 @@
-/* stats_journal.c -- one list in order of change, and a hash table over it. */
+/* stats_journal.c -- rows of several tables with the order of their changes, so that a client can
+ * ask "what changed since N".
+ *
+ *   list by change:   oldest <-> .. <-> newest      each node has a number; a change moves it to
+ *   the end
+ *   hash table        (table, id) -> node           list per table
+ *
+ * journal_put() compares the new row with the stored one; only a difference counts as a change. A
+ * deleted row stays as a mark without data, so that clients learn of it. Marks are limited: when
+ * too many exist, a quarter of the oldest is forgotten, `floor` rises to their number, and a client
+ * with an older cursor gets a full answer (reset).
+ *
+ * journal_begin() and journal_end() bracket the writing of a whole table: rows not put in between
+ * are deleted.
+ *
+ * Cost: O(1) per row, O(changes) per read. Threads: stats.mu is held.
+ */
 #include "gateway/watch/stats_journal.h"
 
 #include <assert.h>
@@ -34,6 +50,7 @@ struct journal {
 
 journal *journal_create(const size_t *row_bytes, int n_tables)
 {
+    assert(n_tables > 0 && n_tables <= TABLES_MAX);
     journal *j = calloc(1, sizeof(*j));
     if (!j) return NULL;
     j->n_bucket = FIRST_BUCKETS;
@@ -171,6 +188,7 @@ static void forget_marks(journal *j)
         node *newer = n->newer;
         if (n->gone) {
             j->floor = n->number;
+            assert(j->n_marks > 0);
             j->n_marks--;
             remove_node(j, n);
         }
@@ -190,6 +208,7 @@ static void drop(journal *j, node *n)
 
 void journal_forget(journal *j, int table, uint64_t id)
 {
+    assert(table >= 0 && table < TABLES_MAX);
     node *n = find(j, table, id);
     if (!n) return;
     assert(!n->gone || j->n_marks > 0);
@@ -202,11 +221,13 @@ void journal_forget(journal *j, int table, uint64_t id)
 
 void journal_begin(journal *j, int table)
 {
+    assert(table >= 0 && table < TABLES_MAX && j->bytes[table] > 0);
     j->round[table]++;
 }
 
 void journal_end(journal *j, int table)
 {
+    assert(table >= 0 && table < TABLES_MAX && j->bytes[table] > 0);
     for (node *n = j->first[table]; n;) {
         node *next = n->next_in;
         if (n->seen != j->round[table]) drop(j, n);
@@ -225,6 +246,7 @@ const void *journal_row(const journal *j, int table, uint64_t id)
 uint64_t journal_read(const journal *j, uint64_t since, size_t limit, bool *more, bool *reset,
                       void (*fn)(void *arg, int table, uint64_t id, const void *row), void *arg)
 {
+    assert(j->floor <= j->number);
     *more = false;
     *reset = since != 0 && (since < j->floor || since > j->number);
     if (*reset) since = 0;

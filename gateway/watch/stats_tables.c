@@ -4,6 +4,7 @@
  * rows are touched that are, or were a moment ago, in memory or in use, and only when residency has
  * changed.  So ten thousand adapters at rest cost next to nothing, in memory too.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,12 @@
 #include "engine/base/hash.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
+#include "gateway/adapter_parts.h"
+#include "gateway/engine_parts.h"
+#include "gateway/process_parts.h"
+#include "gateway/tenant_parts.h"
 #include "gateway/watch/stats_inside.h"
+#include "gateway/watch/webhooks.h"
 #include "storage/audit.h"
 
 enum { SEED_EVENTS = 200, TIER_EVENTS_MAX = 64 };
@@ -45,19 +51,19 @@ static int by_tenant_id(const void *a, const void *b)
 static const char *tenant_name(const stats *st, uint64_t id)
 {
     tenant key = {.id = id};
-    const tenant *t = st->n_tenants ? bsearch(&key, st->tenants, st->n_tenants,
-                                              sizeof(*st->tenants), by_tenant_id)
+    const tenant *t = st->tenants.n ? bsearch(&key, st->tenants.row, st->tenants.n,
+                                              sizeof(*st->tenants.row), by_tenant_id)
                                     : NULL;
     return t ? t->name : "";
 }
 
 static bool room_for_tenants(stats *st, size_t n)
 {
-    if (n <= st->cap_tenants) return true;
+    if (n <= st->tenants.cap) return true;
     size_t cap = n * 2;
-    limits_usage *usage = realloc(st->usage, cap * sizeof(*usage));
-    if (usage) st->usage = usage;
-    if (usage) st->cap_tenants = cap;
+    limits_usage *usage = realloc(st->tenants.usage, cap * sizeof(*usage));
+    if (usage) st->tenants.usage = usage;
+    if (usage) st->tenants.cap = cap;
     return usage != NULL;
 }
 
@@ -78,8 +84,9 @@ static double served_of(const stats *st, uint64_t id)
 
 static void put_tenant(stats *st, size_t i)
 {
-    const tenant *t = &st->tenants[i];
-    const limits_usage *u = &st->usage[i];
+    assert(i < st->tenants.n && st->tenants.n <= st->tenants.cap);
+    const tenant *t = &st->tenants.row[i];
+    const limits_usage *u = &st->tenants.usage[i];
     const id_index *n = index_of(st->adapters.by_tenant, st->adapters.n_tenant, t->id);
     book_counts c = {0};
     proto_tenant row;
@@ -124,28 +131,56 @@ void stats_take_tenants(stats *st)
 {
     tenant *list;
     size_t n;
-    uint64_t changes = tenants_changes(st->srv->store);
-    if (changes == st->tenants_seen) return;
-    if (tenants_list(st->srv->store, 0, 0, &list, &n, NULL)) return;
+    uint64_t changes = tenants_changes(store_of(st->srv));
+    if (changes == st->tenants.seen) return;
+    if (tenants_list(store_of(st->srv), 0, 0, &list, &n, NULL)) return;
     if (!room_for_tenants(st, n)) {
         free(list);
         return;
     }
-    free(st->tenants);
-    st->tenants = list;
-    st->n_tenants = n;
-    st->tenants_seen = changes;
+    free(st->tenants.row);
+    st->tenants.row = list;
+    st->tenants.n = n;
+    st->tenants.seen = changes;
+}
+
+static void tell_one_near(stats *st, uint64_t tenant_id, const char *limit, int64_t used,
+                          int64_t most)
+{
+    char text[128];
+    snprintf(text, sizeof(text), "%d %% of %s is used or reserved: %lld of %lld",
+             LIMITS_NEAR_PERCENT, limit, (long long)used, (long long)most);
+    stats_event(st, "warning", "limit.near", tenant_id, "", text, 0);
+}
+
+/* Budgets that have come near their end since the last picture. */
+static void tell_near(stats *st, size_t i)
+{
+    const limits_usage *u = &st->tenants.usage[i];
+    const tenant_limits *l = &st->tenants.row[i].limits;
+    uint64_t id = st->tenants.row[i].id;
+    if (u->near & LIMITS_NEAR_DAY)
+        tell_one_near(st, id, "tokens_per_day", u->day_used, l->tokens_per_day);
+    if (u->near & LIMITS_NEAR_MONTH)
+        tell_one_near(st, id, "tokens_per_month", u->month_used, l->tokens_per_month);
+    if (u->near & LIMITS_NEAR_COST_DAY)
+        tell_one_near(st, id, "cost_per_day", u->cost_day_used, l->cost_per_day);
+    if (u->near & LIMITS_NEAR_COST_MONTH)
+        tell_one_near(st, id, "cost_per_month", u->cost_month_used, l->cost_per_month);
 }
 
 void stats_put_tenants(stats *st)
 {
-    size_t n = st->n_tenants;
+    size_t n = st->tenants.n;
     if (st->picture.n_share) {
         qsort(st->picture.share, (size_t)st->picture.n_share, sizeof(board_share), by_share);
     }
-    limits_usage_get(st->srv->limits, st->tenants, n, st->usage);
+    limits_usage_get(tenants_of(st->srv)->limits, st->tenants.row, n, st->tenants.usage);
     journal_begin(st->journal, TABLE_TENANTS);
-    for (size_t i = 0; i < n; i++) put_tenant(st, i);
+    for (size_t i = 0; i < n; i++) {
+        put_tenant(st, i);
+        tell_near(st, i);
+    }
     journal_end(st->journal, TABLE_TENANTS);
 }
 
@@ -254,9 +289,9 @@ static id_index *version_slot(id_index *table, size_t n_slot, uint64_t version_i
 /* Of all adapters, counted anew only when there are others. */
 const registry_totals *stats_registered(stats *st)
 {
-    uint64_t changes = registry_changes(st->srv->registry);
+    uint64_t changes = registry_changes(registry_of(st->srv));
     if (!st->counted || changes != st->counted_at) {
-        registry_totals_get(st->srv->registry, 0, &st->registered);
+        registry_totals_get(registry_of(st->srv), 0, &st->registered);
         st->counted = true;
         st->counted_at = changes;
     }
@@ -331,9 +366,9 @@ static bool list_adapters(stats *st)
 {
     registry_summary *list;
     size_t n;
-    uint64_t changes = registry_changes(st->srv->registry);
+    uint64_t changes = registry_changes(registry_of(st->srv));
     if (st->listed && changes == st->registry_seen) return true;
-    if (registry_summaries(st->srv->registry, &list, &n, NULL)) return false;
+    if (registry_summaries(registry_of(st->srv), &list, &n, NULL)) return false;
     if (n) qsort(list, n, sizeof(*list), by_summary_id);
     adapter_list fresh;
     if (!adapters_make(&fresh, list, n)) {
@@ -381,7 +416,7 @@ static void note_hits(void *arg, uint64_t key, const book_counts *c)
 static void tell_tier(stats *st, const adapter_line *a, uint8_t before, int *told)
 {
     char detail[96];
-    if (a->tier == before || !st->was_healthy || ++*told > TIER_EVENTS_MAX) return;
+    if (a->tier == before || !st->told.was_healthy || ++*told > TIER_EVENTS_MAX) return;
     const char *name = adapter_name(st, a);
     if (a->tier == RESIDENCY_RESIDENT) {
         snprintf(detail, sizeof(detail), "%.1f ms, %.1f MiB, rank %d", (double)a->load_us / 1e3,
@@ -397,7 +432,7 @@ static void tell_tier(stats *st, const adapter_line *a, uint8_t before, int *tol
 /* Whether residency and use are as the last picture saw them: then no row has changed. */
 static bool nothing_moved(stats *st, uint64_t changes, int n_hit)
 {
-    bool same = !st->adapters_moved && n_hit == 0 && changes == st->residency_seen;
+    bool same = !st->adapters_moved && n_hit == 0 && changes == st->tiers.seen;
     for (int i = 0; i < st->picture.n_row && same; i++) same = st->picture.row[i].adapter_id == 0;
     return same;
 }
@@ -438,12 +473,11 @@ void stats_take_adapters(stats *st)
     if (!list_adapters(st)) return;
     int n_hit = book_drain(st->book, BOOK_ADAPTER, note_hits, st);
     /* before the look: what comes during it is for the next one */
-    uint64_t changes = residency_changes(st->srv->residency);
+    uint64_t changes = residency_changes(residency_of(st->srv));
     if (nothing_moved(st, changes, n_hit)) return;
-    st->n_resident = 0;
+    st->tiers.n = 0;
     st->adapters_moved = true; /* until this look is done */
-    if (residency_rows(st->srv->residency, &st->resident, &st->n_resident, &st->cap_resident,
-                       NULL)) {
+    if (residency_rows(residency_of(st->srv), &st->tiers.row, &st->tiers.n, &st->tiers.cap, NULL)) {
         return;
     }
     /* What was hot falls back to the disk, unless it is seen below. */
@@ -455,8 +489,8 @@ void stats_take_adapters(stats *st)
         before[i] = live_of(a);
         cold(a);
     }
-    for (size_t i = 0; i < st->n_resident; i++) {
-        const residency_row *r = &st->resident[i];
+    for (size_t i = 0; i < st->tiers.n; i++) {
+        const residency_row *r = &st->tiers.row[i];
         adapter_line *a = adapter_of(st, r->version_id);
         if (!a) continue;
         if (!a->hot) before[a - st->adapters.line] = live_of(a);
@@ -475,7 +509,7 @@ void stats_take_adapters(stats *st)
         a->hot = true;
         a->requests++;
     }
-    st->residency_seen = changes;
+    st->tiers.seen = changes;
     st->adapters_moved = false;
     put_changed(st, before);
     free(before);
@@ -490,8 +524,8 @@ static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
     if (version_id == 0) return;
     if (a)
         snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
-    else if (!registry_label(st->srv->registry, version_id, out, cap) &&
-             !stacks_label(st->srv->stacks, version_id, out, cap))
+    else if (!registry_label(registry_of(st->srv), version_id, out, cap) &&
+             !stacks_label(adapters_of(st->srv)->stacks, version_id, out, cap))
         snprintf(out, cap, "?");
 }
 
@@ -505,14 +539,14 @@ void stats_take_requests(stats *st)
         const board_row *r = &st->picture.row[i];
         int64_t due = board_due_us(r);
         bool has_due = r->first_token_us ? r->tpot_target_us > 0 : r->ttft_deadline_us > 0;
-        bool known = r->slo_class >= 0 && r->slo_class < st->srv->n_class;
+        bool known = r->slo_class >= 0 && r->slo_class < engine_of(st->srv)->n_class;
         proto_request row;
         memset(&row, 0, sizeof(row));
         put_id(row.id, sizeof(row.id), r->id);
         snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, r->tenant_id));
         name_adapter(st, r->adapter_id, row.adapter, sizeof(row.adapter));
         snprintf(row.class_name, sizeof(row.class_name), "%.*s", PROTO_WORD_CAP - 1,
-                 known ? st->srv->class_name[r->slo_class] : "?");
+                 known ? engine_of(st->srv)->class_name[r->slo_class] : "?");
         snprintf(row.state, sizeof(row.state), "%s",
                  !r->running                   ? "waiting"
                  : r->n_computed < r->n_prompt ? "prefill"
@@ -552,7 +586,7 @@ void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant
 
 static void put_event(stats *st, pending_event *p)
 {
-    uint64_t number = ++st->n_events;
+    uint64_t number = ++st->told.n_events;
     put_id(p->row.id, sizeof(p->row.id), number);
     p->row.time_us = p->wall_us;
     snprintf(p->row.tenant, sizeof(p->row.tenant), "%s", tenant_name(st, p->tenant_id));
@@ -572,6 +606,7 @@ void stats_take_events(stats *st)
         lock_release(&st->events_mu);
         if (!any) return;
         put_event(st, &p);
+        webhooks_put(process_of(st->srv)->webhooks, &p.row);
     }
 }
 
@@ -581,7 +616,7 @@ void stats_seed_events(stats *st)
     stats_take_tenants(st);
     audit_row *rows;
     size_t n;
-    if (audit_list(st->srv->store, 0, 0, SEED_EVENTS, &rows, &n, NULL)) return;
+    if (audit_list(store_of(st->srv), 0, 0, SEED_EVENTS, &rows, &n, NULL)) return;
     for (size_t i = n; i-- > 0;) {
         pending_event p;
         memset(&p, 0, sizeof(p));

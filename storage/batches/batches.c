@@ -1,6 +1,22 @@
-/* batches.c -- the rows of batches: one for each, written when its state changes. */
+/* batches.c -- the rows of batches: one for each, written when its state changes.
+ *
+ *   validating 0 -> in_progress 1 -> finalizing 2 -> completed 5
+ *        |              |                               failed 4, expired 6, cancelled 7
+ *        +-- cancelling 3 (from 0 and 1) --------------^
+ *
+ * The order of the numbers matters: < 2 can be cancelled, < 4 has not ended.  The runner writes its
+ * own copy of a row, so it could overwrite a cancellation that came meanwhile; update_row() keeps
+ * `cancelling` until an end and returns the status to the runner.
+ *
+ * The end of a batch and the rows of its result files are one transaction (batches_end()), so a
+ * file never exists without its batch's end or the reverse.
+ *
+ * batches_put() checks in its transaction that the input file exists and the tenant's limit, and
+ * removes the oldest ended ones beyond the quota.
+ */
 #include "storage/batches/batches.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +56,7 @@ err_code batch_page_start(sqlite3 *db, const char *find, const batch_page *p, in
     }
     err_code rc = sql_end(&q, "read the list", e);
     if (rc || found) return rc;
-    return err_set(e, ERR_NOT_FOUND, "'after' is the id of nothing in this list");
+    return err_set(e, ERR_NOT_FOUND, "'after' is not the id of an entry of this list");
 }
 
 /* ---------------------------------------------------------------------- changes -- */
@@ -50,7 +66,7 @@ typedef struct put_job {
     const batch_quota *quota;
 } put_job;
 
-/* Where nobody can take it away meanwhile. */
+/* Checks the input file in the transaction, so that it can't be deleted meanwhile. */
 static err_code check_input(sqlite3 *db, const batch_row *b, err *e)
 {
     sql q;
@@ -75,6 +91,18 @@ static err_code check_number(sqlite3 *db, const put_job *p, err *e)
     return err_set(e, ERR_LIMIT,
                    "the tenant has %lld batches that have not ended, the limit is %lld",
                    (long long)n, (long long)p->quota->unfinished);
+}
+
+static err_code drop_ended(sqlite3 *db, const put_job *p, err *e)
+{
+    sql q;
+    if (p->quota->ended == 0) return ERR_NONE;
+    sql_begin(&q, db,
+              "DELETE FROM batches WHERE row IN (SELECT row FROM batches"
+              " WHERE tenant_id = ?1 AND status >= 4 ORDER BY row DESC LIMIT -1 OFFSET ?2)");
+    sql_int(&q, (int64_t)p->b->tenant_id);
+    sql_int(&q, p->quota->ended);
+    return sql_done(&q, "delete old batches", e);
 }
 
 static err_code put_row(sqlite3 *db, void *arg, err *e)
@@ -102,7 +130,8 @@ static err_code put_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, b->status);
     sql_int(&q, b->created_us);
     sql_int(&q, b->deadline_us);
-    return sql_done(&q, "store the batch", e);
+    rc = sql_done(&q, "store the batch", e);
+    return rc ? rc : drop_ended(db, p, e);
 }
 
 err_code batches_put(store *st, const batch_row *b, const batch_quota *quota, err *e)
@@ -179,6 +208,7 @@ static err_code update_row(sqlite3 *db, void *arg, err *e)
 
 err_code batches_update(store *st, const batch_row *b, batch_status *status, err *e)
 {
+    assert(!batch_has_ended(b->status)); /* that is batches_end()'s, with the files */
     update_job j = {.b = b};
     err_code rc = store_write_own(st, update_row, &j, e);
     if (!rc) *status = j.now;
@@ -187,6 +217,7 @@ err_code batches_update(store *st, const batch_row *b, batch_status *status, err
 
 err_code batches_end(store *st, const batch_row *b, const file_row *files, size_t n, err *e)
 {
+    assert(batch_has_ended(b->status) && b->ended_us > 0);
     update_job j = {b, files, n, b->status};
     return store_write_own(st, update_row, &j, e);
 }
@@ -228,7 +259,7 @@ void batch_rows_free(batch_row *list, size_t n)
     free(list);
 }
 
-/* A column's text, malloced; NULL: it is empty.  False: no memory. */
+/* A column's text, malloced; NULL: empty.  False: no memory. */
 static bool take_text(sql *q, int column, char **out)
 {
     const char *s = (const char *)sqlite3_column_text(q->s, column);
@@ -261,7 +292,7 @@ static bool read_row(sql *q, batch_row *b)
     return take_text(q, 20, &b->metadata) && take_text(q, 21, &b->errors);
 }
 
-/* The rows of a query that is bound. */
+/* The rows of a query whose parameters are bound. */
 static err_code collect(sql *q, batch_row **out, size_t *n, err *e)
 {
     size_t cap = 0;

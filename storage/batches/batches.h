@@ -51,6 +51,7 @@ typedef struct batch_row {
 /* What one tenant may have; 0: no limit. */
 typedef struct batch_quota {
     int64_t bytes, files, unfinished;
+    int64_t ended; /* batches that have ended: the oldest beyond it are deleted */
 } batch_quota;
 
 /* Which rows of a list. */

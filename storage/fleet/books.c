@@ -1,4 +1,22 @@
-/* books.c -- rows as JSON: SQLite writes it, PostgreSQL reads it. */
+/* books.c -- copies usage rows of this node to the fleet's database, and queries the usage of all
+ * nodes there.
+ *
+ *   usage (SQLite) --usage_unshipped names the rows--> JSON array --one statement--> lorad_usage
+ *                                                                    + lorad_budgets.shipped
+ *
+ * SQLite renders up to 500 rows as JSON, PostgreSQL expands it (jsonb_populate_recordset), so no
+ * column is listed a third time. The statement is idempotent: it adds to the budgets only rows that
+ * it inserted, and replaces rows of an earlier attempt. After it, the rows are unmarked here; a
+ * crash in between ships them again, without effect.
+ *
+ * lorad_budgets rows are locked in the same order as leases take them (storage/fleet/lease.c), so
+ * the two cannot deadlock.
+ *
+ * A query first ships everything of this node, so an answer contains its own requests. Other nodes'
+ * newest rows may be missing for LOOK_US, or for as long as they cannot reach the database.
+ *
+ * Threads: one thread of its own; `mu` guards `stop`.
+ */
 #include "storage/fleet/books.h"
 
 #include <pthread.h>
@@ -29,40 +47,47 @@ static const char READ_BATCH[] =
     " 'output_tokens', output_tokens, 'status', status, 'finish', finish, 'ttft_ms', ttft_ms,"
     " 'duration_ms', duration_ms, 'started_us', started_us, 'ended_us', ended_us,"
     " 'recovered', recovered, 'queue_ms', queue_ms, 'adapter_digest', lower(hex(adapter_digest)),"
-    " 'missed', missed)), count(*) FROM usage"
+    " 'missed', missed, 'cost', cost)), count(*) FROM usage"
     " WHERE request_id IN (SELECT request_id FROM usage_unshipped ORDER BY 1 LIMIT " BATCH ")";
 static const char READ_HOURS[] =
     "SELECT json_group_array(json_object('hour', hour, 'tenant_id', tenant_id, 'key_id', key_id,"
     " 'adapter_id', adapter_id, 'model', model, 'slo_class', slo_class, 'n_requests', n_requests,"
     " 'prompt_tokens', prompt_tokens, 'cached_tokens', cached_tokens,"
-    " 'output_tokens', output_tokens)), count(*) FROM usage_hours";
+    " 'output_tokens', output_tokens, 'cost', cost)), count(*) FROM usage_hours";
 
-/* Once more is the same: sums are of rows that this statement has put there, or replaced.  Rows of
- * lorad_budgets are locked in the order of leases: by tenant, of each the days, then months. */
+/* Idempotent: sums cover only rows that this statement inserted or replaced. Rows of lorad_budgets
+ * are locked in the order of leases: tokens by tenant, of each the days, then months; then the same
+ * for costs, whose ids are negative. */
 static const char SHIP[] =
     "WITH fresh AS (SELECT * FROM jsonb_populate_recordset(NULL::lorad_usage, $1::jsonb)"
     "  ORDER BY request_id),"
-    " old AS (SELECT u.tenant_id, u.started_us, -u.prompt_tokens - u.output_tokens AS tokens"
+    " old AS (SELECT u.tenant_id, u.started_us, -u.prompt_tokens - u.output_tokens AS tokens,"
+    "  -coalesce(u.cost, 0) AS cost"
     "  FROM lorad_usage AS u JOIN fresh USING(request_id) WHERE u.started_us < fresh.started_us),"
     " put AS (INSERT INTO lorad_usage AS u SELECT * FROM fresh ON CONFLICT(request_id) DO UPDATE"
     "  SET prompt_tokens = excluded.prompt_tokens, cached_tokens = excluded.cached_tokens,"
     "  output_tokens = excluded.output_tokens, status = excluded.status, finish = excluded.finish,"
     "  ttft_ms = excluded.ttft_ms, duration_ms = excluded.duration_ms,"
     "  started_us = excluded.started_us, ended_us = excluded.ended_us,"
-    "  recovered = excluded.recovered, queue_ms = excluded.queue_ms, missed = excluded.missed"
+    "  recovered = excluded.recovered, queue_ms = excluded.queue_ms, missed = excluded.missed,"
+    "  cost = excluded.cost"
     "  WHERE u.tenant_id = excluded.tenant_id AND u.started_us < excluded.started_us"
-    "  RETURNING u.tenant_id, u.started_us, u.prompt_tokens + u.output_tokens AS tokens),"
+    "  RETURNING u.tenant_id, u.started_us, u.prompt_tokens + u.output_tokens AS tokens,"
+    "   coalesce(u.cost, 0) AS cost),"
     " both_ AS (SELECT * FROM put UNION ALL SELECT * FROM old),"
-    " at_ AS (SELECT *, to_timestamp(started_us / 1000000) AT TIME ZONE 'UTC' AS at FROM both_),"
-    " sums AS (SELECT tenant_id, started_us / 86400000000 AS period, tokens FROM at_ UNION ALL"
-    "  SELECT tenant_id, -(12 * (extract(year FROM at) - 1900) + extract(month FROM at) - 1)"
-    "  ::bigint, tokens FROM at_)"
+    " at_ AS (SELECT tenant_id, tokens, cost, started_us / 86400000000 AS day,"
+    "  -(12 * (extract(year FROM at) - 1900) + extract(month FROM at) - 1)::bigint AS month FROM"
+    "  (SELECT *, to_timestamp(started_us / 1000000) AT TIME ZONE 'UTC' AS at FROM both_) AS x),"
+    " sums AS (SELECT tenant_id AS id, day AS period, tokens AS n FROM at_"
+    "  UNION ALL SELECT tenant_id, month, tokens FROM at_"
+    "  UNION ALL SELECT -tenant_id, day, cost FROM at_ WHERE cost <> 0"
+    "  UNION ALL SELECT -tenant_id, month, cost FROM at_ WHERE cost <> 0)"
     " INSERT INTO lorad_budgets AS b(id, period, instance, shipped)"
-    "  SELECT tenant_id, period, decode($2, 'hex'), sum(tokens)::bigint FROM sums GROUP BY 1, 2"
-    "  ORDER BY 1, 2 DESC"
+    "  SELECT id, period, decode($2, 'hex'), sum(n)::bigint FROM sums GROUP BY id, period"
+    "  ORDER BY id < 0, id, period DESC"
     "  ON CONFLICT(id, period, instance) DO UPDATE SET shipped = b.shipped + excluded.shipped";
 
-/* What a SELECT of a JSON array and its length says; *out is malloced. */
+/* Runs a SELECT of a JSON array and its length; *out is malloced. */
 static err_code read_json(sqlite3 *db, const char *text, char **out, int64_t *n, err *e)
 {
     sql q;
@@ -78,7 +103,7 @@ static err_code read_json(sqlite3 *db, const char *text, char **out, int64_t *n,
     return !rc && !*out ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
-/* On the writer's thread.  A row that was replaced meanwhile is marked anew, and stays marked. */
+/* Runs on the writer's thread. A row replaced meanwhile has another start time and stays marked. */
 static err_code unmark(sqlite3 *db, void *arg, err *e)
 {
     sql q;
@@ -89,7 +114,7 @@ static err_code unmark(sqlite3 *db, void *arg, err *e)
     return sql_done(&q, "mark usage as shipped", e);
 }
 
-/* *n: so many rows. */
+/* Ships one batch; *n: its rows. */
 static err_code ship(store *st, fleet *f, int64_t *n, err *e)
 {
     char *json, instance[2 * CLUSTER_BYTES + 1];
@@ -132,12 +157,13 @@ void books_prune(store *st, int64_t before_wall_us, int64_t max)
         "  LIMIT $2::bigint FOR UPDATE SKIP LOCKED) RETURNING *)"
         " INSERT INTO lorad_usage_hours AS h SELECT started_us / 3600000000, tenant_id, key_id,"
         "  adapter_id, model, slo_class, count(*), sum(prompt_tokens), sum(cached_tokens),"
-        "  sum(output_tokens) FROM old GROUP BY 1, 2, 3, 4, 5, 6"
+        "  sum(output_tokens), coalesce(sum(cost), 0) FROM old GROUP BY 1, 2, 3, 4, 5, 6"
         "  ON CONFLICT(hour, tenant_id, key_id, adapter_id, model, slo_class) DO UPDATE"
         "  SET n_requests = h.n_requests + excluded.n_requests,"
         "  prompt_tokens = h.prompt_tokens + excluded.prompt_tokens,"
         "  cached_tokens = h.cached_tokens + excluded.cached_tokens,"
-        "  output_tokens = h.output_tokens + excluded.output_tokens",
+        "  output_tokens = h.output_tokens + excluded.output_tokens,"
+        "  cost = coalesce(h.cost, 0) + excluded.cost",
         (const char *const[]){before, most}, 2, NULL, NULL, NULL);
 }
 

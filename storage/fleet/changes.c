@@ -1,4 +1,20 @@
-/* changes.c -- SQLite's sessions, held to the tables that a fleet shares. */
+/* changes.c -- changesets of the tables that a fleet shares: recorded, sealed, applied (SQLite's
+ * session extension).
+ *
+ *   record   a session on the shared tables while the writer's jobs run -> changeset
+ *   seal     "LRC1", SHA-256, changeset: damage in the journal is detected before it is applied
+ *   apply    sqlite3changeset_apply(); a conflict means that the mirror differs, and is an error
+ *   all      a snapshot: the difference between empty tables and the database's (changes_of_all())
+ *
+ * Before applying, the changeset is walked once to list whose cached rows it changes
+ * (touched_list): tenant, key or adapter. A change does not always contain the owner's column; then
+ * a query finds it.
+ *
+ * The one accepted conflict is a child row that ON DELETE CASCADE removed already.
+ *
+ * Tables are listed parents first: created in this order, emptied in reverse. A changeset that
+ * names another table is rejected. Threads: the connection's.
+ */
 #define SQLITE_ENABLE_SESSION
 #define SQLITE_ENABLE_PREUPDATE_HOOK
 #include "storage/fleet/changes.h"
@@ -92,8 +108,8 @@ err_code touched_move(touched_list *to, touched_list *from, err *e)
     return ERR_NONE;
 }
 
-/* Where a table's row says whose copy in memory it changes: the column, and where a change does not
- * tell that column, the query that does. */
+/* Which column of a table identifies the cached object that a row belongs to, and the query that
+ * finds it when the change does not contain that column. */
 static const struct {
     const char *table;
     touched_kind kind;
@@ -169,7 +185,8 @@ static int take_shared(void *ctx, const char *table)
     return is_shared(table);
 }
 
-/* A child that went with its parent is gone already; anything else is another database's change. */
+/* A child row deleted with its parent is gone already; anything else means that the mirror differs.
+ */
 static int refuse_conflict(void *ctx, int why, sqlite3_changeset_iter *it)
 {
     const char *table = "";
@@ -234,7 +251,7 @@ void recording_end(recording *r)
 
 /* ---- all of it ------------------------------------------------------------------------- */
 
-/* A table without rows, as src has it. */
+/* Creates an empty table with the definition in src. */
 static err_code make_empty(sqlite3 *db, const char *table, err *e)
 {
     char text[4096] = "";
@@ -266,7 +283,7 @@ static err_code diff_all(sqlite3 *db, changes *out, err *e)
     return rc == SQLITE_OK ? seal(bytes, n, out, e) : sql_error(db, rc, "make a snapshot", e);
 }
 
-/* Read-only, which only a URI can say; what means something in one is escaped. */
+/* Attaches read-only, which requires a URI; its special characters are escaped. */
 static err_code attach(sqlite3 *db, const char *path, err *e)
 {
     char uri[3 * 4096 + 16] = "file:";

@@ -1,4 +1,24 @@
-/* fleet.c -- joining, and the writer's turns. */
+/* fleet.c -- state machine replication: a node's SQLite mirror follows the fleet's journal in
+ * PostgreSQL. This file joins a fleet and runs the writer's part.
+ *
+ * A write, within one SQLite transaction (fleet_begin() .. fleet_end()):
+ *
+ *   1. lock the journal (row lock), check that this node still owns its number
+ *   2. apply all changes that the mirror has not seen
+ *   3. record what the jobs change (SQLite session)
+ *   4. append the changeset as number seq + 1, commit the journal, then commit SQLite
+ *
+ * The journal's commit decides. A crash after it is repaired by reading the journal: this node's
+ * own change is in it. If the session breaks during that commit, settle_doubt() reconnects and
+ * looks whether the change is there.
+ *
+ * Fencing: each claim of a node number raises its epoch. A node that sees another epoch stops
+ * writing until it is restarted (`fenced`).
+ *
+ * While the journal does not answer (`away_us`), writes fail at once and reads continue from the
+ * mirror. Threads: fleet_begin() .. fleet_end() on the store's writer; the rest as fleet.h says.
+ * `mu` guards the shared state.
+ */
 #include "storage/fleet/fleet.h"
 
 #include <assert.h>
@@ -65,6 +85,7 @@ err_code replay_one(void *self, int64_t seq, const void *bytes, int n, err *e)
 err_code replay_snapshot(sqlite3 *db, int64_t seq, const void *bytes, int n, touched_list *t,
                          err *e)
 {
+    assert(seq >= 0 && n >= 0);
     int rc = sqlite3_exec(db, "PRAGMA defer_foreign_keys=ON", NULL, NULL, NULL);
     err_code code = rc == SQLITE_OK ? changes_empty(db, t, e) : sql_error(db, rc, "join", e);
     if (code == ERR_NONE) code = changes_apply(db, bytes, n, t, e);
@@ -95,10 +116,10 @@ err_code fleet_check(fleet *f, const journal_state *s, err *e)
         return err_set(e, ERR_CONFLICT,
                        "the data directory belongs to another fleet than storage.database");
     if (s->schema > STORE_SCHEMA_VERSION)
-        return err_set(e, ERR_CONFLICT,
-                       "the fleet has schema %d; this program knows %d: use a "
-                       "newer lorad",
-                       s->schema, STORE_SCHEMA_VERSION);
+        return err_set(
+            e, ERR_CONFLICT,
+            "the fleet's database has schema %d; this program knows %d: use a newer lorad",
+            s->schema, STORE_SCHEMA_VERSION);
     lock_take(&f->mu);
     bool was = f->fenced;
     f->fenced |= epoch != 0 && s->epoch != epoch;
@@ -113,7 +134,7 @@ err_code fleet_check(fleet *f, const journal_state *s, err *e)
     return ERR_NONE;
 }
 
-/* Takes the number, in a transaction of its own. */
+/* Claims the node number, in its own transaction. */
 err_code fleet_claim(fleet *f, journal *j, err *e)
 {
     journal_state s;
@@ -135,7 +156,8 @@ void fleet_away(fleet *f, bool away)
     if (!away) f->away_us = 0;
     lock_release(&f->mu);
     if (away && !was)
-        log_warn("fleet", "the fleet's database is away: reads go on, changes are refused");
+        log_warn("fleet",
+                 "the fleet's database does not answer: reads continue, changes are refused");
     if (!away && was) log_info("fleet", "the fleet's database is back");
 }
 
@@ -146,7 +168,7 @@ void fleet_touch(fleet *f, touched_list *fresh)
     lock_take(&f->mu);
     err_code rc = touched_move(&f->touched, fresh, &why);
     lock_release(&f->mu);
-    if (rc) { /* a copy in memory would stay old for ever */
+    if (rc) { /* a cached row would stay stale for ever */
         log_error("fleet", "no memory to show what other nodes changed");
         abort();
     }
@@ -197,7 +219,8 @@ err_code fleet_begin(fleet *f, sqlite3 *db, err *e)
     f->published = false;
     err_code rc = fleet_answers(f, e);
     if (rc) return rc;
-    /* An outage may have ended the session, which shows at once; then a fresh one is asked. */
+    /* An outage may have ended the session, which only shows when it is used: then retry with a new
+     * one. */
     int64_t begin_us = clock_now_us();
     for (int left = 2; left > 0 && clock_now_us() - begin_us < QUICK_US; left--) {
         rc = j->open(j, e);
@@ -225,7 +248,8 @@ static err_code is_mine(void *self, int64_t seq, const void *bytes, int n, err *
     return ERR_NONE;
 }
 
-/* The session was lost while it committed.  Whoever gets the lock sees what became of it. */
+/* The session was lost during its commit. Taking the lock again shows whether the change is there.
+ */
 static err_code settle_doubt(fleet *f, int64_t seq, const changes *mine, err *e)
 {
     journal *j = f->writer;
@@ -241,6 +265,7 @@ static err_code settle_doubt(fleet *f, int64_t seq, const changes *mine, err *e)
 
 err_code fleet_commit(fleet *f, sqlite3 *db, err *e)
 {
+    assert(f->recording);
     changes c;
     journal *j = f->writer;
     err_code rc = recording_take(f->recording, &c, e);
@@ -297,7 +322,7 @@ static err_code make(fleet **out, store *st, const journal_source *from, int nod
     return rc;
 }
 
-/* A fresh directory: the newest snapshot becomes its rows. */
+/* Fills a fresh directory with the newest snapshot. */
 static err_code join(fleet *f, sqlite3 *db, const journal_state *s, err *e)
 {
     bool any;
@@ -331,7 +356,9 @@ static err_code open_there(fleet *f, sqlite3 *db, bool joined, err *e)
     if (!rc && s.first_seq > 0) {
         int64_t position;
         rc = mirror_position(db, &joined, &position, e);
-        if (!rc && position + 1 < s.first_seq) return ERR_NONE; /* the follower: by snapshot */
+        if (!rc && position + 1 < s.first_seq)
+            return ERR_NONE; /* too far behind: the follower
+                                                                 * applies a snapshot */
     }
     if (!rc) rc = exec(db, "BEGIN IMMEDIATE", e);
     if (!rc) rc = finish(db, catch_up(f, j, db, &s, e), e);
@@ -353,7 +380,7 @@ err_code fleet_open(fleet **out, store *st, sqlite3 *db, const journal_source *f
     if (!rc) {
         log_info("fleet", "node %d of a fleet, at change %lld", node, (long long)f->seq);
         f->applied = f->seq;
-        f->fresh.n = 0; /* the caches are not read yet */
+        f->fresh.n = 0; /* the caches are loaded later */
     }
     return rc;
 }
@@ -367,7 +394,8 @@ static err_code give_all(fleet *f, sqlite3 *db, const changes *all, err *e)
     if (!rc) rc = exec(db, "BEGIN IMMEDIATE", e);
     if (!rc) rc = mirror_make(db, f, e);
     if (!rc) rc = books_found(db, j, e);
-    /* There first: a directory that believes to be in a fleet that is not there could not go on. */
+    /* Commit the journal first: a directory that claims to be in a fleet that does not exist could
+     * not start. */
     if (!rc) rc = j->commit(j, e);
     j->undo(j);
     return finish(db, rc, e);
@@ -454,7 +482,8 @@ int64_t fleet_next_turn(fleet *f)
 err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *const *values,
                      int n_values, journal_row each, void *self, err *e)
 {
-    /* As in fleet_begin(), but for leases, whose questions have turns. */
+    assert((unsigned)desk < DESKS && n_values >= 0);
+    /* Retry as in fleet_begin(), except for leases, whose queries are numbered. */
     int left = desk == DESK_LEASES ? 1 : 2;
     int64_t begin_us = clock_now_us();
     err_code rc;

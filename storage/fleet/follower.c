@@ -1,11 +1,23 @@
-/* follower.c -- the thread that brings other nodes' changes here and into force.
+/* follower.c -- the thread that applies other nodes' changes to this node's mirror and caches.
  *
- * News comes by NOTIFY; a look every quarter of a second is the belt, for a notice can be lost with
- * its session.  Rows are applied by the store's writer, as a job of this node's own, so that one
- * thread writes the database.  What they changed is shown in memory after that, here: each cache
- * takes its own lock of changes, so a change of this node's that is between its write and its show
- * is waited for.
+ *   NOTIFY or 250 ms --> look at the journal --> read changes --> writer thread applies them
+ *                                            --> refresh the cached tenants, keys and adapters
+ *
+ * The poll is a safety net: a notification can be lost with its session. The database is written by
+ * the store's writer only, as a job of this node's own (apply_batch()); the writer may have applied
+ * some of the changes in a turn of its own, so sequence numbers that the mirror has are skipped.
+ *
+ * Caches are refreshed afterwards, here: each takes its own lock of changes, so a local change that
+ * is between its write and its publication is waited for. What fails is kept and retried in the
+ * next round.
+ *
+ * A node whose position is older than the first kept change takes a snapshot instead. When the
+ * newest snapshot is SNAPSHOT_EVERY changes old, the first node that gets the lock writes one, and
+ * old changes are deleted. Once per second the thread sends a heartbeat.
+ *
+ * Threads: its own, with its own PostgreSQL session; `mu` of the fleet guards what it shares.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +28,8 @@
 #include "storage/fleet/fleet_inside.h"
 
 enum {
-    LOOK_US = 250000,
-    HURRY_US = 20000, /* between looks that are asked for */
+    LOOK_US = 250000, /* interval of polls for changes */
+    HURRY_US = 20000, /* least time between polls that fleet_catch_up() starts */
     AWAY_LOOK_US = 500000,
     BEAT_US = 1000000,
     APPLY_PATIENCE_US = 5000000,
@@ -39,6 +51,7 @@ static err_code keep(void *self, int64_t seq, const void *bytes, int n, err *e)
 {
     batch *b = self;
     if (b->n == READ_AT_ONCE) return ERR_NONE;
+    assert(n >= 0);
     void *copy = malloc((size_t)n + 1);
     if (!copy) return err_set(e, ERR_NOMEM, "out of memory");
     memcpy(copy, bytes, (size_t)n);
@@ -55,7 +68,7 @@ static err_code apply_batch(sqlite3 *db, void *arg, err *e)
     bool joined;
     replay r = {.db = db, .touched = &b->touched};
     err_code rc = mirror_position(db, &joined, &r.seq, e);
-    b->touched.n = 0; /* of an attempt that was undone */
+    b->touched.n = 0; /* left by an attempt that was rolled back */
     if (!rc && b->whole && r.seq < b->seq[0]) {
         rc = replay_snapshot(db, b->seq[0], b->bytes[0], b->length[0], &b->touched, e);
         b->applied = b->seq[0];
@@ -67,7 +80,7 @@ static err_code apply_batch(sqlite3 *db, void *arg, err *e)
     return rc ? rc : mirror_move(db, r.seq, e);
 }
 
-/* Applies what was read and frees it; *applied is the mirror's position. */
+/* Applies and frees what was read; *applied: the mirror's position. */
 static err_code apply(fleet *f, batch *b, int64_t *applied, err *e)
 {
     err_code rc = store_write_within(f->st, apply_batch, b, APPLY_PATIENCE_US, e);
@@ -79,7 +92,7 @@ static err_code apply(fleet *f, batch *b, int64_t *applied, err *e)
         if (b->applied > f->applied) f->applied = b->applied;
         lock_release(&f->mu);
     } else if (rc == ERR_IO) {
-        rc = err_set(e, ERR_BUSY, "the mirror cannot be written"); /* this node's disk, not there */
+        rc = err_set(e, ERR_BUSY, "this node's copy of the fleet's data cannot be written");
     }
     touched_clear(&b->touched);
     return rc;
@@ -101,8 +114,8 @@ static err_code position(fleet *f, int64_t *at, err *e)
     return rc;
 }
 
-/* at: the mirror's position from before the look, so that the journal, which is written first, had
- * it by then; the writer may be further by now. */
+/* at: the mirror's position before the look, which the journal (written first) therefore has; the
+ * writer may be further by now. */
 static err_code apply_news(fleet *f, const journal_state *s, int64_t at, err *e)
 {
     err_code rc = ERR_NONE;
@@ -171,7 +184,7 @@ static void show_touched(fleet *f)
         log_warn("fleet", "a change of another node is not shown yet: %s", why.msg);
         touched_list again = {.item = &t.item[i], .n = 1};
         lock_take(&f->mu);
-        if (touched_move(&f->touched, &again, &why)) abort(); /* it would stay old for ever */
+        if (touched_move(&f->touched, &again, &why)) abort(); /* it would stay stale for ever */
         lock_release(&f->mu);
     }
     touched_clear(&t);
@@ -179,7 +192,7 @@ static void show_touched(fleet *f)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Only one of the nodes that see that it is due does it: the others find it done. */
+/* Writes a snapshot under the journal's lock; the other nodes that see it due find it done. */
 static err_code snapshot(fleet *f, err *e)
 {
     char path[4160];
@@ -260,6 +273,7 @@ static void round_begins(fleet *f)
 static void round_ends(fleet *f)
 {
     lock_take(&f->mu);
+    assert(f->done <= f->begun);
     f->done = f->begun;
     cond_broadcast(&f->shown);
     lock_release(&f->mu);
@@ -286,7 +300,8 @@ static void *follower_main(void *arg)
     err why;
     while (!stopping(f)) {
         round_begins(f);
-        show_touched(f); /* what the writer has applied need not wait for the network */
+        show_touched(f); /* the writer's own turns may have applied some: no need to wait for the
+                          * network */
         err_code rc = follow_once(f, &why);
         tell(f, rc, &why);
         show_touched(f);

@@ -1,13 +1,22 @@
-/* journal_pg.c -- the journal in PostgreSQL: four tables and one row that orders all.  What stands
- * beside them is made by migrations.c.
+/* journal_pg.c -- the fleet's journal in PostgreSQL: four tables, and one row that serialises all
+ * changes.
  *
- * Who changes anything first locks the row of lorad_meta, and holds it until his commit.  So
- * numbers are given in the order of commits, without gaps, and no reader can miss a late one: where
- * number n is seen, all below it are.  (Sequences and time stamps order starts, not commits.)
+ *   lorad_meta       one row: fleet id, schema, last_seq     locked by every change until its
+ *                    commit
+ *   lorad_changes    seq -> changeset (SQLite session format, changes.c)
+ *   lorad_snapshots  the whole shared state at a seq, in pieces of 4 MiB
+ *   lorad_nodes      node number -> instance, epoch, heartbeat, applied seq
  *
- * Each call has a time limit; beyond it the session is closed, for what comes from it later could
- * answer another question.  The server ends what a stopped node left open
+ * Because a writer holds the row of lorad_meta until it commits, numbers are assigned in commit
+ * order without gaps: a reader that sees number n has seen all below it. Sequences and timestamps
+ * would order starts, not commits.
+ *
+ * Each call has a time limit (PATIENCE_US). After a timeout the session is closed, because a late
+ * answer would belong to another query. PostgreSQL ends what a stopped node left open
  * (idle_in_transaction_session_timeout), so nobody holds the row for long.
+ *
+ * migrations.c makes the tables beside these. Threads: one session per journal, one thread at a
+ * time.
  */
 #include <assert.h>
 #include <endian.h>
@@ -75,7 +84,7 @@ static void disconnect(pg_journal *g)
     g->open_transaction = g->listening = false;
 }
 
-/* The session is lost.  Details go to the log, once: they name hosts. */
+/* Closes a lost session. Details go to the log only, once, because they name hosts. */
 static err_code lost(pg_journal *g, const char *what, err *e)
 {
     const char *why = g->conn != NULL ? g->pq->PQerrorMessage(g->conn) : "";
@@ -133,7 +142,7 @@ static err_code refused(pg_journal *g, PGresult *r, err *e)
                        "the database of storage.database holds no fleet: `lorad migrate --to`");
     if (strcmp(state, "42P07") == 0) /* duplicate_table */
         return err_set(e, ERR_EXISTS, "the database holds a fleet already");
-    return lost(g, text, e); /* time-outs, a server that shuts down: begin anew */
+    return lost(g, text, e); /* timeouts, a server that shuts down: reconnect */
 }
 
 /* *out (may be NULL) is the caller's to clear; its columns are binary, or text. */
@@ -260,7 +269,7 @@ static err_code pg_look(journal *j, bool lock, journal_state *out, err *e)
     pg_journal *g = (pg_journal *)j;
     PGresult *r = NULL;
     err_code rc = lock ? begin(g, e) : ERR_NONE;
-    /* Locked by itself first: what a sub-query of the same statement sees may be older. */
+    /* Lock in a statement of its own: a sub-query of the same statement may see older rows. */
     if (!rc && lock) rc = ask(g, "SELECT one FROM lorad_meta FOR UPDATE", NULL, NULL, e);
     params p = {0};
     with_int(&p, j->node);
@@ -330,7 +339,7 @@ static err_code pg_commit(journal *j, err *e)
 
 /* ---- nodes ----------------------------------------------------------------------------- */
 
-/* Under the lock of lorad_meta: whoever comes first brings the tables up to date. */
+/* Under the lock of lorad_meta: the first node brings the tables up to date. */
 static err_code migrate(pg_journal *g, err *e)
 {
     PGresult *r = NULL;
@@ -373,7 +382,8 @@ static err_code pg_claim(journal *j, const journal_claim *me, int64_t *epoch, er
                      j->node);
     if (r) g->pq->PQclear(r);
     if (!rc) rc = migrate(g, e);
-    params mine = {0}; /* what this directory drew its meters say; who had the number has expired */
+    params mine = {0}; /* this directory's meters have what it drew; the leases of an earlier
+                        * owner have expired */
     with_bytes(&mine, me->instance, CLUSTER_BYTES);
     with_int(&mine, j->node);
     if (!rc)

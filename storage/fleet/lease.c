@@ -8,28 +8,30 @@
 
 #include "storage/fleet/fleet.h"
 
-enum { FIRST = 4, EACH = 6, NUMBERS = FIRST + EACH * LEASE_THINGS, NUMBER_BYTES = 21 };
+enum { ASK_BYTES = 2048 }; /* more than the JSON of one ask: 34 numbers, of 20 digits at most */
 
-static char *put(char *p, int64_t v)
-{
-    return p + snprintf(p, NUMBER_BYTES + 1, ",%lld", (long long)v);
-}
-
-/* "{1,2,...}", malloced. */
+/* An array of lorad_ask (migrations.c) as JSON, malloced. */
 static char *text_of(const lease_ask *asks, int n)
 {
-    char *text = malloc((size_t)n * NUMBERS * NUMBER_BYTES + 3), *p = text + (n == 0);
-    if (!text) return NULL; /* from the second byte where there is no comma to become the brace */
+    char *text = malloc((size_t)n * ASK_BYTES + 3), *p = text;
+    if (!text) return NULL;
+    *p++ = '[';
     for (const lease_ask *a = asks; a < asks + n; a++) {
         assert(a == asks || a[-1].kind < a->kind || (a[-1].kind == a->kind && a[-1].id < a->id));
-        p = put(put(put(put(p, a->kind), (int64_t)a->id), a->day), a->month);
-        for (int r = 0; r < LEASE_THINGS; r++) {
-            p = put(put(put(p, a->of[r].limit), a->of[r].drawn), a->of[r].keep);
-            p = put(put(put(p, a->of[r].need), a->of[r].extra), a->of[r].least);
-        }
+        p += sprintf(p, "%s{\"kind\":%d,\"id\":%lld,\"day\":%lld,\"month\":%lld,\"limits\":",
+                     a == asks ? "" : ",", a->kind, (long long)a->id, (long long)a->day,
+                     (long long)a->month);
+        for (int r = 0; r < LEASE_THINGS; r++)
+            p += sprintf(p,
+                         "%c{\"cap\":%lld,\"drawn\":%lld,\"keep\":%lld,\"need\":%lld,"
+                         "\"extra\":%lld,\"useful\":%lld}",
+                         r == 0 ? '[' : ',', (long long)a->of[r].limit, (long long)a->of[r].drawn,
+                         (long long)a->of[r].keep, (long long)a->of[r].need,
+                         (long long)a->of[r].extra, (long long)a->of[r].least);
+        assert(p - text <= (a - asks + 1) * (ptrdiff_t)ASK_BYTES);
+        p += sprintf(p, "]}");
     }
-    text[0] = '{';
-    memcpy(p, "}", 2);
+    memcpy(p, "]", 2);
     return text;
 }
 
@@ -58,7 +60,7 @@ static err_code take_row(void *self, const char *const *column, int n, err *e)
         a->n++;
         return ERR_NONE;
     }
-    return err_set(e, ERR_CORRUPT, "the fleet's database answers for leases what it was not asked");
+    return err_set(e, ERR_CORRUPT, "the fleet's database returned leases that were not requested");
 }
 
 err_code lease_exchange(store *st, const lease_ask *asks, int n, lease_grant *out, err *e)
@@ -76,7 +78,7 @@ err_code lease_exchange(store *st, const lease_ask *asks, int n, lease_grant *ou
         a.n = 0;
         snprintf(turn, sizeof turn, "%lld", (long long)fleet_next_turn(f));
         rc = fleet_query(f, DESK_LEASES,
-                         "SELECT * FROM lorad_lease($1::int, $2::bigint, $3::bigint, $4::bigint[])",
+                         "SELECT * FROM lorad_lease($1::int, $2::bigint, $3::bigint, $4::jsonb)",
                          (const char *const[]){node, epoch, turn, text}, 4, take_row, &a, e);
     }
     free(text);

@@ -6,7 +6,7 @@
 #ifndef STORAGE_FLEET_MIGRATIONS_H
 #define STORAGE_FLEET_MIGRATIONS_H
 
-enum { MIGRATIONS = 4 };
+enum { MIGRATIONS = 6 };
 
 /* How many steps that database has had; a fleet from before them has no such column. */
 #define MIGRATIONS_DONE \

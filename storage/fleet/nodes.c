@@ -16,7 +16,7 @@ typedef struct members {
 static err_code take_member(void *self, const char *const *column, int n, err *e)
 {
     members *m = self;
-    if (n != 8) return err_set(e, ERR_INTERNAL, "a server's row has %d columns, not 8", n);
+    if (n != 9) return err_set(e, ERR_INTERNAL, "a server's row has %d columns, not 9", n);
     fleet_member *more = realloc(m->item, (m->n + 1) * sizeof(*more));
     if (!more) return err_set(e, ERR_NOMEM, "out of memory");
     m->item = more;
@@ -29,6 +29,7 @@ static err_code take_member(void *self, const char *const *column, int n, err *e
                           .drains = column[6][0] == 't'};
     snprintf(one->name, sizeof one->name, "%s", column[1]);
     snprintf(one->door, sizeof one->door, "%s", column[7]);
+    snprintf(one->facts, sizeof one->facts, "%s", column[8]);
     return ERR_NONE;
 }
 
@@ -50,7 +51,8 @@ err_code nodes_list(store *st, fleet_member **out, size_t *n, err *e)
             f, DESK_BOOKS,
             "SELECT node, name, epoch, CASE WHEN heartbeat = '-infinity' THEN -1 ELSE greatest(0,"
             " extract(epoch FROM clock_timestamp() - heartbeat) * 1000000)::bigint END,"
-            " applied, greatest(0, last_seq - applied), drain, door FROM lorad_nodes, lorad_meta"
+            " applied, greatest(0, last_seq - applied), drain, door, facts FROM lorad_nodes, "
+            "lorad_meta"
             " ORDER BY node",
             NULL, 0, take_member, &m, e);
     if (rc) {
@@ -97,6 +99,20 @@ err_code nodes_tell_door(store *st, const char *door, int64_t *told, err *e)
                               (const char *const[]){node, at, door}, 3, NULL, NULL, e);
     if (!rc) *told = epoch;
     return rc;
+}
+
+err_code nodes_tell_facts(store *st, const char *facts, err *e)
+{
+    fleet *f;
+    char node[12], at[24];
+    err_code rc = the_fleet(st, &f, e);
+    if (rc) return rc;
+    snprintf(node, sizeof node, "%d", fleet_node(f));
+    snprintf(at, sizeof at, "%lld", (long long)fleet_epoch(f));
+    return fleet_query(f, DESK_BOOKS,
+                       "UPDATE lorad_nodes SET facts = $3::text WHERE node = $1::int"
+                       " AND epoch = $2::bigint",
+                       (const char *const[]){node, at, facts}, 3, NULL, NULL, e);
 }
 
 int nodes_self(store *st)

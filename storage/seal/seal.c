@@ -1,6 +1,7 @@
 /* seal.c -- OpenSSL's AES-256-GCM, a nonce at random for each. */
 #include "storage/seal/seal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -44,6 +45,7 @@ static bool run_cipher(EVP_CIPHER_CTX *c, const char *label, const uint8_t *in, 
 
 bool seal_close(seal_key key, const char *label, const void *in, size_t len, uint8_t *out)
 {
+    assert(key && label);
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
     bool ok = c && getrandom(out, SEAL_NONCE, 0) == SEAL_NONCE &&
               EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, out, 1) == 1 &&
@@ -55,6 +57,7 @@ bool seal_close(seal_key key, const char *label, const void *in, size_t len, uin
 
 bool seal_open(seal_key key, const char *label, const uint8_t *in, size_t len, void *out)
 {
+    assert(key && label);
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
     const uint8_t *body = in + SEAL_NONCE;
     bool ok = c && EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, in, 0) == 1 &&

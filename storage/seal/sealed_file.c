@@ -1,6 +1,24 @@
-/* sealed_file.c -- where records are, what they say. */
+/* sealed_file.c -- files encrypted at rest, as a sequence of sealed records with random access;
+ * unencrypted files are read the same way.
+ *
+ *   8 bytes mark | sealed empty text (checks the key) | record 0 | record 1 | ...
+ *   record: 4 bytes length (little-endian) | sealed text of at most SEALED_PIECE bytes
+ *
+ * Each record is sealed under a label with the file's name and its number ("file/NAME/3"), so
+ * records cannot be exchanged within a file or between files without detection (seal.h).
+ *
+ * place[] has, for each record, its offset in the file and the plain-text position of its first
+ * byte; a read finds the record by binary search and decrypts whole records. Opening reads only the
+ * length fields.
+ *
+ * A crash during an append leaves an incomplete last record: `torn` is set, sealed_file_cut()
+ * removes it. An append writes everything or truncates the file to its former end.
+ *
+ * Threads: one at a time; reads do not change the struct.
+ */
 #include "storage/seal/sealed_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +62,7 @@ static err_code read_raw(int fd, void *out, size_t len, int64_t at, size_t *got,
 
 static bool add_place(sealed_file *f, int64_t at, size_t len)
 {
+    assert(len > 0 && len <= SEALED_PIECE);
     if (f->n == f->cap) {
         int cap = f->cap ? 2 * f->cap : 64;
         void *more = realloc(f->place, (size_t)cap * sizeof(*f->place));
@@ -104,6 +123,7 @@ static err_code look(sealed_file *f, err *e)
 
 err_code sealed_file_open(sealed_file *f, int fd, seal_key key, const char *label, err *e)
 {
+    assert(strlen(label) <= SEALED_LABEL_MAX); /* each file has its own */
     *f = (sealed_file){.fd = fd, .key = key};
     snprintf(f->label, sizeof(f->label), "%s", label);
     err_code rc = look(f, e);
@@ -123,7 +143,8 @@ void sealed_file_close(sealed_file *f)
 /* The record that a byte is in. */
 static int record_of(const sealed_file *f, int64_t at)
 {
-    int low = 0, high = f->n; /* it is in [low, high) */
+    assert(f->n > 0 && at >= 0 && at < f->n_bytes);
+    int low = 0, high = f->n; /* the result is in [low, high) */
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
         if (f->place[middle].from <= at)
@@ -141,6 +162,7 @@ static err_code read_record(const sealed_file *f, int i, uint8_t *text, size_t *
     char label[SEALED_LABEL_MAX + 32];
     size_t got;
     *len = (size_t)((i + 1 < f->n ? f->place[i + 1].from : f->n_bytes) - f->place[i].from);
+    assert(i >= 0 && i < f->n && *len <= SEALED_PIECE);
     err_code rc = read_raw(f->fd, raw, *len + SEAL_BYTES, f->place[i].at + LENGTH, &got, e);
     if (rc) return rc;
     label_of(f, i, label);
@@ -164,6 +186,7 @@ err_code sealed_file_read(const sealed_file *f, void *out, size_t len, int64_t a
         err_code rc = read_record(f, i, text, &got, e);
         if (rc) return rc;
         size_t skip = (size_t)(at - f->place[i].from), n = got - skip < len ? got - skip : len;
+        assert(skip < got && n > 0);
         memcpy(to, text + skip, n);
         to += n;
         at += (int64_t)n;
@@ -184,7 +207,7 @@ static ssize_t walk_read(void *arg, char *out, size_t cap)
     err e;
     int64_t end = f->n_bytes;
     if (w->at >= end) return 0;
-    if (f->sealed) { /* one record at a time, so that damage hides nothing before it */
+    if (f->sealed) { /* one record at a time: all records before a damaged one are delivered */
         int i = record_of(f, w->at);
         if (i + 1 < f->n) end = f->place[i + 1].from;
     }
@@ -242,6 +265,7 @@ static err_code write_head(sealed_file *f, err *e)
 
 static err_code write_record(sealed_file *f, const char *data, size_t len, err *e)
 {
+    assert(len > 0 && len <= SEALED_PIECE);
     uint8_t raw[AROUND + SEALED_PIECE];
     char label[SEALED_LABEL_MAX + 32];
     for (int i = 0; i < LENGTH; i++) raw[i] = (uint8_t)(len >> (8 * i));
@@ -293,7 +317,7 @@ err_code sealed_file_cut(sealed_file *f, int64_t n_bytes, err *e)
     f->n_bytes = n_bytes;
     f->end = end;
     f->torn = false;
-    if (end == 0) f->sealed = f->key != NULL; /* it begins anew */
+    if (end == 0) f->sealed = f->key != NULL; /* empty: sealed or not is decided again by the key */
     return ERR_NONE;
 }
 

@@ -65,7 +65,8 @@ static inline void st_tensor_add(st_maker *m, const char *name, const char *type
                                  int cols, float value)
 {
     char entry[512], shape[32];
-    size_t size = strcmp(type, "F32") == 0 || strcmp(type, "I32") == 0 ? 4 : 2;
+    bool wide = strcmp(type, "F64") == 0;
+    size_t size = wide ? 8 : strcmp(type, "F32") == 0 || strcmp(type, "I32") == 0 ? 4 : 2;
     size_t count = (size_t)rows * (cols > 0 ? (size_t)cols : 1), len = count * size;
     snprintf(shape, sizeof shape, cols > 0 ? "%d,%d" : "%d", rows, cols);
     snprintf(entry, sizeof entry,
@@ -79,7 +80,12 @@ static inline void st_tensor_add(st_maker *m, const char *name, const char *type
         memcpy(&bits, &v, 4);
         uint16_t high = (uint16_t)(bits >> 16);      /* exact enough for BF16 */
         if (strcmp(type, "F16") == 0) high = 0x2e66; /* 0.1 */
-        bytes_add(&m->data, size == 4 ? (void *)&bits : (void *)&high, size);
+        double exact = (double)v + 1e-9;             /* which F32 does not hold */
+        bytes_add(&m->data,
+                  wide        ? (void *)&exact
+                  : size == 4 ? (void *)&bits
+                              : (void *)&high,
+                  size);
     }
 }
 

@@ -21,15 +21,19 @@
 #include "engine/model/model.h"
 #include "engine/sample/sampler.h"
 
-enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, PAGES = 64 };
+enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, PAGES = 160 };
 enum { RUNS = 15, LONG_RUNS = 60, TURN_RUNS = 7, PROMPT_RUNS = 5, SAMPLE_RUNS = 41 };
 
 static backend *be;
 static model *m;
 static kv_pool *kv;
 static int32_t pages[STREAMS][PAGES];
+static float *states; /* of a model whose layers keep one, [STREAMS] */
 static lora_view views[STREAMS];
 static const float *logits; /* of the last step */
+
+/* Positions before a step of decode rows; before a prompt, where they were asked for. */
+static int context = CONTEXT, before;
 
 static bool alone; /* one thread: its processor time is told, which load beside does not move */
 
@@ -58,12 +62,14 @@ static float *noise(size_t n)
 
 /* The i-th matrix that an adapter wraps: projections of all layers, then those of experts.  False:
  * its layer has no such projection. */
-static bool shape_of(const model_config *c, int i, int *d_out, int *d_in)
+static bool shape_of(const model_config *c, int i, int *d_out, int *d_in, dtype *type)
 {
+    *type = c->type;
     int expert = i - c->n_layer * PROJ_COUNT;
     int layer = expert < 0 ? i / PROJ_COUNT : expert / LORA_EXPERT_PROJS / c->experts.route.n;
     if (expert < 0) {
         model_layer_shape(c, layer, (proj)(i % PROJ_COUNT), d_out, d_in);
+        *type = model_proj_type(c, (proj)(i % PROJ_COUNT));
         return model_has_proj(c, layer, (proj)(i % PROJ_COUNT));
     }
     model_expert_shape(c, (proj)(PROJ_GATE + expert % LORA_EXPERT_PROJS), d_out, d_in);
@@ -81,20 +87,22 @@ static void make_adapters(void)
         size_t bytes = 0;
         for (int i = 0; i < n_mat; i++) {
             int d_out, d_in;
-            if (!shape_of(c, i, &d_out, &d_in)) continue;
-            bytes += be_lora_a_bytes(be, c->type, RANK, d_in);
-            bytes += be_lora_b_bytes(be, c->type, RANK, d_out);
+            dtype type;
+            if (!shape_of(c, i, &d_out, &d_in, &type)) continue;
+            bytes += be_lora_a_bytes(be, type, RANK, d_in);
+            bytes += be_lora_b_bytes(be, type, RANK, d_out);
         }
         char *at =
             be_alloc(be, bytes); /* one slab an adapter, as adapters/residency/residency.c has */
         if (!at) abort();
         for (int i = 0; i < n_mat; i++) {
             int d_out, d_in;
-            if (!shape_of(c, i, &d_out, &d_in)) continue;
+            dtype type;
+            if (!shape_of(c, i, &d_out, &d_in, &type)) continue;
             float *x = noise((size_t)RANK * (size_t)(d_in > d_out ? d_in : d_out));
-            void *pa = at, *pb = at + be_lora_a_bytes(be, c->type, RANK, d_in);
-            at = (char *)pb + be_lora_b_bytes(be, c->type, RANK, d_out);
-            if (be_lora_pack(be, c->type, pa, pb, x, x, DT_F32, RANK, d_in, d_out, &e)) abort();
+            void *pa = at, *pb = at + be_lora_a_bytes(be, type, RANK, d_in);
+            at = (char *)pb + be_lora_b_bytes(be, type, RANK, d_out);
+            if (be_lora_pack(be, type, pa, pb, x, x, DT_F32, RANK, d_in, d_out, &e)) abort();
             mat[i] = (lora_mat){.a = pa, .b = pb, .rank = RANK, .scale = 2.0F};
             free(x);
         }
@@ -113,7 +121,7 @@ static double run_step(int n_seq, int rows, int pos0, bool lora)
     int32_t logit[STREAMS];
     int n = 0;
     for (int s = 0; s < n_seq; s++) {
-        seq[s] = (step_seq){n, rows, pos0, pages[s], PAGES};
+        seq[s] = (step_seq){n, rows, pos0, pages[s], PAGES, s};
         seg[s] = (step_seg){n, rows, lora ? &views[s] : NULL};
         for (int i = 0; i < rows; i++, n++) {
             token[n] = (int32_t)((s * 7919 + i * 31 + 11) % model_get_config(m)->n_vocab);
@@ -122,6 +130,8 @@ static double run_step(int n_seq, int rows, int pos0, bool lora)
         logit[s] = n - 1;
     }
     step st = {.n_rows = n,
+               .state = states,
+               .state_stride = model_state_floats(model_get_config(m)),
                .token = token,
                .pos = pos,
                .n_seq = n_seq,
@@ -171,7 +181,7 @@ static double drawn_step(int top_k, float top_p)
 {
     draw.rules = (sampling){
         .temperature = 0.8F, .top_k = top_k, .top_p = top_p, .repetition_penalty = 1, .n_top = -1};
-    double s = run_step(STREAMS, 1, CONTEXT, false);
+    double s = run_step(STREAMS, 1, context, false);
     int64_t from = clock_now_us();
     be_parallel(be, draw_row, (void *)(uintptr_t)logits, STREAMS);
     return s + (double)(clock_now_us() - from) / 1e6;
@@ -203,7 +213,7 @@ static double linear_flop(int rows)
     double sum = 0;
     for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
         int d_out, d_in, layer = i / PROJ_COUNT, p = i % PROJ_COUNT;
-        bool mixed = c->layer[layer] & LAYER_EXPERTS && p >= PROJ_GATE;
+        bool mixed = c->layer[layer] & LAYER_EXPERTS && p >= PROJ_GATE && p <= PROJ_DOWN;
         model_layer_shape(c, layer, (proj)p, &d_out, &d_in);
         if (model_has_proj(c, layer, (proj)p)) sum += (double)d_out * d_in;
         if (mixed) model_expert_shape(c, (proj)p, &d_out, &d_in);
@@ -216,11 +226,11 @@ static double linear_flop(int rows)
 static void make_history(void)
 {
     for (int i = 0; i < STREAMS * PAGES; i++) pages[i / PAGES][i % PAGES] = i;
-    (void)run_step(1, CONTEXT, 0, false);
+    for (int at = 0; at < context; at += CONTEXT) (void)run_step(1, CONTEXT, at, false);
     attn_shape shape = model_attn_shape(m);
     void *page = malloc(be_kv_saved_bytes(be, &shape));
     if (!page) abort();
-    for (int i = 0; i < CONTEXT / be_caps(be)->page_tokens; i++) {
+    for (int i = 0; i < context / be_caps(be)->page_tokens; i++) {
         be_kv_save(be, kv, pages[0][i], page);
         be_kv_copied(be);
         for (int s = 1; s < STREAMS; s++) be_kv_load(be, kv, pages[s][i], page);
@@ -231,11 +241,11 @@ static void make_history(void)
 
 static void measure_all(void)
 {
-    double one = median(1, 1, CONTEXT, false, RUNS), one_lora = median(1, 1, CONTEXT, true, RUNS);
-    double eight = median(STREAMS, 1, CONTEXT, false, RUNS);
-    double eight_lora = median(STREAMS, 1, CONTEXT, true, RUNS);
-    double prompt = median(1, PROMPT, 0, false, PROMPT_RUNS);
-    double prompt_lora = median(1, PROMPT, 0, true, 3);
+    double one = median(1, 1, context, false, RUNS), one_lora = median(1, 1, context, true, RUNS);
+    double eight = median(STREAMS, 1, context, false, RUNS);
+    double eight_lora = median(STREAMS, 1, context, true, RUNS);
+    double prompt = median(1, PROMPT, before, false, PROMPT_RUNS);
+    double prompt_lora = median(1, PROMPT, before, true, 3);
     printf("{\"backend\":\"%s\",\"one_s\":%.6f,\"one_lora_s\":%.6f,\"eight_s\":%.6f,"
            "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
            "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
@@ -266,11 +276,11 @@ static void measure(const task *t, int runs, int prompt_runs)
     if (t->draws)
         compare_draws();
     else if (t->prompt)
-        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n", median(1, t->n, 0, false, prompt_runs),
-               linear_flop(t->n));
+        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n",
+               median(1, t->n, before, false, prompt_runs), linear_flop(t->n));
     else
         printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", t->n,
-               median(t->n, 1, CONTEXT, t->lora, runs), model_weight_bytes(m));
+               median(t->n, 1, context, t->lora, runs), model_weight_bytes(m));
     (void)fflush(stdout);
 }
 
@@ -304,13 +314,20 @@ int main(int argc, char **argv)
     if (argc < 2 || argc > 3 || (argc == 3 && !turns && !task_of(&t, argv[2]))) return usage();
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
     /* Mapped from this directory where an earlier run has kept them; else kept there first. */
-    const char *weights = getenv("LORAD_BENCH_WEIGHTS"); /* as model.weights */
+    const char *weights = getenv("LORAD_BENCH_WEIGHTS");   /* as model.weights */
+    const char *words = getenv("LORAD_BENCH_ACTIVATIONS"); /* as model.activations */
     model_options options = {.packed_dir = getenv("LORAD_BENCH_PACKED"),
-                             .weights = model_weights_form(weights ? weights : "auto")};
+                             .weights = model_weights_form(weights ? weights : "auto"),
+                             .activations = model_activations_form(words ? words : "mixed")};
     if (model_load_with(&m, argv[1], be, PROMPT, STREAMS, &options, &e)) die(&e);
     while (!model_packed_settled(m)) (void)usleep(10000);
+    const char *positions = getenv("LORAD_BENCH_CONTEXT"); /* before the rows: a multiple of 256 */
+    if (positions) before = context = atoi(positions) / CONTEXT * CONTEXT;
+    if (context < CONTEXT || context + PROMPT > PAGES * be_caps(be)->page_tokens) return usage();
     attn_shape shape = model_attn_shape(m);
     if (be_kv_create(be, &kv, &shape, STREAMS * PAGES, &e)) die(&e);
+    states = calloc(STREAMS * model_state_floats(model_get_config(m)) + 1, sizeof(*states));
+    if (!states) abort();
     make_history();
     make_adapters();
     if (turns) return measure_in_turns();

@@ -1,7 +1,10 @@
-/* bench_logits.c -- what a model says after each token of some sequences: bench_logits MODEL
+/* bench_logits.c -- what a model says after each token of some sequences: bench_logits MODEL [ids]
  *
  * A line of stdin is a sequence of token ids; for each of its tokens the logits [n_vocab] of the
- * next one go to stdout, f32.  LORAD_BENCH_ISA and LORAD_BENCH_WEIGHTS as bench_engine has them.
+ * next one go to stdout, f32.  LORAD_BENCH_ISA, LORAD_BENCH_WEIGHTS and LORAD_BENCH_ACTIVATIONS as
+ * bench_engine has them.  With `ids` stdin is a text, and its token ids are printed, without those
+ * that a tokenizer adds, after a line with the size of the vocabulary and the first of those (-1:
+ * none).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +12,9 @@
 
 #include "engine/backend.h"
 #include "engine/model/model.h"
+#include "engine/text/tokenizer.h"
 
-enum { TOKENS_MAX = 512, PAGES = 64 };
+enum { TOKENS_MAX = 512, PAGES = 64, TEXT_MAX = 1 << 20 };
 
 static void die(const char *what)
 {
@@ -34,7 +38,7 @@ static void say(model *m, kv_pool *kv, const int32_t *token, int n)
     int32_t pos[TOKENS_MAX], page[PAGES];
     for (int i = 0; i < n; i++) pos[i] = i;
     for (int i = 0; i < PAGES; i++) page[i] = i;
-    step_seq seq = {0, n, 0, page, PAGES};
+    step_seq seq = {0, n, 0, page, PAGES, 0};
     step_seg seg = {0, n, NULL};
     step s = {.n_rows = n,
               .token = token,
@@ -53,6 +57,25 @@ static void say(model *m, kv_pool *kv, const int32_t *token, int n)
         const float *row = logits + (size_t)i * (size_t)model_logit_stride(m);
         if (fwrite(row, sizeof(*row), n_vocab, stdout) != n_vocab) die("cannot write");
     }
+    (void)fflush(stdout); /* sequences may be asked for one by one */
+}
+
+static int print_ids(const char *path)
+{
+    static char text[TEXT_MAX];
+    static int32_t ids[TEXT_MAX];
+    err e;
+    model_config c;
+    tokenizer *tok;
+    size_t len = fread(text, 1, sizeof(text), stdin);
+    if (model_config_read(path, &c, &e) || tokenizer_load(&tok, path, &e)) die(e.msg);
+    int64_t n = tokenizer_encode(tok, text, len, TOK_ADD_SPECIAL, ids, TEXT_MAX);
+    int32_t bos = n > 0 && ids[0] == tokenizer_bos(tok) ? ids[0] : -1;
+    printf("%d %d\n", c.n_vocab, bos);
+    for (int64_t i = bos < 0 ? 0 : 1; i < n; i++) printf("%d ", ids[i]);
+    printf("\n");
+    tokenizer_destroy(tok);
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -65,8 +88,11 @@ int main(int argc, char **argv)
     kv_pool *kv;
     const char *isa = getenv("LORAD_BENCH_ISA"), *weights = getenv("LORAD_BENCH_WEIGHTS");
     backend_config bc = {.isa = isa ? isa : "auto"};
-    model_options options = {.weights = model_weights_form(weights ? weights : "auto")};
-    if (argc != 2) die("usage: bench_logits MODEL");
+    const char *words = getenv("LORAD_BENCH_ACTIVATIONS");
+    model_options options = {.weights = model_weights_form(weights ? weights : "auto"),
+                             .activations = model_activations_form(words ? words : "mixed")};
+    if (argc == 3 && strcmp(argv[2], "ids") == 0) return print_ids(argv[1]);
+    if (argc != 2) die("usage: bench_logits MODEL [ids]");
     if (be_open(&be, &backend_cpu, &bc, &e)) die(e.msg);
     if (model_load_with(&m, argv[1], be, TOKENS_MAX, TOKENS_MAX, &options, &e)) die(e.msg);
     attn_shape shape = model_attn_shape(m);

@@ -371,8 +371,8 @@ static double serve(sched *sc, int streams, int from, bool lora, int most, int *
     for (int i = 0; i < streams; i++) {
         *tokens += finish(&clients[i]);
         const request *rq = &clients[i].rq;
-        if (rq->first_token_us < first) first = rq->first_token_us;
-        if (rq->last_token_us > last) last = rq->last_token_us;
+        if (rq->times.first_token_us < first) first = rq->times.first_token_us;
+        if (rq->times.last_token_us > last) last = rq->times.last_token_us;
     }
     return (double)(last - first) / 1e6;
 }
@@ -408,10 +408,10 @@ static void measure(const char *path, int streams, int round, bool lora, bool wi
            "\"tokens\":%d,\"steps\":%d,\"guessed\":%d,\"right\":%d,\"drafted\":%d,"
            "\"draft_s\":%.4f,\"cpu_s\":%.4f}\n",
            path, streams, round, lora ? "true" : "false", with ? "true" : "false", s, tokens,
-           (int)(after.n_steps - before.n_steps), (int)(after.n_guessed - before.n_guessed),
-           (int)(after.n_guessed_right - before.n_guessed_right),
-           (int)(after.guessed_by[GUESS_DRAFT] - before.guessed_by[GUESS_DRAFT]),
-           (double)(after.draft_us - before.draft_us) / 1e6, cpu);
+           (int)(after.n_steps - before.n_steps), (int)(after.guess.made - before.guess.made),
+           (int)(after.guess.right - before.guess.right),
+           (int)(after.guess.made_by[GUESS_DRAFT] - before.guess.made_by[GUESS_DRAFT]),
+           (double)(after.guess.draft_us - before.guess.draft_us) / 1e6, cpu);
     (void)fflush(stdout);
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""fleet.py CASE -- three lorads, one PostgreSQL, kills and cuts: the figures of fleet-limits, fleet-usage, fleet-revoke, fleet-away, fleet-adapter, fleet-move.
+"""fleet.py CASE -- three lorads, one PostgreSQL, kills and cuts: the figures of fleet-limits, fleet-usage, fleet-revoke, fleet-away, fleet-adapter, fleet-move,
+fleet-roles.
 
 The last line is "CASE <figure> <unit> (asked <bound>): ok|short". LORAD_TRIALS: how many, instead of each case's own number.
 """
@@ -10,24 +11,28 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import statistics
 import sys
 import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "e2e" / sub) for sub in ("", "fleet")]
 import asking  # noqa: E402
 import fleets  # noqa: E402
+import harness  # noqa: E402
 from harness import DEMO, Server, demo_adapters, free_port, until  # noqa: E402
 from postgres import CLOCK, PROGRAMS  # noqa: E402
 from s3 import S3  # noqa: E402
+import test_roles  # noqa: E402
 
 RNG = random.Random(11)
 RATE = 4 << 20
 EACH_FLEET, CROWD_EVERY = 1000, 10  # budgets; events
-MANY = {"server.threads": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050", "engine.max_queued": "2000"}
+MANY = {"server.max_streams": "1100", "server.max_connections": "1050", "server.max_connections_per_ip": "1050", "engine.max_queued": "2000"}
 MORE = {"fleet-limits": {"settings": MANY, "clocks": True}, "fleet-adapter": {"settings": MANY},
+        "fleet-roles": {"settings": {"server.fleet_kv": "always"}, "each": test_roles.EACH, "program": "lorad_faulty"},
         "fleet-move": {"settings": {"server.drain_timeout": "600s", "server.max_connections_per_ip": "200"}}}
 ASK = {"model": "base", "prompt": "1", "max_tokens": 2, "temperature": 0}
 
@@ -247,13 +252,76 @@ def move(fleet):
                    f"{computed['never']:.0f}", "0, 0, a quarter", good)
 
 
-CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away, "fleet-adapter": adapter, "fleet-move": move}
+def longer_context(folder):
+    """The demo model for prompts of 2,048 tokens: it has rotary positions, so any are computed alike."""
+    made = pathlib.Path(folder) / "demo"
+    shutil.copytree(DEMO, made)
+    config = made / "base/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 4096}))
+    harness.DEMO = fleets.DEMO = made
+    harness.Server.__init__.__defaults__ = (made / "base", *harness.Server.__init__.__defaults__[1:])
+
+
+def begins_after(node, key, prompt):
+    """Seconds until the first text of a stream."""
+    begin = time.monotonic()
+    stream = fleets.Stream(node, key, "/v1/completions", {"model": "base", "prompt": prompt, "stream": True, "max_tokens": 16, "ignore_eos": True, "temperature": 0})
+    assert stream.begun.wait(600)
+    took = time.monotonic() - begin
+    stream.whole()
+    return took
+
+
+def roles(fleet):
+    """Streams of all kinds at a server for prompts and at one for streams, beside an undivided one's; each role killed; times of first tokens."""
+    test_roles.begin(fleet)
+    test_roles.all_know_the_roles(fleet)
+    a, b, alone = fleet.nodes
+    n, wrong, lost, moved, wave = trials(500), 0, 0, 0, 20
+    names = ("lorad_moves_out_total", "lorad_moves_prompts_total")
+    for part in range(-(-n // wave)):
+        node = (a, b)[part % 2]
+        asked = [ask for ask in test_roles.asks(f"roles {part}", 2 * wave) if ask[1].get("n", 1) == 1][:wave]
+        want = test_roles.said(alone, asked)
+        before = test_roles.count(node, *names)
+        with fleet.slow_steps(5):
+            streams = [fleets.Stream(node, test_roles.KEY, *ask) for ask in asked]
+            got = []
+            for s in streams:
+                s.join()
+                got.append(None if s.error else s.whole())
+        moved += sum(test_roles.count(node, *names)) - sum(before)
+        wrong, lost = wrong + sum(w != g for w, g in zip(want, got)), lost + got.count(None)
+    print(f"{n} streams, {moved:.0f} of them moved: {wrong} differ, {lost} lost", flush=True)
+    ratios = {}
+    text = "What is 7 plus 5? " * 341
+    times = {node: [] for node in fleet.nodes}
+    for i in range(max(3, n // 12)):
+        for node in fleet.nodes:
+            times[node].append(begins_after(node, test_roles.KEY, f"{i} {node.port} {text}"))
+    tokens = alone.call("POST", "/tokenize", {"model": "base", "prompt": text}, key=test_roles.KEY).json["count"]
+    for name, node in (("prefill", a), ("decode", b)):
+        ratios[name] = statistics.median(times[node]) / statistics.median(times[alone])
+        print(f"{name}: first token of {tokens} prompt tokens after {statistics.median(times[node]) * 1e3:.1f} ms, undivided "
+              f"{statistics.median(times[alone]) * 1e3:.1f} ms", flush=True)
+    kills = n // 5
+    killed = test_roles.whoever_is_killed_nothing_is_lost(fleet, kills, 4)
+    rows = fleet.books_agree()
+    print(f"{kills} kills, {killed:.0f} requests moved meanwhile: none lost, none differs; {rows} rows of usage, each once")
+    good = wrong == 0 and moved >= 0.9 * n and max(ratios.values()) <= 1.1
+    return verdict("fleet-roles", f"{wrong} of {n} differ, {lost} lost; first token {ratios['prefill']:.3f} and {ratios['decode']:.3f} of an undivided server's",
+                   "0, 0; 1.1", good)
+
+
+CASES = {"fleet-limits": limits, "fleet-usage": usage, "fleet-revoke": revoke, "fleet-away": away, "fleet-adapter": adapter, "fleet-move": move, "fleet-roles": roles}
 
 if __name__ == "__main__":
     if not PROGRAMS:
         print("fleet.py: PostgreSQL is not on this machine (Debian: postgresql)")
         sys.exit(2)
     with tempfile.TemporaryDirectory() as keys:
+        if sys.argv[1] == "fleet-roles":
+            longer_context(keys)
         store = S3() if sys.argv[1] == "fleet-adapter" else None
         with fleets.Fleet(**MORE.get(sys.argv[1], {}), shared=store and store.settings(pathlib.Path(keys) / "keys")) as made:
             made.s3 = store

@@ -4,6 +4,8 @@ overhead      a null model (two layers of 64, one token): time to the answer at 
               data in memory and on the disk
 token-cpu     the server's CPU for a streamed token, less what it takes for one that is not streamed
 streams-2000  2,000 concurrent streams, four times: all whole, and what memory they leave behind
+idle-sockets  time to first token at 40 requests/s, alone and, by turns, beside 10,000 idle connections of forty addresses
+              (bench_idle: a third raw TCP, a third within the handshake, a third after one response), then of one address
 slowloris     inter-token latency of eight streams, alone and, by turns, beside 1,000 sockets that send a byte every five
               seconds (bench_slow: half never finish TLS, half never a header)
 """
@@ -11,6 +13,9 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import resource
+import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -112,9 +117,13 @@ def token_cpu():
 
 
 def streams_2000():
-    n = 2000
-    with Server(settings={"log.level": "warn", "server.threads": n + 100, "server.max_connections": n + 50,
-                          "server.max_connections_per_ip": n + 50, "engine.max_queued": 2 * n,
+    """The last round beside idle connections.  No goal of latency keeps requests waiting: the figure is how many run."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    n, addresses = 2000, 40
+    n_idle = 8000 if files >= 24000 else 4500  # of 20,000, which is the hard limit in many containers
+    with Server(settings={"log.level": "warn", "server.max_streams": n, "server.max_connections": n + n_idle + 200,
+                          "server.max_connections_per_ip": n + n_idle // addresses + 50, "engine.max_queued": 2 * n,
+                          "class.standard.tpot": "60s",
                           "engine.max_seqs": n, "engine.max_rows": n + 500, "engine.kv_memory": "2GiB",
                           "engine.prefix_cache": "no"}) as s:  # it would fill the arena bit by bit, as it should
         key = s.tenant("t")
@@ -129,16 +138,20 @@ def streams_2000():
         for turn in range(4):
             runs.append(load(s, key, ["0 -1 16 128"] * n, n, 1700, turn, gather=True))
             rss.append(rss_kib(s.process.pid))
+        alone, most[0] = most[0], 0
+        hoard = Hoard(s, n_idle, 1, addresses, n_idle * 95 // 100)
+        runs.append(load(s, key, ["0 -1 16 128"] * n, n, 1700, 4, gather=True))
+        idle = hoard.end()
         stop.set()
         eye.join()
-    return {"errors": sum(r["errors"] for r in runs), "most_running": most[0], "rss_before_kib": before, "rss_kib": rss,
+    return {"most_beside_idle": most[0], "idle": idle["open"] / n_idle, "idle_asked": n_idle, "errors": sum(r["errors"] for r in runs), "most_running": alone, "rss_before_kib": before, "rss_kib": rss,
             "tokens_per_s": [r["tokens_per_s"] for r in runs], "ttft_p99_ms": [r["ttft_p99_ms"] for r in runs]}
 
 
 def slowloris():
     """Short turns with and without the attack, which comes first by turns: what else the machine does goes by both alike."""
     n, turns, pairs, attacks, server_cores = 1000, 9, [], [], []
-    with Server(settings={"log.level": "warn", "server.threads": n + 200, "server.max_connections": n + 100,
+    with Server(settings={"log.level": "warn", "server.max_streams": n + 200, "server.max_connections": n + 100,
                           "server.max_connections_per_ip": n + 100}) as s:
         key = s.tenant("t")
         trace = ["0 -1 16 600"] * 16
@@ -171,6 +184,85 @@ def slowloris():
             "bytes": sum(a["bytes"] for a in attacks)}
 
 
+class Hoard:
+    """bench_idle, until its `least` connections are idle (or 20 s are over)."""
+
+    def __init__(self, server, n, first, addresses, least):
+        self.process = subprocess.Popen([BUILD / "bench_idle", str(server.port), str(n), str(first), str(addresses)],
+                                        stdout=subprocess.PIPE, text=True)
+        end = time.monotonic() + 20
+        time.sleep(0.5)
+        while self.count() < least and time.monotonic() < end:
+            time.sleep(0.2)
+
+    def count(self):
+        self.process.send_signal(signal.SIGUSR1)
+        return int(self.process.stdout.readline())
+
+    def end(self):
+        open_then = self.count()
+        self.process.terminate()
+        return {**json.loads(self.process.communicate()[0].splitlines()[-1]), "open": open_then}
+
+
+def healthz_ms(server, n=40):
+    took = []
+    for _ in range(n):
+        since = time.perf_counter()
+        assert server.call("GET", "/healthz", port=server.metrics_port).status == 200
+        took.append((time.perf_counter() - since) * 1000)
+    return sorted(took)[-1 - n // 40]
+
+
+def idle_sockets():
+    """Short turns, as in slowloris.  127.0.0.1, from which the load comes, has some of the idle connections, too.
+
+    The attack takes processor time from whatever runs on the same machine: what it does to this server's clients while it
+    holds the connections of another server is the control."""
+    n, addresses, turns = 10000, 40, 5
+    settings = {"log.level": "warn", "server.max_connections": n + 2000, "server.max_connections_per_ip": n // addresses + 50}
+    with Server(settings=settings) as s, Server(settings=settings) as other:
+        key = s.tenant("t")
+        trace = [f"{i * 25} -1 16 8" for i in range(320)]
+        load(s, key, ["0 -1 16 64"] * 800, 200, 1700, gather=True)  # every worker has its stack
+        before, rss, health, hoards = rss_kib(s.process.pid), [], [], {"forty": [], "one": []}
+
+        def alone(turn):
+            return load(s, key, trace, 8, 1700, 10 + turn, gather=True)
+
+        def beside(turn, kind, held_by):
+            hoard = Hoard(held_by, n, 1, addresses, n * 95 // 100) if kind == "forty" else Hoard(held_by, n, 2, 1, n // addresses)
+            got = load(s, key, trace, 8, 1700, 20 + turn, gather=True)
+            if held_by is s:
+                if kind == "forty":
+                    rss.append(rss_kib(s.process.pid))
+                    health.append(healthz_ms(s))
+                since = cpu_s(s.process.pid), time.monotonic()
+                time.sleep(2)
+                cores = (cpu_s(s.process.pid) - since[0]) / (time.monotonic() - since[1])
+                hoards[kind].append({**hoard.end(), "server_cores": cores})
+            else:
+                hoard.end()
+            time.sleep(1)
+            return got
+        trios = {"forty": [], "one": []}
+        for kind in trios:
+            for turn in range(turns):
+                three = [("alone", lambda: alone(turn)), ("here", lambda: beside(turn, kind, s)), ("there", lambda: beside(turn, kind, other))]
+                trios[kind].append({name: f() for name, f in three[turn % 3:] + three[:turn % 3]})
+        threads = len(list(pathlib.Path(f"/proc/{s.process.pid}/task").iterdir()))
+
+    def ratios(kind, over):
+        return sorted(t["here"]["ttft_p99_ms"] / t[over]["ttft_p99_ms"] for t in trios[kind])
+    every = [r for v in trios.values() for t in v for r in t.values()]
+    return {"ratio": statistics.median(ratios("forty", "alone")), "one_ratio": statistics.median(ratios("one", "alone")),
+            "control": statistics.median(ratios("forty", "there")), "one_control": statistics.median(ratios("one", "there")),
+            "p99_ms": {k: {name: [t[name]["ttft_p99_ms"] for t in v] for name in v[0]} for k, v in trios.items()},
+            "errors": sum(r["errors"] for r in every), "held": min(h["open"] for h in hoards["forty"]),
+            "one_held": max(h["open"] for h in hoards["one"]), "one_refused": sum(h["refused"] for h in hoards["one"]),
+            "mib": (max(rss) - before) / 1024, "rss_before_mib": before / 1024, "healthz_ms": max(health), "threads": threads, "hoards": hoards}
+
+
 if __name__ == "__main__":
     print(json.dumps({"overhead": overhead, "token-cpu": token_cpu, "streams-2000": streams_2000,
-                      "slowloris": slowloris}[sys.argv[1]]()))
+                      "slowloris": slowloris, "idle-sockets": idle_sockets}[sys.argv[1]]()))

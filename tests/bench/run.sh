@@ -15,8 +15,8 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-nodes sim-nodes-picker sim-nodes-hash sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-bf16 peer-moe peer-1-q8_0 peer-8-q8_0 peer-8-adapters-q8_0 peer-1-q4_0 peer-8-q4_0 peer-8-adapters-q4_0 peer-1-q4_k_s peer-8-q4_k_s peer-8-adapters-q4_k_s kl-q8_0 kl-q4_0 kl-q4_k_s memory-q8_0 memory-q4_0 memory-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack push streams-2000 slowloris loratop stats-cost schemas tools-auto schema-cost schemathesis
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 page-size resident top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-bf16 peer-moe peer-1-q8_0 peer-8-q8_0 peer-8-adapters-q8_0 peer-1-q4_0 peer-8-q4_0 peer-8-adapters-q4_0 peer-1-q4_k_s peer-8-q4_k_s peer-8-adapters-q4_k_s kl-q8_0 kl-q4_0 kl-q4_k_s kl-real memory-q8_0 memory-q4_0 memory-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct why
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack push streams-2000 slowloris idle-sockets writer loratop stats-cost schemas tools-auto schema-cost schemathesis
     disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe fleet-limits fleet-usage fleet-revoke fleet-away fleet-adapter fleet-move"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -153,6 +153,22 @@ sys.exit(0 if ok else 1)
 PY
 fi
 
+if [ "$name" = writer ]; then
+    out=$(python3 tests/bench/writer.py "${LORAD_BENCH_SECONDS:-600}" | tail -n 1)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+grown = (r["after"] - r["before"]) / 2**20
+ok = grown <= 64 and r["ratio"] <= 1.1 and r["errors"] == 0
+print(f"writer {grown:.1f} MiB more in the database after {r['seconds']} s of {sum(r['count'].values()) / r['seconds']:.0f} calls a second that write, "
+      f"{r['ratio']:.3f} times the p99 time to first token of another tenant alone, {r['errors']} errors of it, load {r['load']:.0f} "
+      f"(asked 64, 1.1, 0): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
 if [ "$name" = push ]; then
     model=build/bench/15M-r150 small=build/bench/15M-r4
     [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 15M "$model" --adapters 2 --rank 150 >&2
@@ -218,6 +234,26 @@ ok = figure >= 0.95 and not few
 print(f"causes {figure:.3f} of the misses named right in the worst of {len(share)} scenes ("
       + ", ".join(f"{k} {v['right']} of {v['missed']} in {v['counted']} of {v['rounds']} rounds" for k, v in r["scenes"].items())
       + f"){', too few in ' + ' '.join(few) if few else ''} (asked 0.95): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = why ]; then
+    # Twelve incidents, and LORAD_HEALTHY seconds (1800) of load in which nothing may be reported.
+    [ -x build/release/lorad_faulty ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    out=$(build/venv/bin/python tests/bench/why.py) || exit 2
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+incidents = [i for i in r["incidents"] if i["incident"] != "healthy"]
+good, calm = [i for i in incidents if i["ok"]], [i for i in r["incidents"] if i["incident"] == "healthy"]
+ok = len(good) == len(incidents) and all(i["ok"] for i in calm)
+print(f"why {len(good)} of {len(incidents)} incidents explained, the slowest after {max((i['s'] or 0 for i in incidents), default=0):.1f} s"
+      + "".join(f"; not {i['incident']}" for i in incidents if not i["ok"])
+      + "".join(f"; {len(i['reports'])} reports and {len(i['events'])} warnings in {i['s']} s of load, {i['requests']} requests" for i in calm)
+      + f"; load {r['load']:.0f} (asked all, {r['bound_s']}, 0, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi
@@ -357,7 +393,7 @@ else:
 sys.exit(0 if ok else 1)
 PY
     ;;
-overhead | token-cpu | streams-2000 | slowloris)
+overhead | token-cpu | streams-2000 | slowloris | idle-sockets)
     [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
     out=$(python3 tests/bench/gateway.py "$name")
     echo "$out"
@@ -375,9 +411,16 @@ elif name == "token-cpu":
           f"(asked 50, above 0.5): {'ok' if ok else 'short'}")
 elif name == "streams-2000":
     grown = r["rss_kib"][-1] / r["rss_kib"][1] - 1 # all threads have had their turn by then
-    ok = r["errors"] == 0 and r["most_running"] >= 1900 and grown < 0.05
+    ok = r["errors"] == 0 and min(r["most_running"], r["most_beside_idle"]) >= 1900 and r["idle"] >= 0.95 and grown < 0.05
     print(f"streams-2000 {r['errors']} errors, {r['most_running']:.0f} at once, memory {100 * grown:+.1f} % after two more rounds, "
-          f"{(r['rss_kib'][-1] - r['rss_before_kib']) / 2000:.0f} KiB a stream (asked 0, 1900, 5): {'ok' if ok else 'short'}")
+          f"{(r['rss_kib'][-1] - r['rss_before_kib']) / 2000:.0f} KiB a stream; {r['most_beside_idle']:.0f} at once beside "
+          f"{r['idle']:.2f} of {r['idle_asked']} idle connections (asked 0, 1900, 5, -, 1900, 0.95): {'ok' if ok else 'short'}")
+elif name == "idle-sockets":
+    ok = (r["control"] <= 1.05 and r["one_control"] <= 1.05 and r["errors"] == 0 and r["held"] >= 9500 and r["mib"] <= 200
+          and r["healthz_ms"] < 50 and r["one_held"] <= 400)
+    print(f"idle-sockets {r['control']:.3f} times the p99 time to first token beside the same attack on another server ({r['ratio']:.3f} of alone) "
+          f"beside {r['held']} idle connections, {r['mib']:.0f} MiB more, /healthz {r['healthz_ms']:.1f} ms; {r['one_control']:.3f} times "
+          f"({r['one_ratio']:.3f}) beside one address, which holds {r['one_held']}, {r['errors']} errors (asked 1.05, 9500, 200, 50, 1.05, 400, 0): {'ok' if ok else 'short'}")
 else:
     ok = r["ratio"] <= 1.2 and r["errors"] == 0
     print(f"slowloris {r['ratio']:.3f} times the streams' p99 inter-token latency alone, {r['thrown_out']} sockets thrown out, "
@@ -486,6 +529,7 @@ startup-1.1B | embeddings | peer-* | kl-* | memory-*)
     case $name in
     peer-q* | peer-bf16 | peer-moe) out=$(python3 tests/bench/peer/peer_engines.py "${name#peer-}") ;;
     memory-*) out=$(python3 tests/bench/peer/peer_memory.py "${name#memory-}") ;;
+    kl-real) out=$(python3 tests/bench/peer/kl_real.py) ;;
     kl-*) out=$(python3 tests/bench/peer/peer_kl.py "${name#kl-}") ;;
     embeddings) out=$(python3 tests/bench/peer/peer.py embeddings 135M) ;;
     startup-*) out=$(python3 tests/bench/peer/peer.py startup "${name#startup-}") ;;
@@ -544,6 +588,23 @@ if [ "$name" = kv-int8 ]; then
     for heads in 1 2 4 8; do $bin/bench_attend 8192 $heads; done | python3 tests/bench/kv_int8.py ${json:+"$json"}
     exit
 fi
+if [ "$name" = page-size ]; then
+    # Attention by the size of pages; small ones cost the gathering of blocks (engine/cpu/attend.h).
+    out=$($bin/bench_attend pages)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+for kind in ("bf16", "int8"):
+    t = r[f"{kind}_s"]
+    print(f"{kind}: processor time over that of 32 tokens: " + ", ".join(f"{n}: {s / t['32']:.2f}" for n, s in t.items()))
+figure = r["bf16_s"]["64"] / r["bf16_s"]["32"]
+print(f"page-size {figure:.2f} of pages of 32 tokens with 64: decode attention over {r['context']} positions, {r['heads']} heads on a kv head, "
+      f"with {r['backend']} (asked 1.1): {'ok' if figure <= 1.1 else 'short'}")
+sys.exit(0 if figure <= 1.1 else 1)
+PY
+fi
 if [ "$name" = long-context ]; then
     out=$($bin/bench_attend 8192)
     echo "$out"
@@ -576,6 +637,23 @@ print(f"moe {figure:.3f} of base, median of {len(ratios)} ({min(ratios):.2f} to 
       f"{8 / statistics.median(runs[::2]):.0f} tokens/s bare, load {os.getloadavg()[0]:.0f} (asked 0.8): "
       f"{'ok' if figure >= 0.8 else 'short'}")
 sys.exit(0 if figure >= 0.8 else 1)
+PY
+fi
+if [ "$name" = resident ]; then
+    # A model of which half fits into memory: the rest comes from the disk in each step.
+    out=$($bin/bench_resident "$model" "$model/packed-resident" 0.5)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+figure = r["step_bytes"] / r["disk_bytes_per_s"] / r["step_s"]
+over = r["resident_bytes"] / r["budget_bytes"]
+ok = figure >= 0.8 and over <= 1
+print(f"resident {figure:.3f} of the disk's rate: {1 / r['step_s']:.2f} tokens/s, {r['step_bytes'] / 1e9:.2f} GB for each "
+      f"({r['step_bytes_of_system'] / 1e9:.2f} by the system's count) at {r['disk_bytes_per_s'] / 1e9:.2f} GB/s; {over:.2f} of the budget in memory "
+      f"(asked 0.8, 1): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
 PY
 fi
 if [ "$name" = decode-1 ]; then

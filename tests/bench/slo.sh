@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:-120}
 tenants=100
 serve_init conf/demo/base
-serve_start --set server.threads=2000 --set server.max_connections=1700 --set server.max_connections_per_ip=1650 \
+serve_start --set server.max_streams=2000 --set server.max_connections=1700 --set server.max_connections_per_ip=1650 \
     --set engine.max_queued=4096
 tar -C conf/demo/adapters/formal --format=ustar -cf "$dir/a.tar" .
 : >"$dir/keys"

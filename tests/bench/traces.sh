@@ -12,7 +12,7 @@ else
     python3 tests/bench/workloads.py punica --maxlen 960 --popularity "$1" >"$dir/trace"
 fi
 serve_init conf/demo/base
-serve_start --set engine.kv_memory=2GiB --set server.threads=300 --set server.max_connections_per_ip=280
+serve_start --set engine.kv_memory=2GiB --set server.max_streams=300 --set server.max_connections_per_ip=280
 tar -C conf/demo/adapters/json --format=ustar -cf "$dir/a.tar" .
 serve_upload "$dir/a.tar" 0 "$(awk '$2 > m { m = $2 } END { print m + 1 }' "$dir/trace")"
 serve_load --trace "$dir/trace" --concurrency "$([ "$1" = slora ] && echo 256 || echo 32)" --vocab 1700 --adapter-prefix a

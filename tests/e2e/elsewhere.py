@@ -1,4 +1,6 @@
 """Servers that adapters are fetched from: HTTPS with a certificate of our own, on loopback."""
+import base64
+import hashlib
 import http.server
 import io
 import ssl
@@ -13,6 +15,13 @@ def certificate(folder):
                     key, "-out", cert, "-subj", "/CN=localhost", "-days", "2", "-addext",
                     "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:127.0.0.2"], check=True, capture_output=True)
     return cert, key
+
+
+def key_digests(cert):
+    """The pin of the certificate's key, as nodes of a fleet write it, and that of another key."""
+    public = subprocess.run(["openssl", "x509", "-in", cert, "-noout", "-pubkey"], check=True, capture_output=True).stdout
+    der = base64.b64decode(b"".join(public.split(b"\n")[1:-2]))
+    return ["sha256//" + base64.b64encode(hashlib.sha256(d).digest()).decode() for d in (der, der + b".")]
 
 
 def tar_of(files):

@@ -6,7 +6,7 @@
  * file: once it is there, the number in it tells how many more steps go well before one fails,
  * and the file is removed.  While a file of that name with .stays behind it is there, the
  * device can't be opened again; while one with .process is there, only another process can use it;
- * while one with .trial is there, it fails where it is asked about BE_TRIAL_INSIDE, when it is
+ * while one with .trial is there, it fails where it is asked about the kernels "inside", when it is
  * opened or opened again.
  *
  * As CUDA's driver, it listens under a Unix name that has the process id, and does not open where
@@ -45,7 +45,7 @@ err_code __real_be_prepare(backend *be, const weight *const *w, int n, err *e);
 err_code __wrap_be_prepare(backend *be, const weight *const *w, int n, err *e);
 be_remedy __real_be_remedy_of(backend *be);
 be_remedy __wrap_be_remedy_of(backend *be);
-be_trial __wrap_be_suspect(const backend *be);
+const char *__wrap_be_suspect(const backend *be);
 ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
 ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
 
@@ -89,7 +89,7 @@ static bool told(const char *suffix)
     return access(path, F_OK) == 0;
 }
 
-static unsigned without; /* the device was opened so */
+static char without[BE_KERNELS_MAX]; /* the device was opened so */
 static bool failed_at_trial;
 
 err_code __wrap_be_sync(backend *be, err *e)
@@ -103,7 +103,7 @@ err_code __wrap_be_sync(backend *be, err *e)
 
 err_code __wrap_be_prepare(backend *be, const weight *const *w, int n, err *e)
 {
-    failed_at_trial = !(without >> BE_TRIAL_INSIDE & 1U) && told("trial");
+    failed_at_trial = !be_has_kernel(without, "inside") && told("trial");
     if (failed_at_trial) return err_set(e, ERR_DEVICE, "a fault of a trial was asked for");
     return __real_be_prepare(be, w, n, e);
 }
@@ -121,10 +121,10 @@ be_remedy __wrap_be_remedy_of(backend *be)
     return told("process") || failed_at_trial ? BE_HEALS_NEVER : __real_be_remedy_of(be);
 }
 
-be_trial __wrap_be_suspect(const backend *be)
+const char *__wrap_be_suspect(const backend *be)
 {
     (void)be;
-    return failed_at_trial ? BE_TRIAL_INSIDE : BE_TRIAL_N;
+    return failed_at_trial ? "inside" : NULL;
 }
 
 err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)
@@ -138,7 +138,7 @@ err_code __wrap_be_open(backend **out, const backend_ops *ops, const backend_con
     if (!opened && (syscall(SYS_bind, fd, &at, len) || listen(fd, 8)))
         return err_set(e, ERR_UNSUPPORTED, "no device: its name is taken");
     opened = true;
-    without = cfg->without;
+    memcpy(without, cfg->without, sizeof(without));
     return __real_be_open(out, ops, cfg, e);
 }
 

@@ -22,10 +22,10 @@ def lorad(*args):
 
 class Fleet:
     """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone.
-    `program`: what nodes[0] runs. `clocks`: those of the nodes can be stepped."""
+    `each`: those of one node, by its number. `program`: what nodes[0] runs. `clocks`: those of the nodes can be stepped."""
 
-    def __init__(self, n=3, settings=None, shared=None, pooled=False, program="lorad", clocks=False):
-        self.shared = shared or {}
+    def __init__(self, n=3, settings=None, shared=None, each=None, pooled=False, program="lorad", clocks=False):
+        self.shared, self.each = shared or {}, each or {}
         self.postgres = Postgres()
         self.pooler = Pooler(self.postgres) if pooled else None
         self.wires = [Wire((self.pooler or self.postgres).port) for _ in range(n)]
@@ -55,7 +55,7 @@ class Fleet:
                     assert made.returncode == 0, made
                     (node.dir / "admin.key").write_text(first.admin_key)
                 node.settings.update({**self.shared, "storage.database": self.url(i),
-                                      "server.fleet_address": f"https://127.0.0.1:{node.port}"})
+                                      "server.fleet_address": f"https://127.0.0.1:{node.port}", **self.each.get(i, {})})
                 node.start()
         except BaseException:
             self.__exit__(True)

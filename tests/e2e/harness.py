@@ -93,9 +93,9 @@ class Server:
         # What runs where: tests/gpu/run.sh has these tests on a device, CMakeLists.txt some over other weights.
         backend, weights = os.environ.get("LORAD_BACKEND"), os.environ.get("LORAD_WEIGHTS")
         # How full the disk of whoever runs these tests is must not matter (data.min_free).
-        # Nothing runs but what a test asks for (adapters.probe).
+        # Nothing runs but what a test asks for (debug.probe).
         self.model, self.settings = model, {
-            "data.min_free": "1MiB", "adapters.probe": "no",
+            "data.min_free": "1MiB", "debug.probe": "no", "debug.device_root": "/nonexistent",  # no GPU that goes unused
             **({"engine.backend": backend} if backend else {}), **({"model.weights": weights} if weights else {}),
             **({"engine.device_memory_fraction": "0.1"} if backend == "cuda" else {}), **(settings or {})}
         self.process, self.program, self.env = None, program, {}

@@ -13,15 +13,17 @@ from harness import DEMO
 
 DEEPSEEK = ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>")
 MARKS = {"<tool_call>": "ÿ", "</tool_call>": "þ", "[TOOL_CALLS]": "ý", "<|python_tag|>": "ü", '{"name": "add"': "û", '; {"name":"get_weather"': "ú",
-         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷", "to=functions.": "ö", "[add(": "õ", "<tool_call>\n<function=": "ô", ", get_weather(": "ó"}
+         "<|tool_call|>": "ù", DEEPSEEK[0]: "ø", DEEPSEEK[1]: "÷", "to=functions.": "ö", "[add(": "õ", "<tool_call>\n<function=": "ô", ", get_weather(": "ó",
+         "<|tool_call>": "ò", '<|"|>': "ñ"}
 # The families' ways of writing a call, told by what their templates have.
 PLAIN = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}
 {{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"""
 TEMPLATES = {"hermes": "{# <tool_call> #}" + PLAIN, "mistral": "{# [TOOL_CALLS] #}" + PLAIN, "llama": PLAIN,
              "channel": "{# <|call|> #}" + PLAIN, "python": "{# [func_name1( #}" + PLAIN, "xml": "{# <tool_call> <function= #}" + PLAIN,
-             "glm": "{# <tool_call> <arg_key> #}" + PLAIN, "phi": "{# <|tool_call|> #}" + PLAIN, "deepseek": "{# ```json " + DEEPSEEK[0] + " #}" + PLAIN}
+             "glm": "{# <tool_call> <arg_key> #}" + PLAIN, "phi": "{# <|tool_call|> #}" + PLAIN, "deepseek": "{# ```json " + DEEPSEEK[0] + " #}" + PLAIN,
+             "gemma": "{# <|tool_call> #}" + PLAIN}
 OPENS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": '{"name": "add"', "phi": "<|tool_call|>", "deepseek": DEEPSEEK[0],
-         "channel": "to=functions.", "python": "[add(", "xml": "<tool_call>\n<function=", "glm": "<tool_call>"}
+         "channel": "to=functions.", "python": "[add(", "xml": "<tool_call>\n<function=", "glm": "<tool_call>", "gemma": "<|tool_call>"}
 
 WEATHER = {"type": "function", "function": {
     "name": "get_weather", "description": "The weather in a town", "strict": True,
@@ -90,3 +92,39 @@ def wrong(choice, tools):
         except (ValueError, jsonschema.ValidationError) as e:
             return f"{call['function']}: {str(e)[:200]}"
     return None
+
+
+def make_alike(folder, name, like, **config):
+    """The same model, in which each token of `like` (its id) is as likely as another (its text): its row is that one's."""
+    made = pathlib.Path(folder) / name
+    shutil.copytree(pathlib.Path(folder) / "base", made)
+    vocab = vocabulary(made)
+    path = made / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    for tensor_name, tensor in json.loads(data[8:8 + size]).items():
+        if tensor_name not in ("model.embed_tokens.weight", "lm_head.weight"):
+            continue
+        begin, end = (8 + size + x for x in tensor["data_offsets"])
+        row = (end - begin) // tensor["shape"][0]
+        for to, of in like.items():
+            data[begin + to * row:begin + to * row + row] = data[begin + vocab[of] * row:begin + vocab[of] * row + row]
+    path.write_bytes(data)
+    words = json.loads((made / "config.json").read_text())
+    (made / "config.json").write_text(json.dumps({**words, **config}))
+    return made
+
+
+def vocabulary(base):
+    return json.loads((pathlib.Path(base) / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+
+
+def make_even(folder, ids):
+    """<tool_call> is as likely as the bracket that begins JSON."""
+    return make_alike(folder, "even", {ids["<tool_call>"]: "{"})
+
+
+def make_brief(folder):
+    """Quotes are as likely as what the model repeats in a long text: strings end.  And the context is longer."""
+    vocab = vocabulary(pathlib.Path(folder) / "base")
+    return make_alike(folder, "brief", {vocab[q]: "\u0120owl" for q in ('"', '",', '"}')}, max_position_embeddings=4096)

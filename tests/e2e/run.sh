@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 [ $# -gt 0 ] || { sed -n '2,4s/^# \{0,1\}//p' tests/e2e/run.sh >&2; exit 2; }
-export LORAD_BUILD="${LORAD_BUILD:-build/release}" PYTHONPATH="$PWD/tests/e2e"
+export LORAD_BUILD="$(realpath "${LORAD_BUILD:-build/release}")" PYTHONPATH="$PWD/tests/e2e"
 for name; do
     found=$(find tests/e2e -name "${name%.py}.py" -path 'tests/e2e/*/*')
     [ -n "$found" ] || { echo "tests/e2e/run.sh: there is no test $name" >&2; exit 2; }

@@ -1,5 +1,6 @@
 """A small disk for tests of full ones: a tmpfs, or a plain folder where this process may mount none."""
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -26,7 +27,13 @@ class SmallDisk:
         """Full but for so many bytes, by a file that goes at the end."""
         ballast = self.path / "ballast"
         with open(ballast, "wb") as f:
-            os.posix_fallocate(f.fileno(), 0, self.free_bytes() - bytes_left)
+            while True:
+                try:
+                    os.posix_fallocate(f.fileno(), 0, self.free_bytes() - bytes_left)
+                    break
+                except OSError as e:  # the server took a page between the two calls
+                    if e.errno != errno.ENOSPC:
+                        raise
         try:
             yield
         finally:

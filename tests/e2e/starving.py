@@ -72,6 +72,7 @@ class StarvedServer(Server):
         self.memory, self.trace, self.open, self.used = memory, trace, {}, {}
 
     def start(self):
+        self.said = self.log_path.stat().st_size if self.log_path.exists() else 0
         old = dict(os.environ)
         os.environ.update(NOBODY, LORAD_STARVED=self.memory.file.name, **({"LORAD_STARVED_TRACE": self.trace} if self.trace else {}))
         try:
@@ -79,6 +80,15 @@ class StarvedServer(Server):
         finally:
             os.environ.clear()
             os.environ.update(old)
+
+    def wait_ready(self, seconds=120):
+        """While memory runs out, until it says that it serves: there may be no memory for a handshake."""
+        end = time.monotonic() + seconds * PATIENCE
+        while self.memory.get(ARMED) and self.process.poll() is None and time.monotonic() < end:
+            if re.search(rb" gateway: serving \S+ on \S+ \(", self.log_path.read_bytes()[self.said:]):
+                return
+            time.sleep(0.02)
+        super().wait_ready(seconds)
 
     def stop(self, *args, **more):
         for c in self.open.values():
@@ -561,7 +571,7 @@ def start_once(server, memory, k, n, seek=False):
         status = server.process.poll()
     calls, failures = memory.disarm()
     if status is None:
-        server.wait_ready()  # without any memory there may be no handshake either; with it there is
+        server.wait_ready()
     else:
         server.process = None
         server.log.close()

@@ -168,7 +168,7 @@ void emu_wgmma(float *d, uint64_t a, uint64_t b, int n, int bf16, int add);
 void emu_wgmma_commit(void);
 void emu_wgmma_wait(int groups_left);
 
-/* Clusters of blocks (engine/cuda/products/cluster.h).  emu_barrier_*: mbarriers in dynamic shared
+/* Clusters of blocks (tests/emu/cluster.h).  emu_barrier_*: mbarriers in dynamic shared
  * memory.  arrive: at the same place of block `block`; expect: an arrival of one's own and bytes
  * that are to come; wait: for the phase of this parity. */
 uint32_t emu_cluster_rank(void);

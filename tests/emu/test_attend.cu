@@ -238,8 +238,12 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     int rows = 0, group = h->n_head / h->n_kv, cols = h->n_head * h->d, pages = 0;
     step_seq seq[MAX_SEQS];
     for (int i = 0; i < n_chunk; i++) {
-        seq[i] = {rows, c[i].to - c[i].from, c[i].from, h->page[c[i].seq],
-                  (h->len[c[i].seq] + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS};
+        seq[i] = {rows,
+                  c[i].to - c[i].from,
+                  c[i].from,
+                  h->page[c[i].seq],
+                  (h->len[c[i].seq] + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS,
+                  0};
         rows += c[i].to - c[i].from;
         pages += seq[i].n_page;
     }
@@ -558,7 +562,7 @@ START_TEST(plan_covers_every_row_once)
         step_seq seq[6];
         for (int i = 0; i < n; i++) {
             int r = below(2) ? 1 : 1 + below(300), pos0 = below(3000);
-            seq[i] = {rows, r, pos0, table, 200};
+            seq[i] = {rows, r, pos0, table, 200, 0};
             rows += r;
             pages += (pos0 + r + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS;
         }
@@ -614,7 +618,7 @@ START_TEST(plan_covers_every_row_once)
         free(p.page);
     }
     int32_t slot[8], table2[] = {5, 2};
-    step_seq sq = {1, 3, 31, table2, 2}, first = {0, 1, 4, table2, 2}, both[] = {first, sq};
+    step_seq sq = {1, 3, 31, table2, 2, 0}, first = {0, 1, 4, table2, 2, 0}, both[] = {first, sq};
     step s = {};
     s.n_rows = 4;
     s.n_seq = 2;

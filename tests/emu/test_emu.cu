@@ -7,10 +7,10 @@
 #include <check.h>
 
 #include "engine/base/halves.h"
-#include "engine/cuda/products/cluster.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
 #include "engine/cuda/products/wgmma.h"
+#include "tests/emu/cluster.h"
 #include "tests/emu/emu.h"
 #include "tests/run_suite.h"
 

@@ -29,8 +29,7 @@ enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 typedef struct {
     const shape *sh;
     uint16_t *w, *x; /* device, x [ROWS_MAX][k] */
-    int stream;
-    int cluster;
+    bool stream;
 } bed;
 
 static uint16_t half_of(const shape *sh, float f)
@@ -54,8 +53,7 @@ static uint16_t *halves(const shape *sh, size_t n)
 static void bed_open(bed *b, const shape *sh)
 {
     b->sh = sh;
-    b->stream = 0;
-    b->cluster = 0;
+    b->stream = false;
     b->w = halves(sh, (size_t)sh->n * sh->k);
     b->x = halves(sh, (size_t)ROWS_MAX * sh->k);
 }
@@ -85,10 +83,9 @@ static float *run(const bed *b, int from, int n, bool split)
     a.k = sh->k;
     a.rows = n;
     a.stride = sh->n;
-    a.n_sm = split ? N_SM : b->cluster;
+    a.n_sm = split ? N_SM : 0;
     a.early = emu_begins_early();
     a.stream = b->stream;
-    a.cluster = b->cluster;
     if (sh->type != DT_F32) CU_LAUNCH(again_kernel, 1, 32, 0, NULL, (uint16_t *)a.x, sh->k);
     ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
     const void *bad = emu_first_unwritten(a.y, (size_t)n * sh->n * sizeof(float));
@@ -155,44 +152,18 @@ START_TEST(a_row_has_one_law)
 }
 END_TEST
 
-/* Blocks of a cluster: that x is read by each alone, and what devices can have. */
-static const int clusters[] = {0, 2, 4};
-enum { N_CLUSTERS = sizeof(clusters) / sizeof(clusters[0]) };
-
-static bool has_clusters(int cluster)
-{
-    return cluster == 0 || cu_gemm_cluster_setup(cluster) > 0;
-}
-
-/* Whether a product of this bed can have the deep ring. */
-static bool is_deep(const bed *b, int rows)
-{
-    gemm_args a = {};
-    a.type = b->sh->type;
-    a.n = b->sh->n;
-    a.k = b->sh->k;
-    a.rows = rows;
-    a.n_sm = N_SM;
-    a.stream = GEMM_DEEP;
-    return b->cluster == 0 && gemm_stream_takes(&a);
-}
-
-/* One chain over all of k, by 16 as they lie: the order that cuBLAS's products have; the same with
- * either ring. */
+/* One chain over all of k, by 16 as they lie: the order that cuBLAS's products have. */
 START_TEST(a_stream_is_one_chain)
 {
     static const int counts[] = {64, 1, 8, 17, 33};
     bed b;
-    if (!has_clusters(clusters[_i / N_SHAPES])) return;
     rng_state = 37 + (uint64_t)_i;
-    emu_seed((uint64_t)_i % N_SHAPES);
-    bed_open(&b, &shapes[_i % N_SHAPES]);
-    b.stream = GEMM_RING;
-    b.cluster = clusters[_i / N_SHAPES];
+    emu_seed((uint64_t)_i);
+    bed_open(&b, &shapes[_i]);
+    b.stream = true;
     const shape *sh = b.sh;
     size_t n = (size_t)sh->n;
     float *all = NULL;
-    int n_deep = 0;
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         int from = i == 0 ? 0 : below(64 - counts[i]);
         float *some = run(&b, from, counts[i], i % 2 == 0);
@@ -203,17 +174,8 @@ START_TEST(a_stream_is_one_chain)
         ck_assert_msg(memcmp(some, all + from * n, counts[i] * n * sizeof(float)) == 0,
                       "%d x %d: rows %d to %d have other bits among %d", sh->n, sh->k, from,
                       from + counts[i], counts[i]);
-        if (is_deep(&b, counts[i])) {
-            b.stream = GEMM_DEEP;
-            float *deep = run(&b, from, counts[i], true);
-            ck_assert(memcmp(deep, some, counts[i] * n * sizeof(float)) == 0);
-            free(deep);
-            b.stream = GEMM_RING;
-            n_deep++;
-        }
         free(some);
     }
-    if (_i == 0) ck_assert_int_gt(n_deep, 0);
     for (int row = 0; row < 64; row += 7) {
         for (int c = 0; c < sh->n; c++) {
             float sum = 0;
@@ -271,47 +233,6 @@ static float *same_sums(gemm_args a, const float *bias, F change)
     return y;
 }
 
-/* Where clusters share x: the bits of gemm_stream.cu, also as tensor cores make them, of few rows
- * and of many, with all that is added, and with blocks that have no columns. */
-START_TEST(clusters_have_the_bits_of_a_stream)
-{
-    static const int counts[] = {1, 3, 16, 20, 32, 49, 64};
-    enum { PAD = 10 };
-    int cluster = clusters[1 + _i / N_SHAPES];
-    if (!has_clusters(cluster)) return;
-    bed b;
-    rng_state = 41 + (uint64_t)_i;
-    emu_seed((uint64_t)_i % 3);
-    emu_mma_truncates(_i % 2 * 2);
-    bed_open(&b, &shapes[_i % N_SHAPES]);
-    const shape *sh = b.sh;
-    float *bias = device_random((size_t)sh->n, 1);
-    for (int i = 0; i < 7; i++) {
-        if (sh->k > 4096 && i % 2 != 0) continue; /* slow */
-        gemm_args a = {};
-        a.type = sh->type;
-        a.w = b.w;
-        a.x = b.x;
-        a.n = sh->n;
-        a.k = sh->k;
-        a.rows = counts[i];
-        a.stride = sh->n + PAD;
-        a.n_sm = i % 3 == 0 ? cluster : N_SM;
-        a.stream = GEMM_RING;
-        a.early = emu_begins_early();
-        emu_free(same_sums(a, i % 2 ? bias : NULL, [&](gemm_args *c) {
-            c->cluster = cluster;
-            ck_assert(gemm_cluster_takes(c));
-            CU_LAUNCH(again_kernel, 1, 32, 0, NULL, b.x, sh->k);
-        }));
-    }
-    emu_free(bias);
-    bed_close(&b);
-    emu_mma_truncates(0);
-    emu_seed(0);
-}
-END_TEST
-
 /* Columns in places of their own, rows further apart; what lies between stays. */
 static void check_places(const gemm_args *like, const float *want)
 {
@@ -344,13 +265,13 @@ START_TEST(columns_go_to_their_places)
         bed_open(&b, &shapes[_i]);
         float *want = run(&b, 0, counts[i], true);
         gemm_args a = {b.sh->type, b.w,  b.x, NULL, NULL, NULL,  NULL,  b.sh->n, b.sh->k, counts[i],
-                       b.sh->n,    N_SM, 0,   {},   NULL, false, false, false,   0,       false};
+                       b.sh->n,    N_SM, 0,   {},   NULL, false, false, false,   false};
         check_places(&a, want);
         free(want);
         bed_close(&b);
         float *w = device_random((size_t)f32.n * f32.k, 1), *y = device_empty(100 * f32.n);
         a = {f32.type, w,    w, y,  NULL, NULL,  NULL,  f32.n, f32.k, 1 + 10 * i,
-             f32.n,    N_SM, 0, {}, NULL, false, false, false, 0,     false};
+             f32.n,    N_SM, 0, {}, NULL, false, false, false, false};
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         for (int at = 0; at < a.rows * a.n; at++) {
             double sum = 0;
@@ -376,8 +297,6 @@ START_TEST(gates_are_those_of_its_sums)
     bed_open(&b, &shapes[_i % N_SHAPES]);
     const shape *sh = b.sh;
     bool stream = _i >= N_SHAPES;
-    int cluster = stream ? clusters[_i / N_SHAPES - 1] : 0;
-    if (!has_clusters(cluster)) return;
     if (stream && sh->n % 16 != 0) return; /* it does not take them */
     for (int i = 0; i < 4 && sh->type == DT_BF16; i++) {
         size_t n = (size_t)counts[i] * (size_t)(sh->n / 2);
@@ -392,8 +311,7 @@ START_TEST(gates_are_those_of_its_sums)
         a.n_sm = N_SM;
         a.gelu = i == 1;
         a.early = emu_begins_early();
-        a.stream = stream ? GEMM_RING : 0;
-        a.cluster = cluster;
+        a.stream = stream;
         a.y = device_empty((size_t)a.rows * (size_t)a.n);
         ck_assert_int_eq(cu_gemm(NULL, &a), cudaSuccess);
         cu_silu_args g = {};
@@ -523,7 +441,7 @@ START_TEST(a_stream_takes_what_it_can)
     a.k = 72;
     a.rows = GEMM_SMALL_ROWS;
     a.n_sm = 132;
-    a.stream = GEMM_RING;
+    a.stream = true;
     ck_assert(gemm_stream_takes(&a));
     c = a, c.rows++;
     ck_assert(!gemm_stream_takes(&c));
@@ -538,40 +456,6 @@ START_TEST(a_stream_takes_what_it_can)
     ck_assert(gemm_stream_takes(&c));
     c.n = 24;
     ck_assert(!gemm_stream_takes(&c));
-    a.stream = GEMM_DEEP;
-    ck_assert(!gemm_stream_takes(&a)); /* there is no room */
-    a.rows = 32;
-    ck_assert(gemm_stream_takes(&a));
-    a.n = 28672;
-    ck_assert(!gemm_stream_takes(&a));
-}
-END_TEST
-
-START_TEST(a_cluster_takes_what_a_stream_can)
-{
-    gemm_args a = {}, c;
-    a.type = DT_BF16;
-    a.k = 72;
-    a.rows = GEMM_SMALL_ROWS;
-    a.n_sm = 132;
-    a.stream = GEMM_RING;
-    for (a.cluster = 2; a.cluster <= 4; a.cluster += 2) {
-        for (a.n = 8; a.n < 200000; a.n += 1000) { /* all cuts fit */
-            a.stride = a.n;
-            for (a.rows = 1; a.rows <= GEMM_SMALL_ROWS; a.rows += 21)
-                ck_assert(gemm_cluster_takes(&a));
-        }
-        a.rows = GEMM_SMALL_ROWS;
-        c = a, c.rows++;
-        ck_assert(!gemm_cluster_takes(&c));
-        ck_assert_int_eq(cu_gemm(NULL, &c), cudaErrorInvalidValue);
-        c = a, c.stream = 0;
-        ck_assert_int_eq(cu_gemm(NULL, &c), cudaErrorInvalidValue);
-        c = a, c.n_sm = 0;
-        ck_assert(!gemm_cluster_takes(&c));
-        c = a, c.cluster = 3;
-        ck_assert(!gemm_cluster_takes(&c));
-    }
 }
 END_TEST
 
@@ -635,16 +519,11 @@ int main(void)
     tcase_set_timeout(t, 250);
     tcase_add_test(t, what_cannot_be_is_refused);
     tcase_add_test(t, a_stream_takes_what_it_can);
-    tcase_add_loop_test(t, a_stream_is_one_chain, 0, N_SHAPES * N_CLUSTERS);
+    tcase_add_loop_test(t, a_stream_is_one_chain, 0, N_SHAPES);
     tcase_add_loop_test(t, sums_meet_the_oracle, 0, N_SHAPES);
     tcase_add_loop_test(t, a_row_has_one_law, 0, N_SHAPES + 1);
-    tcase_add_loop_test(t, gates_are_those_of_its_sums, 0, (1 + N_CLUSTERS) * N_SHAPES);
+    tcase_add_loop_test(t, gates_are_those_of_its_sums, 0, 2 * N_SHAPES);
     tcase_add_loop_test(t, columns_go_to_their_places, 1, 3); /* of both types */
-    suite_add_tcase(s, t);
-    t = tcase_create("clusters");
-    tcase_set_timeout(t, 250);
-    tcase_add_test(t, a_cluster_takes_what_a_stream_can);
-    tcase_add_loop_test(t, clusters_have_the_bits_of_a_stream, 0, N_SHAPES * (N_CLUSTERS - 1));
     suite_add_tcase(s, t);
     t = tcase_create("wgmma");
     tcase_set_timeout(t, 250);

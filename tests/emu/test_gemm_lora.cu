@@ -162,7 +162,7 @@ static void bed_open(bed *b, const product_case *pc)
     b->a.rows = pc->rows;
     b->a.stride = n;
     b->a.n_sm = pc->n_sm;
-    b->a.stream = GEMM_RING;
+    b->a.stream = true;
     b->a.early = b->p.early = emu_begins_early();
     b->a.w = halves_of(b, (size_t)n * k, 1);
     b->a.x = b->p.x = halves_of(b, rows * k, 1);
@@ -230,18 +230,8 @@ static void at_once(bed *b, float *out, uint16_t *gated)
     emu_free(v);
 }
 
-/* In clusters of so many blocks, where the device has them. */
-static bool cluster_of(gemm_args *a, int cluster)
-{
-    if (cu_gemm_cluster_setup(cluster) == 0) return false;
-    a->stream = GEMM_RING;
-    a->cluster = cluster;
-    a->n_sm = (a->n_sm + cluster - 1) / cluster * cluster;
-    return true;
-}
-
-/* By which cut, and in which order of blocks. */
-enum { PLAIN, SEEDED, DEEP, FEWER, CLUSTERS_OF_2, CLUSTERS_OF_4, CUTS };
+/* By which number of blocks, and in which order of them. */
+enum { PLAIN, SEEDED, FEWER, CUTS };
 
 START_TEST(it_is_the_three_launches)
 {
@@ -256,13 +246,10 @@ START_TEST(it_is_the_three_launches)
     float *right = (float *)emu_alloc(4 * n), *got = (float *)emu_alloc(4 * n);
     uint16_t *right16 = (uint16_t *)emu_alloc(2 * n), *got16 = (uint16_t *)emu_alloc(2 * n);
     one_by_one(&b, right, pc->gated ? right16 : NULL);
-    if (cut == DEEP || cut == FEWER) b.a.stream = GEMM_DEEP; /* where it fits */
     gemm_args wide = b.a;
     wide.n_sm /= 2; /* blocks of more columns */
     if (cut == FEWER && gemm_lora_takes(&wide, &b.p)) b.a = wide;
-    int cluster = cut == CLUSTERS_OF_2 ? 2 : cut == CLUSTERS_OF_4 ? 4 : 0;
-    bool have = cluster == 0 || cluster_of(&b.a, cluster);
-    for (int again = 0; have && again < 2; again++) {
+    for (int again = 0; again < 2; again++) {
         at_once(&b, got, pc->gated ? got16 : NULL);
         size_t cols = each / (size_t)b.a.rows;
         for (size_t i = 0; i < each; i++) {
@@ -289,15 +276,6 @@ START_TEST(it_takes_what_it_can)
     ck_assert(gemm_lora_takes(&b.a, &b.p));
     gemm_args a = b.a;
     sgmv_args p = b.p;
-    a.cluster = 4;
-    ck_assert(gemm_lora_takes(&a, &p));
-    a.stream = GEMM_DEEP;
-    ck_assert(!gemm_lora_takes(&a, &p));
-    a.stream = GEMM_RING;
-    a.n_sm = 3; /* no whole cluster */
-    ck_assert(!gemm_lora_takes(&a, &p));
-    a.cluster = a.n_sm; /* there are none of three */
-    ck_assert(!gemm_lora_takes(&a, &p));
     a = b.a;
     a.rows = GEMM_SMALL_ROWS + 1;
     ck_assert(!gemm_lora_takes(&a, &p));
@@ -335,8 +313,7 @@ END_TEST
 int main(void)
 {
     if (cu_gemm_setup() != cudaSuccess || cu_gemm_stream_setup() != cudaSuccess ||
-        cu_gemm_lora_setup() != cudaSuccess || cu_sgmv_setup() != cudaSuccess ||
-        (cu_gemm_cluster_setup(2) > 0 && cu_gemm_lora_cluster_setup() != cudaSuccess))
+        cu_gemm_lora_setup() != cudaSuccess || cu_sgmv_setup() != cudaSuccess)
         return 1;
     Suite *s = suite_create("gemm_lora");
     TCase *t = tcase_create("gemm_lora");

@@ -293,6 +293,7 @@ static void check_rope(const rope_case *rc, int n)
     a.pairs = rc->pairs;
     a.q_scale = rc->q_scale;
     a.q_floor = 13;
+    a.q_from = 1;
     a.n_rows = n;
     size_t bytes = cu_kv_bytes(LAYERS, rc->n_kv, d, d, rc->type),
            stride = (bytes + 255) / 256 * 256;

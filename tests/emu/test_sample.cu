@@ -102,13 +102,9 @@ static cu_sample_row device_row(const row_case *c, int n, int at, void **keep)
     const sampling *r = &c->rules;
     cu_sample_row d = {};
     d.logit_row = at;
-    d.temperature = r->temperature;
-    d.top_p = r->top_p;
-    d.min_p = r->min_p;
-    d.top_k = r->top_k;
-    d.repetition_penalty = r->repetition_penalty;
-    d.presence_penalty = r->presence_penalty;
-    d.frequency_penalty = r->frequency_penalty;
+#define COPY(kind, name, low, high, neutral, most, gguf) d.name = r->name;
+    SAMPLING_LIST(COPY)
+#undef COPY
     d.seed = r->seed;
     d.n_bias = r->n_bias;
     d.n_stop_id = r->n_stop_id;
@@ -125,7 +121,6 @@ static cu_sample_row device_row(const row_case *c, int n, int at, void **keep)
     d.n_vocab = n;
     d.n_prompt = c->n_prompt;
     d.n_output = c->n_output;
-    d.min_tokens = r->min_tokens;
     d.n_top = r->n_top;
     d.processed = r->logprobs == LOGPROBS_PROCESSED;
     d.score = c->score;

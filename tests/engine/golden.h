@@ -34,6 +34,22 @@ static inline void get(FILE *f, void *dst, size_t bytes)
     ck_assert_uint_eq(fread(dst, 1, bytes, f), bytes);
 }
 
+/* A token's id: a byte where all fit. */
+static inline uint16_t get_id(FILE *f, const golden *g)
+{
+    uint8_t b[2] = {0};
+    get(f, b, g->n_vocab <= 256 ? 1 : 2);
+    return (uint16_t)(b[0] | b[1] << 8);
+}
+
+/* A multiple of -2^-19. */
+static inline float get_logprob(FILE *f)
+{
+    uint8_t b[3];
+    get(f, b, sizeof(b));
+    return (float)-(b[0] | b[1] << 8 | b[2] << 16) / (float)(1 << 19);
+}
+
 static inline void golden_read_case(FILE *f, const golden *g, golden_case *c)
 {
     int32_t adapter;
@@ -46,15 +62,11 @@ static inline void golden_read_case(FILE *f, const golden *g, golden_case *c)
     c->adapter = adapter;
     c->n_prompt = (int)n_prompt;
     c->n_new = (int)n_new;
-    for (int i = 0; i < c->n_prompt + c->n_new; i++) {
-        uint16_t t;
-        get(f, &t, 2);
-        c->token[i] = t;
-    }
+    for (int i = 0; i < c->n_prompt + c->n_new; i++) c->token[i] = get_id(f, g);
     for (int i = 0; i < c->n_prompt + c->n_new - 1; i++) {
-        get(f, c->pos[i].top_id, 2 * (size_t)g->n_top);
-        get(f, c->pos[i].top, 4 * (size_t)g->n_top);
-        get(f, c->pos[i].sample, 4 * (size_t)g->n_sample);
+        for (uint32_t k = 0; k < g->n_top; k++) c->pos[i].top_id[k] = get_id(f, g);
+        for (uint32_t k = 0; k < g->n_top; k++) c->pos[i].top[k] = get_logprob(f);
+        for (uint32_t k = 0; k < g->n_sample; k++) c->pos[i].sample[k] = get_logprob(f);
     }
 }
 
@@ -67,7 +79,7 @@ static inline golden *golden_read(const char *dir)
     golden *g = calloc(1, sizeof(*g));
     char magic[4];
     get(f, magic, 4);
-    ck_assert_int_eq(memcmp(magic, "LGLD", 4), 0);
+    ck_assert_int_eq(memcmp(magic, "LGL2", 4), 0);
     get(f, &g->n_vocab, 16);
     ck_assert_uint_le(g->n_case, CASES_MAX);
     ck_assert(g->n_top <= TOP_MAX && g->n_sample <= SAMPLE_MAX);

@@ -119,7 +119,7 @@ static inline void adapter_load(adapter *ad, backend *be, const model_config *c,
     ad->view = (lora_view){.adapter_id = (uint64_t)id + 1, .n_layer = c->n_layer, .mat = ad->mat};
     int found = 0;
     for (int l = 0; l < c->n_layer; l++) {
-        for (int p = PROJ_Q; p < PROJ_COUNT; p++) {
+        for (int p = PROJ_Q; p <= PROJ_DOWN; p++) {
             char module[96];
             snprintf(module, sizeof(module), "model.layers.%d.%s", l, modules[p]);
             lora_mat *m = &ad->mat[l * PROJ_COUNT + p];
@@ -257,7 +257,7 @@ static inline void step_runs(rig *r, run *runs, int n_runs, bool last_only)
         run *u = &runs[i];
         if (u->n_now == 0) continue;
         ck_assert_int_le(s.n_rows + u->n_now, MAX_ROWS);
-        seq[s.n_seq++] = (step_seq){s.n_rows, u->n_now, u->pos, u->page, u->n_page};
+        seq[s.n_seq++] = (step_seq){s.n_rows, u->n_now, u->pos, u->page, u->n_page, 0};
         if (u->c->adapter != seg_adapter) {
             seg_adapter = u->c->adapter;
             seg[s.n_seg++] =

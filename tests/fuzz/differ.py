@@ -59,7 +59,7 @@ def atom(r, depth):
         return drawn(r, ["^", "$", r"\b", r"\B"])
     if depth <= 0:
         return "b"
-    return drawn(r, ["(", "(", "(?:", "(?P<n%d>" % r.randrange(1 << 30)]) + expression(r, depth - 1) + ")"
+    return drawn(r, ["(", "(", "(?:", "(?P<n%d>" % r.randrange(1 << 30), "(?=", "(?!"]) + expression(r, depth - 1) + ")"
 
 
 def repeated(r, depth):

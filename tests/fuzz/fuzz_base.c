@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     const weight_rules rules = {.takes = weight_source_usable, .host_rows = true};
-    err_code rc = model_survey_read(path, &c, WEIGHTS_AUTO, &rules, &survey, &e);
+    err_code rc = model_survey_read(path, &c, WEIGHTS_AUTO, &rules, true, 0, &survey, &e);
     FUZZ_CHECK(rc != ERR_INTERNAL && (rc == ERR_NONE || e.msg[0]));
     read_values(path, &c);
     return 0;

@@ -30,8 +30,8 @@ static void parse(bool chat, bool strict, const cJSON *tree)
     const openai_limits lim = {.n_vocab = 64,
                                .max_context = 128,
                                .max_choices = 8,
-                               .temperature = 1,
-                               .top_p = 1,
+                               .max_beams = 4,
+                               .defaults = {SAMPLING_MODEL_LIST(SAMPLING_NEUTRAL)},
                                .strict = strict};
     openai_request rq = {0};
     openai_problem p = {.status = 0};

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gateway/openai/tool_reader.h"
+#include "gateway/openai/tools/tool_reader.h"
 #include "tests/fuzz/fuzz.h"
 
 static void read_in_pieces(tool_reader *r, const cJSON *tools, const uint8_t *data, size_t size,
@@ -13,7 +13,7 @@ static void read_in_pieces(tool_reader *r, const cJSON *tools, const uint8_t *da
     const char *at_letter = data[0] ? strchr(letters, data[0]) : NULL;
     tool_style style =
         at_letter ? (tool_style)(TOOLS_HERMES + (at_letter - letters)) : TOOLS_HERMES;
-    if (!tool_reader_init(r, style, tools, data[0] == 'g', data[0] == 'o', data[0] == 'o')) abort();
+    if (!tool_reader_init(r, style, tools, data[0] % 32)) abort();
     for (size_t at = 1; at < size; at += piece)
         tool_reader_push(r, (const char *)data + at, size - at < piece ? size - at : piece);
     tool_reader_finish(r);

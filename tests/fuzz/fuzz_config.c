@@ -18,7 +18,8 @@ static err_code read_back(config *c, const void *bytes, size_t len, err *e)
 static void forget_sources(config *c)
 {
     memset(c->from, 0, sizeof(c->from));
-    for (int i = 0; i < CLASS_MAX; i++) memset(c->classes[i].from, 0, sizeof(c->classes[i].from));
+    for (int i = 0; i < CLASS_MAX; i++)
+        memset(c->classes.each[i].from, 0, sizeof(c->classes.each[i].from));
 }
 
 static void check_printed(config *c)
@@ -43,13 +44,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static config c, initial;
     err e = {.msg = ""};
-    if (!initial.data_dir[0]) config_defaults(&initial);
+    if (!initial.data.dir[0]) config_defaults(&initial);
     c = initial;
     err_code rc = read_back(&c, data, size, &e);
     if (rc) {
         FUZZ_CHECK(e.msg[0]);
     } else {
-        if (!config_check(&c, &e)) FUZZ_CHECK(config_max_connections(&c) > 0);
+        if (!config_check(&c, &e)) FUZZ_CHECK(config_max_connections(&c.server) > 0);
         if (fuzz_hash(data, size) % 16 == 0) check_printed(&c);
     }
     char *text = fuzz_text(data, size < 600 ? size : 600);

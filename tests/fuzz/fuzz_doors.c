@@ -8,12 +8,17 @@
 #include "gateway/doors/messages.h"
 #include "gateway/doors/responses.h"
 #include "gateway/openai/openai.h"
+#include "gateway/server.h"
 #include "tests/fuzz/fuzz.h"
 
 /* The chat's parser on what came of it. */
 static void parse(const cJSON *chat, const cJSON *body)
 {
-    const openai_limits lim = {.n_vocab = 64, .max_context = 128, .max_choices = 8, .thinks = true};
+    const openai_limits lim = {.n_vocab = 64,
+                               .max_context = 128,
+                               .max_choices = 8,
+                               .thinks = true,
+                               .defaults = {SAMPLING_MODEL_LIST(SAMPLING_NEUTRAL)}};
     openai_request rq = {0};
     openai_problem p = {.status = 0};
     arena a;
@@ -41,7 +46,7 @@ static void messages(exchange *x, bool counting, const cJSON *body)
 
 static void responses(exchange *x, const cJSON *body)
 {
-    responses_run r = {.x = x, .srv = x->server};
+    responses_run r = {.x = x, .srv = x->app};
     openai_problem p = {.status = 0};
     bool drop;
     bool stored = json_get(body, "previous_response_id") || json_get(body, "conversation");
@@ -64,8 +69,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static exchange x;
     cJSON *tree;
     err e;
-    cfg.responses_store = true;
-    x = (exchange){.server = &srv, .conf = &cfg};
+    cfg.responses.store = true;
+    x = (exchange){.app = &srv, .conf = &cfg};
     if (size < 2) return 0;
     char *text = fuzz_text(data + 1, size - 1);
     if (!json_parse(text, size - 1, &json_limits_request, &tree, &e)) {

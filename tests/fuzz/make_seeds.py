@@ -13,6 +13,8 @@ import sys
 import tarfile
 
 ROOT, OUT = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+sys.path.insert(1, str(ROOT / "tests/tools"))
+import sampling_list  # noqa: E402
 FIXTURES = ROOT / "tests/fixtures"
 SMALL = 16 << 10
 
@@ -113,7 +115,7 @@ def streams():
 def expressions():
     texts = ("model.layers.0.self_attn.q_proj", "model.layers.11.mlp.up_proj", "aaab", "a_1 \n", "")
     for p in (r".*\.(q_proj|v_proj)", r"(?:.*?(?:language|text).*?(?:self_attn|mlp))|(?:\bmodel\.layers\.[\d]{1,}\.mlp)",
-              r"^(a|b)*?c{2,3}$", r"[^\W\d_]+\B.", r"(?P<n>x|)y{,2}", r"[]a-z\]-]+\x41\u00e9", r"((a*)*)*b"):
+              r"^(a|b)*?c{2,3}$", r"[^\W\d_]+\B.", r"(?P<n>x|)y{,2}", r"[]a-z\]-]+\x41\u00e9", r"((a*)*)*b", r"(?!.*mlp).*_proj"):
         for t in texts:
             put("pattern", p + "\0" + t)
             put("regex", p + "\0" + t)
@@ -155,6 +157,25 @@ def heads():
     put("multipart", "multipart/form-data; boundary=b\0" + form + "--b--\r\n")
     put("multipart", "multipart/form-data; x=y; boundary=\"b\"\0before\r\n" + form + "--b \t--")
     put("multipart", "multipart/form-data; boundary=b\0--b\r\n\r\nno name\r\n--b--")
+
+
+def frames():
+    """Of HTTP/2, behind the preface; heads by the static table and literals."""
+    def frame(kind, flags, stream, data=b""):
+        return len(data).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + data
+
+    def literal(name, value):
+        return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+    get = b"\x82\x87\x04\x0a/v1/models\x41\x01a" + literal("x-api-key", "k")
+    post = b"\x83\x87\x04\x14/v1/chat/completions\x41\x01a"
+    put("h2", frame(1, 5, 1, get) + frame(4, 1, 0) + frame(1, 5, 3, get))
+    put("h2", frame(1, 4, 1, post + literal("content-length", "4")) + frame(0, 0, 1, b"{") + frame(0, 1, 1, b"  }"))
+    put("h2", frame(1, 4, 5, post + literal("content-type", "application/json")) + frame(0, 8, 5, b"\x02{}\0\0") + frame(0, 1, 5)
+        + frame(6, 0, 0, b"12345678") + frame(8, 0, 0, b"\0\0\1\0") + frame(3, 0, 5, b"\0\0\0\x08"))
+    put("h2", frame(1, 0, 1, get[:5]) + frame(9, 0, 1, get[5:9]) + frame(9, 4, 1, get[9:]) + frame(2, 0, 1, b"\0\0\0\0\1")
+        + frame(4, 0, 0, b"\0\4\0\0\0\0") + frame(7, 0, 0, bytes(8)))
+    put("h2", frame(1, 5, 1, get + literal("transfer-encoding", "chunked")) + frame(1, 5, 3, get + literal("X", "1")) + frame(1, 5, 5, get + literal("a", "b\r\nc: d")))
+    put("h2", frame(1, 4, 1, post) + frame(0, 0, 1, b"{}") + frame(1, 5, 1, literal("trailer", "1")) + frame(1, 5, 3, b"\x40\x01a\x04aaaa" + get + b"\xbe" * 40))
 
 
 # -------------------------------------------------------------------------------------------------- files --
@@ -208,7 +229,14 @@ def weights():
         put("safetensors", p.read_bytes())
 
 
-def gguf(pairs, tensors):
+def varied(kind, size):
+    """Values for a tensor: numbers near 0 where they are F32, else bytes of which each scale is small."""
+    if kind == 0:
+        return struct.pack(f"<{size // 4}f", *((i * 37 % 19 - 9) / 16 for i in range(size // 4)))
+    return bytes((i * 41 + 7) % 251 & 0x3f for i in range(size))
+
+
+def gguf(pairs, tensors, fill=lambda kind, size: bytes(size)):
     """Key-value pairs (name, type, value) and tensors (name, dims, type, bytes), GGUF version 3."""
     def text(s):
         return struct.pack("<Q", len(s.encode())) + s.encode()
@@ -226,7 +254,7 @@ def gguf(pairs, tensors):
     for name, dims, kind, size in tensors:
         out += text(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
         out += struct.pack("<IQ", kind, at)
-        data += bytes(size + -size % 32)
+        data += fill(kind, size) + bytes(-size % 32)
         at = len(data)
     return out + bytes(-len(out) % 32) + data
 
@@ -285,18 +313,120 @@ def mixture_bases(vocabulary):
     both = [("token_embd.weight", [32, 32], 8, 1088), ("output_norm.weight", [32], 0, 128), ("blk.0.attn_norm.weight", [32], 0, 128),
             ("blk.0.ffn_gate_inp.weight", [32, 2], 0, 256)] + [(f"blk.0.ffn_{k}_exps.weight", [32, 32, 2], 39, 1088)
                                                                for k in ("gate", "up", "down")]
-    put("base", gguf([("general.architecture", 8, "deepseek2")] + [(f"deepseek2.{k}", t, v) for k, t, v in shape + latent] + vocabulary,
-                     both + [("blk.0.ffn_norm.weight", [32], 0, 128), ("blk.0.attn_q.weight", [32, 96], 2, 1728),
+    served([("general.architecture", 8, "deepseek2")] + [(f"deepseek2.{k}", t, v) for k, t, v in shape + latent] + vocabulary,
+           both + [("blk.0.ffn_norm.weight", [32], 0, 128), ("blk.0.attn_q.weight", [32, 96], 2, 1728),
                              ("blk.0.attn_kv_a_mqa.weight", [32, 48], 2, 864), ("blk.0.attn_kv_a_norm.weight", [32], 0, 128),
                              ("blk.0.attn_k_b.weight", [32, 32, 2], 2, 1152), ("blk.0.attn_v_b.weight", [32, 32, 2], 2, 1152),
                              ("blk.0.attn_output.weight", [64, 32], 2, 1152), ("blk.0.exp_probs_b.bias", [2], 0, 8)]
-                     + [(f"blk.0.ffn_{k}_shexp.weight", [32, 32], 39, 544) for k in ("gate", "up", "down")]))
-    put("base", gguf([("general.architecture", 8, "gpt-oss")] + [(f"gpt-oss.{k}", t, v) for k, t, v in shape + sinks] + vocabulary,
-                     both + [("output.weight", [32, 32], 8, 1088), ("blk.0.post_attention_norm.weight", [32], 0, 128),
+           + [(f"blk.0.ffn_{k}_shexp.weight", [32, 32], 39, 544) for k in ("gate", "up", "down")])
+    served([("general.architecture", 8, "gpt-oss")] + [(f"gpt-oss.{k}", t, v) for k, t, v in shape + sinks] + vocabulary,
+           both + [("output.weight", [32, 32], 8, 1088), ("blk.0.post_attention_norm.weight", [32], 0, 128),
                              ("blk.0.attn_q.weight", [32, 32], 2, 576), ("blk.0.attn_k.weight", [32, 16], 2, 288),
                              ("blk.0.attn_v.weight", [32, 16], 2, 288), ("blk.0.attn_output.weight", [32, 32], 2, 576),
                              ("blk.0.attn_sinks.weight", [2], 0, 8), ("blk.0.ffn_gate_inp.bias", [2], 0, 8)]
-                     + [(f"blk.0.ffn_{k}_exps.bias", [32, 2], 0, 256) for k in ("gate", "up", "down")]))
+           + [(f"blk.0.ffn_{k}_exps.bias", [32, 2], 0, 256) for k in ("gate", "up", "down")])
+    usual = [("attention.head_count_kv", 4, 1), ("attention.key_length", 4, 16), ("attention.value_length", 4, 16)]
+    qwen = [x for x in shape if not x[0].startswith("rope.scaling")] + usual
+    served([("general.architecture", 8, "qwen3moe")] + [(f"qwen3moe.{k}", t, v) for k, t, v in qwen] + vocabulary,
+           both + [("output.weight", [32, 32], 8, 1088), ("blk.0.ffn_norm.weight", [32], 0, 128),
+                   ("blk.0.attn_q.weight", [32, 32], 2, 576), ("blk.0.attn_k.weight", [32, 16], 2, 288),
+                   ("blk.0.attn_v.weight", [32, 16], 2, 288), ("blk.0.attn_output.weight", [32, 32], 2, 576),
+                   ("blk.0.attn_q_norm.weight", [16], 0, 64), ("blk.0.attn_k_norm.weight", [16], 0, 64)])
+
+
+def served(keys, tensors):
+    put("base", gguf(keys, tensors))
+    put("experts", gguf(keys, tensors))
+    put("experts", gguf(keys, tensors, varied))
+    put("experts", gguf(keys, tensors, lambda kind, size: b"\xff" * size))  # no score is a number
+
+
+QUANTS = [
+    ({"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True, "checkpoint_format": "gptq"},
+     "qweight I32 8 64\nqzeros I32 4 8\nscales F16 4 64\ng_idx INDEX 0 64\n"),
+    ({"quant_method": "gptq", "bits": 8, "group_size": -1},
+     "qweight I32 16 64\nqzeros I32 1 16\nscales BF16 1 64\ng_idx INDEX 64 64\n"),
+    ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"},
+     "qweight I32 64 8\nqzeros I32 2 8\nscales F16 2 64\n"),
+    ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"a": {"weights": {
+        "num_bits": 4, "type": "int", "strategy": "group", "group_size": 16}}}},
+     "weight_packed I32 64 8\nweight_scale BF16 64 4\nweight_zero_point I32 8 4\nweight_shape I64 2\nweight_g_idx INDEX 0 64\n"),
+    ({"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"a": {"weights": {
+        "num_bits": 8, "type": "int", "strategy": "channel"}}}},
+     "weight I8 64 64\nweight_scale F32 64 1\nweight_zero_point I8 64 1\n"),
+    ({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"a": {"weights": {
+        "num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 32]}}}},
+     "weight F8_E4M3 64 64\nweight_scale BF16 2 2\n"),
+    ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [24, 48]},
+     "weight F8_E4M3 64 64\nweight_scale_inv F32 3 2\n"),
+    ({"quant_method": "fp8"}, "weight F8_E4M3 64 64\nweight_scale F32 1\n"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+     "weight U8 2048 1\nweight.absmax U8 64\nweight.quant_map F32 16\nweight.nested_absmax F32 1\n"
+     "weight.nested_quant_map F32 256\nweight.quant_state.bitsandbytes__nf4 =" + compact(
+         {"blocksize": 64, "quant_type": "nf4", "dtype": "bfloat16", "nested_blocksize": 256, "nested_offset": 0.5}) + "\n"),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+     "weight U8 2048 1\nweight.absmax F32 64\nweight.quant_map F32 16\nweight.quant_state.bitsandbytes__nf4 ="
+     + compact({"blocksize": 64, "dtype": "float16"}) + "\n"),
+    ({"quant_method": "mxfp4"}, "model.layers.0.mlp.experts.gate_up_proj_blocks U8 2 64 2 16\n"
+                                "model.layers.0.mlp.experts.gate_up_proj_scales U8 2 64 2\n"),
+    (None, "weight F32 64 64\nmodel.layers.0.mlp.experts.gate_up_proj BF16 2 64 64\n"
+           "model.layers.0.mlp.experts.bias F16 2 128\nmodel.layers.0.conv.conv.weight F32 64 1 4\n"),
+]
+
+
+def quantised():
+    """One matrix of 64 x 64 in each form (fuzz_quant.c)."""
+    bytes_of = bytes((i * 41 + 7) % 251 & 0x3f for i in range(48))
+    for config, tensors in QUANTS:
+        put("quant", b"0" + compact(config).encode() + b"\0" + tensors.encode() + b"\0" + bytes_of)
+
+
+def families():
+    for p in small((FIXTURES / "families/models").glob("*/config.json")) + small((FIXTURES / "models").glob("*-bf16/config.json")):
+        more = p.parent / "generation_config.json"
+        put("family", p.read_bytes() + (b"\0" + more.read_bytes() if more.exists() else b""))
+    put("family", (FIXTURES / "models/llama-bf16/config.json").read_text() + "\0" + compact(
+        {"eos_token_id": [2, 3], "bos_token_id": 1, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.1,
+         "repetition_penalty": 1.1, "max_new_tokens": 9, "suppress_tokens": [5], "bad_words_ids": [[6, 7]]}))
+
+
+def connections():
+    """Scripts of fuzz_connection.c: an action in three bits, its argument in five."""
+    few, many, rest, wait, work, hang, switch, connect = range(8)
+
+    def act(action, arg=0):
+        return bytes([action | arg << 3])
+    get, post = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"POST /x HTTP/1.1\r\nHost: b\r\nContent-Length: 2\r\n\r\n{}"
+    take, keep, end = act(work, 1), act(work, 0), act(work, 2)
+
+    def say(text):
+        return act(rest) + text + b"\0"
+    put("connection", b"\x04" + say(get) + take + keep + say(post) + take + end)
+    put("connection", b"\x04" + say(get + post + get) + take + keep + take + keep + take + end + act(hang))
+    put("connection", b"\x04" + b"".join(act(few) + bytes([b]) for b in get) + take + keep + act(wait, 5))
+    put("connection", b"\x04" + act(rest) + get[:9] + b"\0" + act(hang, 1) + act(wait, 3))
+    put("connection", b"\x04" + say(b"GET / HTTP/1.1\r\nA: ") + act(many, 31) + b"a" + act(many, 31) + b"a" + act(many, 15) + b"b" + take + end)
+    put("connection", b"\x00" + b"".join(act(connect) + say(get) for _ in range(5)) + take + take + act(wait, 2) + keep + end)
+    put("connection", b"\x05" + act(connect) + say(get) + act(switch) + say(post) + act(wait) + take + act(hang) + keep)
+    put("connection", b"\x06" + say(get) + act(wait, 1))
+    hello = bytes([22, 3, 1, 0, 60, 1, 0, 0, 56, 3, 3]) + bytes(32) + b"\0\0\x02\x13\x01\x01\0\0\x0d\0\x2b\0\x03\x02\x03\x04\0\x0a\0\x02\0\x1d"
+    put("connection", b"\x06" + act(few, 4) + hello[:5] + b"".join(act(few, 29) + hello[i:i + 30] for i in range(5, len(hello), 30)))
+    put("connection", b"\x06" + act(few, 4) + b"\x16\x03\x01\xff\xff" + act(wait, 3))
+
+
+def tickets():
+    """What fuzz_ticket.c reads; the structs of gateway/move/wire.h, version lrdmove3."""
+    put("ticket", "t" + "0123456789abcdef" * 17 + "01234567")
+    put("ticket", "tnew")
+    put("ticket", b"s" + struct.pack("<Qq", 5, 1700000000000000) + bytes(range(32)) + b"chatcmpl-1".ljust(64, b"\0"))
+    name = b"fp_1".ljust(32, b"\0") + b"standard".ljust(48, b"\0") + b"mine@7".ljust(112, b"\0") + bytes(32) + struct.pack("<QQQq", 4, 99, 1 << 63, 5)
+    head = (b"lrdmove3" + name + struct.pack("<QQQQq", 77, 8, 9, 10, 5000) + struct.pack("<8i", 1, 3, 2, 10, 2, 1, 3, 1)
+            + sampling_list.order(2.5, top_k=40, presence_penalty=-0.5, ignore_eos=1))
+    put("ticket", b"r" + head + struct.pack("<7i", 5, 6, 7, 11, 12, 2, 3) + struct.pack("<if", 42, 1.5))
+    token = struct.pack("<ifii", 9, -1.25, 4, 2) + struct.pack("<iiff", 9, 3, -1.25, -2)
+    put("ticket", b"k" + token + struct.pack("<ifii", -2, 0, 0, -1) + token + struct.pack("<ifii", -1, 0, 1, -1))
+    put("ticket", b"alrdask_1" + b"fp_1".ljust(32, b"\0") + struct.pack("<Qq", 1 << 63, 3))
+    put("ticket", b"alrdpage1" + b"fp_1".ljust(32, b"\0") + struct.pack("<Qii", 4096, 32, 3))
 
 
 def configs():
@@ -431,8 +561,8 @@ def doors():
 
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
-    for fn in (bodies, json_texts, stats, streams, expressions, templates, heads, tars, weights, ggufs, bases, configs,
-               tokenizers, uploads, meters, calls, thoughts, doors):
+    for fn in (bodies, json_texts, stats, streams, expressions, templates, heads, frames, connections, tickets, tars, weights, ggufs,
+               bases, quantised, families, configs, tokenizers, uploads, meters, calls, thoughts, doors):
         fn()
     print(", ".join(f"{k} {v}" for k, v in sorted(counts.items())))
 

@@ -1,28 +1,31 @@
 #!/bin/sh
 # run.sh -- fuzzes the parsers of bytes from outside, and keeps count.
 #
-#   sh tests/fuzz/run.sh [--minutes N] [--jobs N] [--afl] [NAME...]
+#   sh tests/fuzz/run.sh [--minutes N | --nightly] [--jobs N] [--afl] [NAME...]
 #
 #   --minutes N  all together (10); the named ones, or all, get equal parts, in slices of a minute
+#   --nightly    10 minutes for each, then the corpora are minimised (`.ci/run --all` runs this)
 #   --jobs N     so many at a time (1)
 #   --afl        with AFL++ instead of libFuzzer (one slice each; no count of what came before)
 #   NAME         of a harness, fuzz_NAME.c; `differ`: against Python's re, json and Jinja
 #
 # Needs clang (or, with --afl, afl-clang-fast); builds into build/fuzz (build/afl), with ASan
-# and UBSan.  Under it lie seeds/, corpus/NAME/ (what has been learnt: it is gone on with),
-# log/, found/NAME/ (inputs that are findings) and total/ (executions so far).  The last line
-# is the sum.  A finding is mended together with a regression input,
-# tests/fuzz/found/NAME/<what>, which the suite replays.
+# and UBSan.  That folder has seeds/, corpus/NAME/ (inputs that reach new code; the next run
+# continues with them), log/, found/NAME/ (inputs that are findings) and total/ (executions so
+# far, of all runs).  The last line is the sum.  A finding is mended together with a regression
+# input, tests/fuzz/found/NAME/<what>, which the suite replays.
 set -eu
 cd "$(dirname "$0")/../.."
 
 minutes=10
 jobs=1
+nightly=
 fuzzer=libfuzzer
 names=
 while [ $# -gt 0 ]; do
     case $1 in
     --minutes) minutes=${2:?--minutes needs a number}; shift 2 ;;
+    --nightly) nightly=1; shift ;;
     --jobs) jobs=${2:?--jobs needs a number}; shift 2 ;;
     --afl) fuzzer=afl; shift ;;
     --slice) shift; one_slice=1; break ;; # --slice NAME SECONDS: from below
@@ -38,7 +41,7 @@ build=$root/build/fuzz
 # Bytes of the longest input: what the format needs to say something, and no more.
 longest() {
     case $1 in
-    tar | gguf | safetensors) echo 16384 ;;
+    tar | gguf | safetensors | base | experts) echo 16384 ;;
     pattern | regex) echo 128 ;;
     cfg) echo 512 ;;
     split) echo 512 ;;
@@ -50,7 +53,7 @@ dictionary() {
     case $1 in
     pattern | regex | split | cfg) echo regex ;;
     jinja) echo jinja ;;
-    json | body | stats | peft | schema | tokenizer | words | manifest | calls | safetensors) echo json ;;
+    json | body | stats | peft | schema | tokenizer | words | manifest | calls | safetensors | quant | family) echo json ;;
     esac
 }
 
@@ -86,6 +89,25 @@ slice() {
     echo $((before + $done_now)) >"$build/total/$1"
     echo "$1: $done_now executions in $2 s, $(open_findings "$1") open findings"
 }
+# minimise NAME: keeps of its corpus the smallest inputs that reach all that the corpus reaches.
+minimise() {
+    old=$build/corpus/$1 new=$build/corpus/$1.new
+    [ -x "$build/fuzz.$1" ] && [ -d "$old" ] || return 0
+    rm -rf "$new"
+    mkdir "$new"
+    memory=$(mktemp -d /dev/shm/lorad-fuzz-XXXXXX)
+    was=$(ls "$old" | wc -l)
+    if (cd "$build/log" && TMPDIR=$memory "$build/fuzz.$1" -merge=1 -timeout=5 -rss_limit_mb=2048 \
+        -max_len="$(longest "$1")" "$new" "$old" >"$build/log/$1.merge" 2>&1); then
+        rm -rf "$old"
+        mv "$new" "$old"
+        echo "$1: corpus of $was inputs minimised to $(ls "$old" | wc -l)"
+    else
+        rm -rf "$new"
+        echo "tests/fuzz/run.sh: the corpus of $1 stays as it is: see $build/log/$1.merge" >&2
+    fi
+    rm -rf "$memory"
+}
 # What a fuzzer calls slow is no finding below the time limit.
 open_findings() {
     find "$build/found/$1" -type f ! -name 'slow-unit-*' 2>/dev/null | wc -l
@@ -119,7 +141,8 @@ echo 'src: *engine/cpu/*' >"$AFL_LLVM_DENYLIST"
 cmake --build "$build" --target fuzzers >"$build.log" 2>&1 || { grep -E 'error|FAILED' "$build.log" >&2; exit 1; }
 mkdir -p "$build/log" "$build/total" "$build/corpus" "$build/found"
 python3 tests/fuzz/make_seeds.py "$root" "$build/seeds" >/dev/null
-[ -n "$names" ] || names="$(ls tests/fuzz/fuzz_*.c tests/fuzz/wire/fuzz_*.c | sed 's/.*fuzz_\(.*\)\.c/\1/') differ"
+[ -n "$names" ] || names="$(ls tests/fuzz/fuzz_*.c tests/fuzz/*/fuzz_*.c | sed 's/.*fuzz_\(.*\)\.c/\1/') differ"
+[ -z "$nightly" ] || minutes=$((10 * $(echo "$names" | wc -w) / jobs))
 
 if [ "$fuzzer" = afl ]; then
     for n in $names; do
@@ -145,6 +168,10 @@ while [ $passed -lt $each ]; do
     passed=$((passed + slice_s))
 done
 
+if [ -n "$nightly" ]; then
+    for n in $names; do minimise "$n"; done
+fi
+
 sum=0
 open=0
 for f in "$build"/total/*; do
@@ -152,6 +179,6 @@ for f in "$build"/total/*; do
     open=$((open + $(open_findings "$(basename "$f")")))
 done
 verdict=ok
-[ "$sum" -ge 100000000 ] && [ "$open" -eq 0 ] || verdict=short
-echo "fuzz $sum executions, $open open findings (asked 100000000, 0): $verdict"
+[ "$sum" -ge 1000000000 ] && [ "$open" -eq 0 ] || verdict=short
+echo "fuzz $sum executions, $open open findings (asked 1000000000, 0): $verdict"
 [ "$open" -eq 0 ]

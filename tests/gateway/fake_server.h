@@ -14,10 +14,10 @@ static caller fake_caller;
 /* As fake_request(), with a server of default configuration and a caller that nobody knows. */
 static inline exchange *fake_call(const char *method, const char *path)
 {
-    if (!fake_server.cfg) config_defaults(&fake_config);
-    fake_server.cfg = &fake_config;
-    if (!fake_server.live) fake_server.live = live_create(&fake_config);
-    fake_host.server = &fake_server;
+    if (!fake_server.process.cfg) config_defaults(&fake_config);
+    fake_server.process.cfg = &fake_config;
+    if (!fake_server.process.live) fake_server.process.live = live_create(&fake_config);
+    fake_host.app = &fake_server;
     fake_caller = (caller){0};
     exchange *x = fake_request(method, path);
     x->caller = &fake_caller;

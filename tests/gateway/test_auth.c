@@ -17,7 +17,8 @@ static uint64_t make_key(char text[KEY_TEXT_LEN + 1], const key_info *want)
 {
     err e;
     key_info made;
-    ck_assert_msg(keys_create(fake_server.store, want, text, &made, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_msg(keys_create(fake_server.tenants.store, want, text, &made, &e) == ERR_NONE, "%s",
+                  e.msg);
     return made.id;
 }
 
@@ -25,9 +26,10 @@ static void setup(void)
 {
     err e;
     tmpdir_make(dir);
-    ck_assert_int_eq(store_open(&fake_server.store, dir, &(store_options){.create = true}, &e),
-                     ERR_NONE);
-    store *st = fake_server.store;
+    ck_assert_int_eq(
+        store_open(&fake_server.tenants.store, dir, &(store_options){.create = true}, &e),
+        ERR_NONE);
+    store *st = fake_server.tenants.store;
     ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &acme, &e), ERR_NONE);
     ck_assert_int_eq(tenants_create(st, &(tenant){.name = "off"}, &off, &e), ERR_NONE);
     key_info want = {.tenant_id = acme.id, .scopes = SCOPE_INFERENCE};
@@ -44,8 +46,8 @@ static void setup(void)
 
 static void teardown(void)
 {
-    store_close(fake_server.store);
-    fake_server.store = NULL;
+    store_close(fake_server.tenants.store);
+    fake_server.tenants.store = NULL;
     tmpdir_remove(dir);
 }
 
@@ -166,7 +168,7 @@ START_TEST(a_key_works_from_its_networks)
     char bound[KEY_TEXT_LEN + 1], plain[KEY_TEXT_LEN + 1], own[KEY_TEXT_LEN + 1];
     err e;
     tenant fenced = {.name = "fenced", .networks = "10.0.0.0/8"};
-    ck_assert_int_eq(tenants_create(fake_server.store, &fenced, &fenced, &e), ERR_NONE);
+    ck_assert_int_eq(tenants_create(fake_server.tenants.store, &fenced, &fenced, &e), ERR_NONE);
     key_info want = {.scopes = SCOPE_INFERENCE, .tenant_id = fenced.id};
     make_key(plain, &want);
     snprintf(want.networks, sizeof(want.networks), "10.1.0.0/16,192.0.2.0/24");

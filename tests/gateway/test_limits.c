@@ -29,9 +29,20 @@ static void teardown(void)
     limits_destroy(all);
 }
 
+static const int64_t DAY_US = 86400000000, NOV_30 = 1764460800000000; /* 2025-11-30T00:00:00Z */
+static int64_t wall_us;                                               /* 0: the true one */
+
+int64_t __real_clock_wall_us(void);
+int64_t __wrap_clock_wall_us(void);
+
+int64_t __wrap_clock_wall_us(void)
+{
+    return wall_us ? wall_us : __real_clock_wall_us();
+}
+
 static bool take(int64_t tokens, limits_ticket *t, limits_refusal *w)
 {
-    return limits_reserve(all, &key, &who, adapter, tokens, t, w);
+    return limits_reserve(all, &key, &who, adapter, tokens, 0, t, w);
 }
 
 START_TEST(no_limit_refuses_nothing)
@@ -63,8 +74,8 @@ START_TEST(tokens_come_back_when_unused)
     ck_assert(take(100, &t, &w));
     ck_assert(!take(50, &other, &w));
     ck_assert_ptr_nonnull(strstr(w.msg, "key"));
-    limits_settle(all, &t, 30);
-    limits_settle(all, &t, 0); /* twice gives nothing twice */
+    limits_settle(all, &t, 30, 0);
+    limits_settle(all, &t, 0, 0); /* twice gives nothing twice */
     ck_assert(take(70, &other, &w));
     ck_assert(!take(70, &t, &w));
     ck_assert(!take(101, &t, &w)); /* can never fit */
@@ -79,7 +90,7 @@ START_TEST(concurrent_requests)
     who.limits.max_concurrent = 2;
     ck_assert(take(1, &t[0], &w) && take(1, &t[1], &w));
     ck_assert(!take(1, &t[2], &w));
-    limits_settle(all, &t[0], 1);
+    limits_settle(all, &t[0], 1, 0);
     ck_assert(take(1, &t[2], &w));
 }
 END_TEST
@@ -106,14 +117,14 @@ START_TEST(queued_requests)
     ck_assert(take(1, &t[2], &w));
     ck_assert(!take(1, &t[3], &w));
     limits_has_run(&t[0]);
-    limits_settle(all, &t[0], 1); /* what has run is not lowered twice */
+    limits_settle(all, &t[0], 1, 0); /* what has run is not lowered twice */
     ck_assert(!take(1, &t[3], &w));
-    limits_settle(all, &t[1], 0); /* ended without ever running */
-    limits_settle(all, &t[1], 0);
+    limits_settle(all, &t[1], 0, 0); /* ended without ever running */
+    limits_settle(all, &t[1], 0, 0);
     ck_assert(take(1, &t[3], &w));
     who.limits.max_queued = 0;
-    limits_settle(all, &t[2], 0);
-    limits_settle(all, &t[3], 0);
+    limits_settle(all, &t[2], 0, 0);
+    limits_settle(all, &t[3], 0, 0);
     limits_look(all, &key, &who, adapter, &v);
     ck_assert_int_eq(v.queued, 0);
     ck_assert_int_eq(v.queued_limit, -1);
@@ -146,7 +157,7 @@ START_TEST(who_asks_takes_nothing)
     ck_assert(take(50, &t, &w));
     ck_assert(!limits_ask(all, &key, &who, adapter, &w));
     ck_assert_ptr_nonnull(strstr(w.msg, "concurrent"));
-    limits_settle(all, &t, 50);
+    limits_settle(all, &t, 50, 0);
     ck_assert(limits_ask(all, &key, &who, adapter, &w)); /* its tokens are not known yet */
     ck_assert(!take(1, &t, &w));
     who.limits.tokens_per_day = 50; /* spent: no request has less than one */
@@ -168,9 +179,9 @@ START_TEST(requests_alone)
                                  .tokens_per_day = 1,
                                  .max_queued = 1};
     key.tokens_per_minute = 1;
-    ck_assert(limits_reserve(l, &key, &who, NULL, 0, &t[0], &w));
-    ck_assert(limits_reserve(l, &key, &who, NULL, 0, &t[1], &w)); /* none of them is queued */
-    ck_assert(!limits_reserve(l, &key, &who, NULL, 0, &t[2], &w));
+    ck_assert(limits_reserve(l, &key, &who, NULL, 0, 0, &t[0], &w));
+    ck_assert(limits_reserve(l, &key, &who, NULL, 0, 0, &t[1], &w)); /* none of them is queued */
+    ck_assert(!limits_reserve(l, &key, &who, NULL, 0, 0, &t[2], &w));
     ck_assert_ptr_nonnull(strstr(w.msg, "concurrent"));
     limits_look(l, &key, &who, NULL, &v);
     ck_assert_int_eq(v.running, 2);
@@ -179,12 +190,51 @@ START_TEST(requests_alone)
     ck_assert_int_eq(v.requests_left, 1);
     ck_assert_int_eq(v.tokens_limit, -1);
     ck_assert_int_eq(v.day_limit, -1);
-    limits_settle(l, &t[0], 0);
-    ck_assert(limits_reserve(l, &key, &who, NULL, 0, &t[0], &w));
-    limits_settle(l, &t[0], 0);
-    ck_assert(!limits_reserve(l, &key, &who, NULL, 0, &t[0], &w));
+    limits_settle(l, &t[0], 0, 0);
+    ck_assert(limits_reserve(l, &key, &who, NULL, 0, 0, &t[0], &w));
+    limits_settle(l, &t[0], 0, 0);
+    ck_assert(!limits_reserve(l, &key, &who, NULL, 0, 0, &t[0], &w));
     ck_assert_ptr_nonnull(strstr(w.msg, "per minute"));
     limits_destroy(l);
+}
+END_TEST
+
+/* A budget in micros: reserved in full, settled with what was used, over at midnight UTC. */
+START_TEST(budgets_of_costs)
+{
+    limits_ticket t[2];
+    limits_refusal w;
+    limits_view v;
+    wall_us = NOV_30 + 3600000000;
+    who.limits.cost_per_day = 2500000;
+    ck_assert(limits_reserve(all, &key, &who, NULL, 10, 2500000, &t[0], &w));
+    ck_assert(!limits_reserve(all, &key, &who, NULL, 10, 1, &t[1], &w)); /* held by the first */
+    ck_assert(w.status == 429 && w.retry_ms == -1);
+    ck_assert_str_eq(w.code, "insufficient_quota");
+    ck_assert_str_eq(w.scope, "tenant");
+    ck_assert_str_eq(w.limit, "cost_per_day");
+    ck_assert_str_eq(w.msg,
+                     "The tenant's limit of 2.500000 of cost per day is reached (cost_per_day); it "
+                     "resets at 2025-12-01 00:00 UTC.");
+    ck_assert(limits_reserve(all, &key, &who, NULL, 10, 0, &t[1], &w)); /* free of charge */
+    limits_settle(all, &t[1], 10, 0);
+    limits_settle(all, &t[0], 10, 400000);
+    limits_settle(all, &t[0], 10, 400000); /* once */
+    limits_look(all, &key, &who, NULL, &v);
+    ck_assert(v.cost_day_used == 400000 && v.cost_day_limit == 2500000);
+    ck_assert(v.cost_month_used == 400000 && v.cost_month_limit == -1);
+    ck_assert(v.day_used == 20 && v.day_limit == -1); /* tokens are counted apart */
+    ck_assert(!limits_reserve(all, &key, &who, NULL, 10, 2100001, &t[0], &w));
+    ck_assert(limits_reserve(all, &key, &who, NULL, 10, 2100000, &t[0], &w));
+    wall_us += DAY_US;
+    limits_settle(all, &t[0], 10, 100000); /* belongs to the day before */
+    who.limits.cost_per_month = 2000000;
+    ck_assert(!limits_reserve(all, &key, &who, NULL, 10, 2000001, &t[0], &w));
+    ck_assert_str_eq(w.limit, "cost_per_month");
+    ck_assert_ptr_nonnull(strstr(w.msg, "resets at 2026-01-01 00:00 UTC"));
+    ck_assert(limits_reserve(all, &key, &who, NULL, 10, 2000000, &t[0], &w));
+    limits_settle(all, &t[0], 10, 0);
+    wall_us = 0;
 }
 END_TEST
 
@@ -194,7 +244,7 @@ START_TEST(budgets_are_not_worth_retrying)
     limits_refusal w;
     who.limits.tokens_per_day = 10;
     ck_assert(take(8, &t, &w));
-    limits_settle(all, &t, 8);
+    limits_settle(all, &t, 8, 0);
     ck_assert(!take(3, &t, &w));
     ck_assert_str_eq(w.code, "insufficient_quota");
     ck_assert_int_eq(w.retry_ms, -1);
@@ -230,21 +280,21 @@ START_TEST(adapters_have_limits_of_their_own)
     ck_assert_uint_eq(t[2].adapter_id, 0);
     adapter = NULL;
     ck_assert(take(10, &t[3], &w));
-    limits_settle(all, &t[0], 0);
-    limits_settle(all, &t[0], 0);
-    limits_settle(all, &t[2], 0);
-    limits_settle(all, &t[3], 0);
+    limits_settle(all, &t[0], 0, 0);
+    limits_settle(all, &t[0], 0, 0);
+    limits_settle(all, &t[2], 0, 0);
+    limits_settle(all, &t[3], 0, 0);
     adapter = &popular;
     ck_assert(take(10, &t[2], &w) && !take(10, &t[3], &w));
-    limits_settle(all, &t[1], 0);
-    limits_settle(all, &t[2], 0);
+    limits_settle(all, &t[1], 0, 0);
+    limits_settle(all, &t[2], 0, 0);
 
     popular.limits = (adapter_limits){.tokens_per_minute = 100, .requests_per_minute = 3};
     ck_assert(take(80, &t[0], &w) && !take(80, &t[1], &w));
     ck_assert_ptr_nonnull(strstr(w.msg, "adapter's limit of 100 tokens per minute"));
-    limits_settle(all, &t[0], 10);
+    limits_settle(all, &t[0], 10, 0);
     ck_assert(take(90, &t[1], &w));
-    limits_settle(all, &t[1], 0);
+    limits_settle(all, &t[1], 0, 0);
     ck_assert(take(1, &t[1], &w) && !take(1, &t[2], &w));
     ck_assert_ptr_nonnull(strstr(w.msg, "adapter's limit of 3 requests per minute"));
     limits_look(all, &key, &who, adapter, &v);
@@ -256,7 +306,7 @@ START_TEST(adapters_have_limits_of_their_own)
     ck_assert_int_eq(v.requests_limit, 3);
     popular.limits =
         (adapter_limits){0}; /* lifted while one is held: it is given back all the same */
-    limits_settle(all, &t[1], 0);
+    limits_settle(all, &t[1], 0, 0);
     popular.limits.max_concurrent = 1;
     ck_assert(take(1, &t[0], &w));
 }
@@ -270,9 +320,9 @@ static void *hammer(void *arg)
     for (int i = 0; i < 2000; i++) {
         limits_ticket t;
         limits_refusal w;
-        if (!limits_reserve(all, &key, &who, adapter, 10, &t, &w)) continue;
+        if (!limits_reserve(all, &key, &who, adapter, 10, 0, &t, &w)) continue;
         atomic_fetch_add(&admitted, 10);
-        limits_settle(all, &t, 10);
+        limits_settle(all, &t, 10, 0);
     }
     return NULL;
 }
@@ -310,17 +360,6 @@ END_TEST
 
 /* ---- days ---------------------------------------------------------------------------------- */
 
-static const int64_t DAY_US = 86400000000, NOV_30 = 1764460800000000; /* 2025-11-30T00:00:00Z */
-static int64_t wall_us;                                               /* 0: the true one */
-
-int64_t __real_clock_wall_us(void);
-int64_t __wrap_clock_wall_us(void);
-
-int64_t __wrap_clock_wall_us(void)
-{
-    return wall_us ? wall_us : __real_clock_wall_us();
-}
-
 static limits_view look(void)
 {
     limits_view v;
@@ -342,10 +381,10 @@ START_TEST(a_request_across_midnight)
     ck_assert(take(30, &after, &w));
     ck_assert_int_eq(look().day_used, 30);
     ck_assert_int_eq(look().month_used, 120);
-    limits_settle(all, &before, 10);
+    limits_settle(all, &before, 10, 0);
     ck_assert_int_eq(look().day_used, 30);
     ck_assert_int_eq(look().month_used, 40); /* of one month */
-    limits_settle(all, &after, 25);
+    limits_settle(all, &after, 25, 0);
     ck_assert_int_eq(look().day_used, 25);
     ck_assert_int_eq(look().month_used, 35);
     ck_assert(!take(76, &after, &w));
@@ -353,7 +392,7 @@ START_TEST(a_request_across_midnight)
     wall_us = NOV_30 + DAY_US + 1000000;
     ck_assert_int_eq(look().day_used, 0);
     ck_assert_int_eq(look().month_used, 0);
-    limits_settle(all, &before, 5);
+    limits_settle(all, &before, 5, 0);
     ck_assert_int_eq(look().day_used, 0);
     ck_assert_int_eq(look().month_used, 0);
     wall_us = 0;
@@ -375,8 +414,8 @@ START_TEST(a_request_and_a_clock_that_is_set)
     wall_us -= DAY_US;
     ck_assert_int_eq(look().day_used, 90);
     ck_assert(!take(20, &none, &w));
-    limits_settle(all, &other, 25); /* of the 30th */
-    limits_settle(all, &first, 40);
+    limits_settle(all, &other, 25, 0); /* of the 30th */
+    limits_settle(all, &first, 40, 0);
     ck_assert_int_eq(look().day_used, 40);
     ck_assert_int_eq(look().month_used, 65);
     wall_us += DAY_US;
@@ -397,15 +436,18 @@ START_TEST(the_ledger_and_the_spool_count)
     usage_row rows[] = {{.request_id = 1, .tenant_id = 3, .prompt_tokens = 1, .output_tokens = 10},
                         {.request_id = 2, .tenant_id = 3, .output_tokens = 1000}};
     rows[0].started_wall_us = wall_us;
+    rows[0].cost = 70;
     rows[1].started_wall_us = wall_us - DAY_US;
+    rows[1].cost = 8;
     ck_assert_int_eq(ledger_settle(st, rows, 2, &e), ERR_NONE);
     limits_destroy(all);
     all = limits_create(st);
-    limits_add_used(all, 3, wall_us, 100);
-    limits_add_used(all, 3, wall_us - DAY_US, 10000);
-    limits_add_used(all, 3, wall_us - 40 * DAY_US, 100000);
+    limits_add_used(all, 3, wall_us, 100, 500);
+    limits_add_used(all, 3, wall_us - DAY_US, 10000, 0);
+    limits_add_used(all, 3, wall_us - 40 * DAY_US, 100000, 0);
     ck_assert_int_eq(look().day_used, 111);
     ck_assert_int_eq(look().month_used, 11111);
+    ck_assert(look().cost_day_used == 570 && look().cost_month_used == 578);
     /* The operator's picture has them before they come again; who used nothing
      * this month is not looked at. */
     rows[0] = (usage_row){.request_id = 4, .tenant_id = 9, .output_tokens = 5};
@@ -417,6 +459,7 @@ START_TEST(the_ledger_and_the_spool_count)
     limits_usage seen[3];
     limits_usage_get(all, (const tenant[]){{.id = 3}, {.id = 9}, {.id = 12}}, 3, seen);
     ck_assert(seen[0].day_used == 111 && seen[1].day_used == 5 && seen[1].month_used == 5);
+    ck_assert(seen[0].cost_day_used == 570 && seen[0].cost_month_used == 578);
     ck_assert(seen[2].day_used == 0 && seen[2].month_used == 0);
     /* The spool's rows reach the ledger: that changes nothing here, today or tomorrow. */
     rows[0] = (usage_row){
@@ -496,6 +539,7 @@ int main(void)
     tcase_add_test(tc, queues_are_per_tenant);
     tcase_add_test(tc, who_asks_takes_nothing);
     tcase_add_test(tc, requests_alone);
+    tcase_add_test(tc, budgets_of_costs);
     tcase_add_test(tc, budgets_are_not_worth_retrying);
     tcase_add_test(tc, adapters_have_limits_of_their_own);
     tcase_add_test(tc, threads_can_not_slip_through_an_adapter);

@@ -24,6 +24,7 @@ static struct {
 } pool = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
 static atomic_ullong n_exchanges;
+static account_kind leased = OF_TENANT; /* of that one scope */
 static limits *node[NODES];
 static int number[NODES];
 static key_info key;
@@ -52,10 +53,13 @@ static err_code exchange(void *self, const lease_ask *asks, int n, lease_grant *
 {
     int me = *(int *)self;
     if (pool.away) return err_set(e, ERR_IO, "away");
+    for (int i = 0; i < n; i++) /* costs have ids of their own, for budgets are kept by id alone */
+        ck_assert(asks[i].kind != OF_COST || asks[i].id == (uint64_t)-3);
     pthread_mutex_lock(&pool.mu);
     for (int i = 0; i < n; i++) {
         for (lease_thing r = 0; r < LEASE_THINGS; r++) {
-            if (asks[i].of[r].limit > 0 && asks[i].kind == 0) answer(me, &asks[i], r, &out[i]);
+            if (asks[i].of[r].limit > 0 && asks[i].kind == (int)leased)
+                answer(me, &asks[i], r, &out[i]);
         }
     }
     n_exchanges++;
@@ -78,6 +82,7 @@ static void setup(void)
     pool.away = pool.overdrawn = false;
     key = (key_info){.id = 7};
     who = (tenant){.id = 3};
+    leased = OF_TENANT;
     for (int i = 0; i < NODES; i++) begin(i, false);
 }
 
@@ -89,7 +94,8 @@ static void teardown(void)
 
 static bool take(int i, int64_t tokens, limits_ticket *t, limits_refusal *w)
 {
-    return limits_reserve(node[i], &key, &who, NULL, tokens, t, w);
+    int64_t cost = leased == OF_COST ? tokens : 0;
+    return limits_reserve(node[i], &key, &who, NULL, tokens, cost, t, w);
 }
 
 START_TEST(what_is_not_limited_asks_nobody)
@@ -100,7 +106,7 @@ START_TEST(what_is_not_limited_asks_nobody)
     unsigned long long before = n_exchanges;
     for (int i = 0; i < 1000; i++) {
         ck_assert(take(0, 1000, &t, &w));
-        limits_settle(node[0], &t, 1000);
+        limits_settle(node[0], &t, 1000, 0);
     }
     usleep(150000);
     ck_assert_uint_eq(atomic_load(&n_exchanges), before);
@@ -117,7 +123,7 @@ static void *work(void *arg)
         limits_refusal w;
         if (take(i, PER_REQUEST, &t, &w)) {
             atomic_fetch_add(&used, PER_REQUEST / 2); /* half comes back */
-            limits_settle(node[i], &t, PER_REQUEST / 2);
+            limits_settle(node[i], &t, PER_REQUEST / 2, leased == OF_COST ? PER_REQUEST / 2 : 0);
         } else if (w.retry_ms < 0) {
             ck_assert_str_eq(w.code, "insufficient_quota");
             return NULL;
@@ -130,7 +136,7 @@ static void *work(void *arg)
 static void spend(int nodes, int64_t limit, int64_t least)
 {
     pthread_t th[NODES * WORKERS];
-    who.limits.tokens_per_day = limit;
+    *(leased == OF_COST ? &who.limits.cost_per_day : &who.limits.tokens_per_day) = limit;
     atomic_store(&used, 0);
     for (int i = 0; i < nodes * WORKERS; i++)
         ck_assert_int_eq(pthread_create(&th[i], NULL, work, &number[i % nodes]), 0);
@@ -141,6 +147,13 @@ static void spend(int nodes, int64_t limit, int64_t least)
 
 START_TEST(a_budget_is_spent_to_the_end_by_all)
 {
+    spend(NODES, 20000, 19600);
+}
+END_TEST
+
+START_TEST(a_budget_of_costs_is_spent_to_the_end_by_all)
+{
+    leased = OF_COST;
     spend(NODES, 20000, 19600);
 }
 END_TEST
@@ -160,7 +173,7 @@ START_TEST(seats_are_the_fleet_s)
     ck_assert(!take(2, 1, &t[2], &w));
     ck_assert_str_eq(w.msg, "The tenant's limit of 2 concurrent requests is reached.");
     ck_assert_int_gt(w.retry_ms, 0);
-    limits_settle(node[0], &t[0], 1);
+    limits_settle(node[0], &t[0], 1, 0);
     while (!take(2, 1, &t[2], &w)) usleep(10000); /* once node 0 has given it back */
     ck_assert(!take(0, 1, &t[0], &w));
 }
@@ -182,14 +195,14 @@ START_TEST(what_idles_goes_back)
     who.limits.tokens_per_day = 100000;
     for (int i = 0; i < 100; i++) {
         ck_assert(take(0, 50, &t, &w));
-        limits_settle(node[0], &t, 20);
+        limits_settle(node[0], &t, 20, 0);
     }
     while (sum_of(pool.granted, LEASE_DAY) != 2000) usleep(10000);
     limits_view v;
     limits_look(node[0], &key, &who, NULL, &v);
     ck_assert_int_eq(v.day_used, 2000);
     ck_assert(take(1, 50, &t, &w)); /* node 1 sees what the fleet has used */
-    limits_settle(node[1], &t, 50);
+    limits_settle(node[1], &t, 50, 0);
     limits_look(node[1], &key, &who, NULL, &v);
     ck_assert_int_ge(v.day_used, 2050);
     ck_assert_int_le(v.day_used, 2150);
@@ -226,7 +239,7 @@ static void *take_slowly(void *id)
     limits_ticket t;
     limits_refusal w;
     tenant whose = {.id = *(const uint64_t *)id, .limits.tokens_per_day = 100};
-    ck_assert(limits_reserve(slow.l, &key, &whose, NULL, 10, &t, &w));
+    ck_assert(limits_reserve(slow.l, &key, &whose, NULL, 10, 0, &t, &w));
     return NULL;
 }
 
@@ -273,7 +286,7 @@ START_TEST(others_hold_what_is_left)
     ck_assert(take(0, 90, &t[0], &w)); /* may give some back */
     while (!take(1, 50, &other, &w) && w.retry_ms >= 0) usleep(10000);
     ck_assert_str_eq(w.code, "insufficient_quota"); /* once it is known that they are drawn */
-    limits_settle(node[0], &t[0], 10);
+    limits_settle(node[0], &t[0], 10, 0);
     while (!take(1, 50, &other, &w)) usleep(10000);
     while (!take(0, 60, &t[1], &w) && w.retry_ms >= 0) usleep(10000);
     ck_assert_int_eq(w.retry_ms, -1);
@@ -286,11 +299,11 @@ START_TEST(the_database_goes_away)
     limits_refusal w;
     who.limits.tokens_per_minute = 1000000;
     ck_assert(take(0, 10, &t, &w));
-    limits_settle(node[0], &t, 10);
+    limits_settle(node[0], &t, 10, 0);
     pool.away = true;
     int64_t taken = 0;
     while (take(0, 10, &t, &w)) { /* what is leased */
-        limits_settle(node[0], &t, 10);
+        limits_settle(node[0], &t, 10, 0);
         taken += 10;
     }
     ck_assert_int_eq(w.status, 503);
@@ -299,7 +312,7 @@ START_TEST(the_database_goes_away)
     ck_assert_int_lt(taken, 1000000);
     pool.away = false;
     while (!take(0, 10, &t, &w)) usleep(10000);
-    limits_settle(node[0], &t, 10);
+    limits_settle(node[0], &t, 10, 0);
 }
 END_TEST
 
@@ -313,7 +326,7 @@ START_TEST(each_goes_on_by_itself)
     who.limits.tokens_per_day = 1000;
     for (int i = 0; i < 100; i++) {
         ck_assert(take(0, 10, &t, &w));
-        limits_settle(node[0], &t, 10);
+        limits_settle(node[0], &t, 10, 0);
     }
     ck_assert(!take(0, 10, &t, &w)); /* its own count holds */
     ck_assert_str_eq(w.code, "insufficient_quota");
@@ -332,6 +345,7 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, what_is_not_limited_asks_nobody);
     tcase_add_test(c, a_budget_is_spent_to_the_end_by_all);
+    tcase_add_test(c, a_budget_of_costs_is_spent_to_the_end_by_all);
     tcase_add_test(c, a_budget_is_spent_to_the_end_by_one);
     tcase_add_test(c, seats_are_the_fleet_s);
     tcase_add_test(c, what_idles_goes_back);

@@ -101,6 +101,39 @@ START_TEST(where_nothing_fits)
 }
 END_TEST
 
+/* Slashes that mean nothing, and what is said of a path that is nearly one of ours. */
+START_TEST(slashes_and_the_nearest_route)
+{
+    static const struct {
+        const char *method, *path, *said;
+    } near[] = {
+        {"POST", "/v1/chat/completion", "; the nearest is POST /v1/chat/completions\""},
+        {"POST", "/chat/completion", "; the nearest is POST /v1/chat/completions\""},
+        {"GET", "/v1/v1/models", "; the nearest is GET /v1/models\""},
+        {"GET", "/v1/response/resp_1234567890", "; the nearest is GET /v1/responses/{}\""},
+        {"DELETE", "/v1/response/resp_1234567890", "; the nearest is DELETE /v1/responses/{}\""},
+        {"POST", "/v1/embedding", "; the nearest is POST /v1/embeddings\""},
+        {"GET", "/x", "no such URL: GET /x\""},
+        {"POST", "/v1/responses/compact", "this server does not compact conversations"},
+        {"POST", "//v1//responses/compact/", "this server does not compact conversations"},
+    };
+    static const char *const same[] = {"/v1/models",  "/v1//models",  "/v1/models/",
+                                       "//v1/models", "/v1/models//", "///v1///models///",
+                                       "//models//"};
+    for (size_t i = 0; i < sizeof(same) / sizeof(*same); i++) {
+        ck_assert_str_eq(ask(PLANE_INFERENCE, "PUT", same[i]), "method_not_allowed");
+        ck_assert(fake_said("Allow: GET, HEAD, OPTIONS"));
+    }
+    ck_assert_str_eq(ask(PLANE_ADMIN, "PUT", "/admin/v1//tenants"), "unknown_url");
+    for (size_t i = 0; i < sizeof(near) / sizeof(*near); i++) {
+        ck_assert_str_eq(ask(PLANE_INFERENCE, near[i].method, near[i].path), "unknown_url");
+        ck_assert_int_eq(fake_status(), 404);
+        ck_assert_msg(strstr(fake_conn.out, near[i].said) != NULL, "%s: %s", near[i].path,
+                      fake_conn.out);
+    }
+}
+END_TEST
+
 START_TEST(other_methods)
 {
     ck_assert_str_eq(ask(PLANE_INFERENCE, "DELETE", "/v1/models"), "method_not_allowed");
@@ -130,7 +163,12 @@ START_TEST(every_route_asks_for_a_key)
     const route *const tables[] = {routes_inference, routes_admin};
     for (int t = 0; t < 2; t++) {
         for (const route *r = tables[t]; r->method; r++) {
-            if (strcmp(r->pattern, "/health") == 0 || strcmp(r->pattern, "/ping") == 0) continue;
+            static const char *const open[] = {"/health",  "/ping",     "/",
+                                               "/page.js", "/page.css", "/openapi.json"};
+            bool is_open = false;
+            for (size_t i = 0; i < sizeof(open) / sizeof(*open); i++)
+                is_open |= strcmp(r->pattern, open[i]) == 0;
+            if (is_open) continue;
             char path[128];
             size_t n = 0;
             for (const char *p = r->pattern; *p; p++) { /* {} and {*} become x */
@@ -163,6 +201,7 @@ int main(void)
     tcase_add_test(tc, more_parameters_than_there_is_room_for);
     tcase_add_test(tc, where_nothing_fits);
     tcase_add_test(tc, other_methods);
+    tcase_add_test(tc, slashes_and_the_nearest_route);
     tcase_add_test(tc, every_route_asks_for_a_key);
     suite_add_tcase(s, tc);
     return run_suite(s);

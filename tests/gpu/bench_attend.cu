@@ -129,7 +129,7 @@ static float attend_ms(timer *t, const cudaDeviceProp *prop, int type, int layer
     }
     step_seq *seq = (step_seq *)calloc((size_t)n_seq, sizeof(*seq));
     for (int i = 0; i < n_seq; i++)
-        seq[i] = {i * n_rows, n_rows, len - n_rows, order + (size_t)i * pages, pages};
+        seq[i] = {i * n_rows, n_rows, len - n_rows, order + (size_t)i * pages, pages, 0};
     step s = {};
     s.n_rows = (int)rows;
     s.n_seq = n_seq;

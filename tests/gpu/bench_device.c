@@ -2,7 +2,7 @@
  * shape, no files, no network.
  *
  *     bench_device [--shape llama-3-8b|tiny] [--fraction F] [--scratch DIR]
- *     [--json FILE] [FIGURE...]
+ *     [--json FILE] [--without NAME,...] [FIGURE...]
  *
  *     copy       bytes a second that a copy inside the device reads and writes:
  *                the measure for what follows
@@ -15,6 +15,12 @@
  *     many       the widest step, bare and with an adapter for each row, of 1,024
  *                that lie on the device (or as
  *                many as have room)
+ *     mixed      decode rows beside a piece of a prompt, and each alone
+ *     sweep      steps of 1 to 256 rows, bare and with adapters, and of rows
+ *                over 128 to 32,768 positions, as far as there is room
+ *
+ * --without leaves kernels out as debug.cuda_without does: choices.py compares sweeps with and
+ * without each.
  *
  * Everything goes through the backend's interface and engine/model/model.c, as when lorad serves.
  * The model is a sparse file in --scratch: its matrices are holes, and a kernel (noise.cu) makes
@@ -62,7 +68,7 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {"llama-3-8b", 32,   4096, 32,  8,    128, 14336, 128256, 8448,           32, 1024, 4, 2048,
+    {"llama-3-8b", 32,   4096, 32,  8,    128, 14336, 128256, 32832,          32, 1024, 4, 2048,
      32,           8192, 256,  512, 1024, 16,  20,    8192,   (size_t)4 << 30},
     {"tiny", 2,  64, 4,  2, 64, 128, 320, 512, 4,  40,
      2,      24, 3,  70, 6, 40, 24,  8,   2,   64, (size_t)1 << 20},
@@ -302,8 +308,10 @@ static void load_model(const char *scratch)
     }
     (void)rmdir(dir);
     if (rc) die("the model", &e);
-    printf("%s: %.2f GiB of weights, loaded and products chosen in %.1f s\n", sh->name,
-           gib(model_weight_bytes(m)), seconds(from));
+    double took = seconds(from);
+    printf("%s: %.2f GiB of weights, loaded and products compared in %.1f s\n", sh->name,
+           gib(model_weight_bytes(m)), took);
+    note("load_s", took);
 }
 
 /* ---- pages and adapters ---------------------------------------------------------------------- */
@@ -423,7 +431,7 @@ static void build(int first, int n_seq, int n_rows, int len, who w)
     for (int i = 0; i < n_seq; i++) {
         int who_am_i = first + i;
         st.seq[i] =
-            (step_seq){n, n_rows, len - n_rows, order + (size_t)who_am_i * (size_t)each, each};
+            (step_seq){n, n_rows, len - n_rows, order + (size_t)who_am_i * (size_t)each, each, 0};
         st.seg[i] = (step_seg){n, n_rows, w == DISTINCT ? &views[who_am_i * spread] : NULL};
         for (int k = 0; k < n_rows; k++, n++) {
             st.token[n] = (int32_t)((who_am_i * 7919 + k * 31 + 11) % sh->n_vocab);
@@ -442,6 +450,26 @@ static void build(int first, int n_seq, int n_rows, int len, who w)
                      .n_logit = n_seq,
                      .logit_row = st.logit};
     st.s[1] = st.s[0];
+}
+
+/* Behind the rows that build() made of sequences of `len` positions: the first `rows` of a prompt,
+ * whose pages follow theirs. */
+static void add_prompt(int len, int rows)
+{
+    step *s = &st.s[0];
+    int i = s->n_seq, from = s->n_rows;
+    st.seq[i] =
+        (step_seq){from, rows, 0, order + (size_t)i * (size_t)pages_for(len), pages_for(rows), 0};
+    for (int k = 0; k < rows; k++) {
+        st.token[from + k] = (int32_t)((k * 31 + 17) % sh->n_vocab);
+        st.pos[from + k] = k;
+    }
+    st.seg[0].n_rows += rows;
+    st.logit[i] = from + rows - 1;
+    s->n_rows += rows;
+    s->n_seq++;
+    s->n_logit++;
+    st.s[1] = *s;
 }
 
 /* A step as the scheduler runs it: logits stay, greedy tokens come back. */
@@ -621,8 +649,7 @@ static void fig_decode(void)
     note("decode_distinct_ms", distinct * 1e3);
     note("decode_shared_ms", shared * 1e3);
     figure("decode_of_copy", bytes / bare / copy_rate, "of the copy's bandwidth", 0.8, true);
-    figure("decode_distinct_extra", (distinct - bare) / more, "of the time of the adapters' bytes",
-           1.15, false);
+    figure("decode_distinct", distinct / bare, "of the bare step", 1.15, false);
     figure("decode_shared", shared / bare, "of the bare step", 1.06, false);
 }
 
@@ -701,7 +728,58 @@ static void fig_many(void)
     note("many_adapters", n_view);
     note("many_bare_tokens_s", sh->many / bare);
     note("many_distinct_tokens_s", sh->many / with);
-    figure("many_of_bare", bare / with, "of the bare base's tokens", 0.6, true);
+    /* An H200's bytes alone would give 20,513; 0.6 of that. */
+    figure("many_tokens", sh->many / with, "tokens/s", 12300, true);
+}
+
+/* Most steps of a loaded server hold decode rows and a piece of a prompt. */
+static void fig_mixed(void)
+{
+    int chunk = sh->prompt_len / 4;
+    if (sh->batch * pages_for(sh->kv) + pages_for(chunk) > n_pages) {
+        printf("mixed: left out, the device has room for %d KV pages\n", n_pages);
+        return;
+    }
+    build(0, sh->batch, 1, sh->kv, BARE);
+    double decode = step_s();
+    build(0, 1, chunk, chunk, BARE);
+    double prompt = step_s();
+    build(0, sh->batch, 1, sh->kv, BARE);
+    add_prompt(sh->kv, chunk);
+    double both = step_s();
+    printf("%d decode rows %.3f ms, %d rows of a prompt %.3f ms, together %.3f ms\n", sh->batch,
+           decode * 1e3, chunk, prompt * 1e3, both * 1e3);
+    note("mixed_ms", both * 1e3);
+    figure("mixed_of_parts", both / (decode + prompt), "of its parts", 1.1, false);
+}
+
+/* One step of the sweep: who 0 to 2 as in `who`. */
+static void sweep_step(int rows, int len, who w)
+{
+    static const char *const names[] = {"bare", "distinct", "shared"};
+    char name[64];
+    build(0, rows, 1, len, w);
+    double ms = step_s() * 1e3;
+    snprintf(name, sizeof(name), "step_%d_%d_%s_ms", rows, len, names[w]);
+    printf("STEP %d rows over %d, %s: %.3f ms\n", rows, len, names[w], ms);
+    (void)fflush(stdout);
+    note(name, ms);
+}
+
+static void fig_sweep(void)
+{
+    static const int rows[] = {1, 8, 16, 32, 64, 128, 256}, lens[] = {128, 2048, 8192, 32768};
+    make_adapters(sh->many < 64 ? sh->many : 64);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (rows[i] > sh->many || rows[i] * pages_for(sh->many_kv) > n_pages) continue;
+        sweep_step(rows[i], sh->many_kv, BARE);
+        sweep_step(rows[i], sh->many_kv, SHARED);
+        if (rows[i] <= n_view) sweep_step(rows[i], sh->many_kv, DISTINCT);
+    }
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        int fit = n_pages / pages_for(lens[i]), n = fit < sh->batch ? fit : sh->batch;
+        if (n > 0 && lens[i] < sh->max_pos) sweep_step(n, lens[i], BARE);
+    }
 }
 
 #ifdef BENCH_EMULATED
@@ -752,6 +830,8 @@ static int options(int argc, char **argv, backend_config *bc, const char **scrat
         else if (strcmp(argv[i], "--products") == 0) /* "own": without cuBLAS's */
             own_products = strcmp(v, "own") == 0;
 #endif
+        else if (strcmp(argv[i], "--without") == 0)
+            snprintf(bc->without, sizeof(bc->without), "%s", v);
         else if (strcmp(argv[i], "--scratch") == 0)
             *scratch = v;
         else if (strcmp(argv[i], "--json") == 0 && (json = fopen(v, "w")))
@@ -777,7 +857,8 @@ int main(int argc, char **argv)
     if (from < 0) {
         fprintf(stderr,
                 "usage: bench_device [--shape llama-3-8b|tiny] [--fraction F] [--scratch DIR] "
-                "[--json FILE] [copy|matrix|decode|host|prefill|attention|many]...\n");
+                "[--json FILE] [--without NAME,...] "
+                "[decode|host|prefill|attention|many|mixed|sweep]...\n");
         return 2;
     }
     const job jobs[] = {
@@ -788,7 +869,9 @@ int main(int argc, char **argv)
         {"host", fig_host, sh->batch, sh->kv},
         {"prefill", fig_prefill, sh->prompts, sh->prompt_len},
         {"attention", fig_attention, sh->attn_batch, sh->attn_len},
-        {"many", fig_many, sh->many, sh->many_kv}};
+        {"many", fig_many, sh->many, sh->many_kv},
+        {"mixed", fig_mixed, sh->batch, sh->kv},
+        {"sweep", fig_sweep, 1, sh->many_kv}};
 #ifdef BENCH_EMULATED
     emu_rt_device(1, (size_t)160 << 20);
 #endif

@@ -5,12 +5,13 @@ each kernel.  Instructions are 16 bytes; the lower 12 bits name them.  kernels()
 registers, shared memory, stack, the block size it was compiled for, and its instructions with their ways.
 """
 import collections
+import ctypes
 import functools
 import heapq
 import re
 import struct
 
-FAT, ENTRY_PTX, ENTRY_ELF, COMPRESSED = 0xBA55ED50, 1, 2, 0xE000
+FAT, ENTRY_PTX, ENTRY_ELF = 0xBA55ED50, 1, 2
 OPS = {0x23C: "HMMA", 0x9F0: "HGMMA", 0x221: "FADD", 0xFAE: "LDGSTS", 0x981: "LDG", 0x986: "STG", 0x984: "LDS", 0x388: "STS", 0x988: "STS",
        0x83B: "LDSM", 0x9A8: "ATOMG", 0x983: "LDL", 0x387: "STL", 0xB1D: "BAR", 0x308: "MUFU", 0x229: "DADD", 0x22B: "DFMA", 0x228: "DMUL",
        0x992: "MEMBAR", 0x82E: "ACQBULK", 0x82D: "PREEXIT"}  # the last two: griddepcontrol's wait and launch_dependents
@@ -42,8 +43,26 @@ def sections(elf):
     return out
 
 
+def plain(data):
+    """An entry's bytes, which --compress-mode=size makes one frame of Zstandard (RFC 8878): magic, content size."""
+    if data[:4] != b"\x28\xb5\x2f\xfd":
+        return data
+    zstd = ctypes.CDLL("libzstd.so.1")
+    zstd.ZSTD_getFrameContentSize.restype = ctypes.c_ulonglong
+    zstd.ZSTD_findFrameCompressedSize.restype = zstd.ZSTD_decompress.restype = ctypes.c_size_t
+    size = zstd.ZSTD_getFrameContentSize(data, ctypes.c_size_t(len(data)))
+    if size > 1 << 30:
+        raise ValueError(f"a frame without its content's size, or damaged: {size}")
+    frame = zstd.ZSTD_findFrameCompressedSize(data, ctypes.c_size_t(len(data)))  # zeros pad the entry
+    out = ctypes.create_string_buffer(size)
+    done = zstd.ZSTD_decompress(out, ctypes.c_size_t(size), data, ctypes.c_size_t(frame))
+    if done != size:
+        raise ValueError(f"a damaged frame: {done} bytes, not {size}")
+    return out.raw
+
+
 def entries(path):
-    """[(kind, architecture, bytes, compressed)] of an object of the host."""
+    """[(kind, architecture, bytes)] of an object of the host."""
     with open(path, "rb") as f:
         whole = f.read()
     for name, data, _ in sections(whole):
@@ -57,19 +76,18 @@ def entries(path):
             while p < at:
                 kind, _, entry, bytes_ = struct.unpack_from("<HHIQ", data, p)
                 arch, = struct.unpack_from("<I", data, p + 28)
-                flags, = struct.unpack_from("<Q", data, p + 40)
-                yield kind, arch, data[p + entry:p + entry + bytes_], bool(flags & COMPRESSED)
+                yield kind, arch, plain(data[p + entry:p + entry + bytes_])
                 p += entry + bytes_
 
 
 def images(path):
     """[(architecture, ELF)] of an object of the host."""
-    return [(arch, data) for kind, arch, data, compressed in entries(path) if kind == ENTRY_ELF and not compressed]
+    return [(arch, data) for kind, arch, data in entries(path) if kind == ENTRY_ELF]
 
 
 def portable(path):
     """The architectures whose PTX goes along."""
-    return [arch for kind, arch, _, _ in entries(path) if kind == ENTRY_PTX]
+    return [arch for kind, arch, _ in entries(path) if kind == ENTRY_PTX]
 
 
 class Kernel:

@@ -5,7 +5,7 @@
 Reads engine/cuda's kernels out of the objects (cubin.py).  For each: registers, shared memory, the threads that a
 multiprocessor holds, and the instructions that a warp issues for one piece of work (WORK).  From these, the bytes of a shape
 and the launches of a layer come step times for the DEVICES below.  They are estimates by the ASSUMED figures: what they are
-for is to show what a change does before a device is at hand.  PROGRAM (emu.bench_device) runs steps on the emulated device
+for is to show what a change does before a device is at hand.  How long a step takes: calibrated.py, whose table comes first.  PROGRAM (emu.bench_device) runs steps on the emulated device
 and names their launches; they must be the budget's.
 
 Fails (1) where a kernel is heavier than FILE says, a layer has more launches, or a step is slower.  --write makes FILE anew,
@@ -19,17 +19,17 @@ import re
 import subprocess
 import sys
 
+import calibrated
 import cubin
 
 # ---- what is assumed, and taken from data sheets ---------------------------------------------------------------------------
 
 # sm, multiprocessors, GHz under load, bytes a second of a copy (read and written), BF16 operations a second
-DEVICES = {"H200": (90, 132, 1.75, 4.3e12, 790e12), "RTX 4090": (89, 128, 2.4, 0.93e12, 160e12)}
+DEVICES = {"H200": (90, 132, 1.75, 4.3e12, 790e12)}
 # registers, bytes of shared memory, threads, blocks, bytes that the system keeps of each block
-SM = {80: (65536, 164 << 10, 2048, 32, 1024), 89: (65536, 100 << 10, 1536, 24, 1024),
-      90: (65536, 228 << 10, 2048, 32, 0), 100: (65536, 228 << 10, 2048, 32, 0)}  # from 90 on the static part holds it
-WEIGHED = (80, 89, 90)
-BLOCK_SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10}  # of one block, asked for by name
+SM = {80: (65536, 164 << 10, 2048, 32, 1024), 90: (65536, 228 << 10, 2048, 32, 0), 100: (65536, 228 << 10, 2048, 32, 0)}  # from 90 on the static part holds it
+WEIGHED = (80, 90)
+BLOCK_SHARED = {80: 163 << 10, 90: 227 << 10}  # of one block, asked for by name
 ASSUMED = {
     "gap_us": 1.0,  # from the end of a launch of a graph to the begin of the next
     # of it, where the next may begin early (programmatic dependent launch): the most that an empty pair of kernels was seen to
@@ -47,7 +47,7 @@ ASSUMED = {
     "product_cols": 64,  # ... of so many columns each, without split K
     "product_fill": 1.2,  # and this times the share of multiprocessors that have one, where they do not
     "product_rate": 0.70,  # of the matrix rate, with many rows
-    "mma_sync": {89: 0.85, 90: 0.60},  # of the matrix rate that mma.sync reaches in our own products, by sm
+    "mma_sync": {90: 0.60},  # of the matrix rate that mma.sync reaches in our own products, by sm
     # wgmma reaches the matrix rate: a product of 8192^3 on an H100, 808 TFLOP/s (https://github.com/pranjalssh/fast.cu).  What it
     # reads: of shared memory bytes a cycle of a multiprocessor, reads and copies alike, and of the second-level cache bytes
     # a second, on an H200 with a set of 20 MB (both https://github.com/te42kyfo/gpu-benches), and as many written
@@ -111,13 +111,11 @@ for rows in (1, 8):
 for nt, stages in ((2, 6), (4, 3)):  # 32 rows of up to six units of 16 columns, and of more
     for n in (1, 2):
         load, mma = 8 * (nt // 2 + 1) * n, 8 * nt * n
-        for kernel in ("stream", "cluster"):
-            WORK[f"gemm_{kernel}_kernel<{nt},{stages},1>", f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
-        for kernel in ("lora", "lora_cluster"):
-            for gated in (0, 1):
-                label = f"gemm_{kernel}_kernel<{nt},{stages},1,{gated}>"
-                WORK[label, f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
-                WORK[label, f"shrink of 1024 k, {16 * n} ranks"] = {"HMMA": 64 * n, "ATOMG": 3, "STG": 4 * n}
+        WORK[f"gemm_stream_kernel<{nt},{stages},1>", f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
+        for gated in (0, 1):
+            label = f"gemm_lora_kernel<{nt},{stages},1,{gated}>"
+            WORK[label, f"{128 * n} k"] = {"LDSM": load, "HMMA": mma}
+            WORK[label, f"shrink of 1024 k, {16 * n} ranks"] = {"HMMA": 64 * n, "ATOMG": 3, "STG": 4 * n}
 for nt in (1, 2, 4, 8):
     for k in (128, 256):
         WORK[f"gemm_small_kernel<{nt},1>", f"{k} k"] = {"HMMA": k // 16 * nt}
@@ -188,8 +186,7 @@ def weigh(objects):
 class Step:
     """One step on one device; each method is the time of a launch, in us."""
 
-    def __init__(self, device, weights, step, law, cluster=1):
-        self.cluster = cluster  # blocks that share x, where products are by streams
+    def __init__(self, device, weights, step, law):
         self.arch, self.n_sm, ghz, self.copy, self.matrix = DEVICES[device]
         self.cycles = ghz * 1e3
         self.weights, self.ours = weights, law == "own"
@@ -341,7 +338,7 @@ class Step:
         blocks, warps = -(-n // (16 * units)), units * (2 if nt == 2 else 1)
         one, two = (self.work(label, f"{i} k") for i in (128, 256))
         issue = (one + (k / 128 - 1) * (two - one)) * warps / ASSUMED["sm_ipc"] / self.cycles
-        more += blocks * self.rows * k * 2 / self.cluster
+        more += blocks * self.rows * k * 2
         fixed = ASSUMED["gap_us"] + ASSUMED["chain_us"] + chain_us - (ASSUMED["early_us"] if self.early else 0)
         self.bytes += bytes_
         return self.took(fixed, issue, bytes_ / (self.copy * ASSUMED["memory"]) * 1e6 + more / ASSUMED["cache"] * 1e6)
@@ -351,8 +348,7 @@ class Step:
         n, k, outs = self.products[self.at]
         gated = len(outs) == 2 and not self.adapters
         _, nt, stages = self.cut(n)
-        kernel = "stream" if self.cluster == 1 else "cluster"
-        return self.stream(f"gemm_{kernel}_kernel<{nt},{stages},1>", n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
+        return self.stream(f"gemm_stream_kernel<{nt},{stages},1>", n, k, 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)))
 
     def gemm_lora_kernel(self):
         """The product and all of LoRA: A's and B's bytes behind those of the weights; a block has four warps that shrink, which
@@ -363,7 +359,7 @@ class Step:
         bytes_ = 2 * n * k + self.rows * (2 * k + (n if gated else 4 * n)) + self.adapters * rank * 2 * (len(outs) * k + n)
         again = self.chunks() * len(outs) * 8 * k * 2 + (self.chunks() - self.adapters) * rank * 2 * (len(outs) * k + n)
         _, nt, stages = self.cut(n)
-        label = f"gemm_lora{'' if self.cluster == 1 else '_cluster'}_kernel<{nt},{stages},1,{int(gated)}>"
+        label = f"gemm_lora_kernel<{nt},{stages},1,{int(gated)}>"
         us = self.stream(label, n, k, bytes_, 2 * ASSUMED["trip_us"], again)
         slices, planes = self.planes(k)
         one, two = (self.work(label, f"shrink of 1024 k, {i} ranks") for i in (16, 32))
@@ -513,9 +509,8 @@ def steps(weights, launches):
                 ms, least = Step(device, weights, name, "cublas").total(launches[f"{sm} cublas"][step[4]])
                 out[f"{device}: {name}"].update(cublas_ms=round(ms, 3), least_ms=round(least, 3))
             if len(step) == 5 and step[0] == 32 and sm == "sm_90":
-                for key, cluster in (("chain_ms", 1), ("cluster_ms", 4)):
-                    ms, _ = Step(device, weights, name, "chain", cluster).total(launches[f"{sm} chain"][step[4]])
-                    out[f"{device}: {name}"][key] = round(ms, 3)
+                ms, _ = Step(device, weights, name, "chain").total(launches[f"{sm} chain"][step[4]])
+                out[f"{device}: {name}"]["chain_ms"] = round(ms, 3)
     return out
 
 
@@ -608,6 +603,7 @@ def main():
         return 1
     times = steps(weights, launches)
     if args.table or args.write:
+        calibrated.main()
         print(f"{'kernel':24} {'':6} {'regs':>5} {'shared':>7}  instructions of a warp for ...")
         for label, by in sorted(weights.items()):
             for sm, w in sorted(by.items()):
@@ -620,12 +616,8 @@ def main():
     for name, t in times.items():
         cublas = f"{t['cublas_ms']:9.2f} ms by cuBLAS's law," if "cublas_ms" in t else " " * 30
         if "chain_ms" in t:
-            cublas += f" {t['chain_ms']:.2f} with streams of it, {t['cluster_ms']:.2f} where four blocks share x,"
+            cublas += f" {t['chain_ms']:.2f} with streams of it,"
         print(f"{name:56} {cublas} {t['ours_ms']:8.2f} by ours; its bytes or products alone {t['least_ms']:8.2f}")
-        device, step = name.split(": ", 1)
-        bare = next(f"{device}: {s}" for s, v in STEPS.items() if v == STEPS[step][:5])
-        if bare != name:
-            print(f"{'':56} {t['ours_ms'] / times[bare]['ours_ms']:9.2f} of BF16's")
     if args.write:
         for by in weights.values():
             for w in by.values():

@@ -38,7 +38,7 @@ def read(folder):
             report["figures"].update(found)
             report["checks"].append({"part": status.stem, "name": name, "state": state,
                                      "seconds": float(seconds), "log": log})
-    for f in sorted(folder.glob("bench*.json")):
+    for f in [*sorted(folder.glob("bench*.json")), *folder.glob("sweep.json")]:
         try:
             report["measured"].update(json.loads(f.read_text()))
         except ValueError:

@@ -3,6 +3,9 @@
 # GPU: one table, one JSON.
 #
 #   sh tests/gpu/run.sh [--built DIR] [--out DIR] [PART...]      all parts, or those named
+#   sh tests/gpu/run.sh --call 1|2 --built PACK --out DIR        half of the parts in 7 minutes, for
+#                                                a machine that is lent by the call: three files
+#   sh tests/gpu/run.sh sparse                   checks out what a call needs alone (20 MB)
 #   sh tests/gpu/run.sh pack DIR [BUILD]         DIR and DIR.tar.xz for a machine that
 #                                                has no compiler or libraries
 #
@@ -14,7 +17,11 @@
 #                 pre-empted: the tokens of each alone
 #   bench         120 s  Llama-3-8B's shape with random weights:
 #                 bench_device, bench_attend, bench_sgmv
-#   times         60 s  microseconds of each kernel in bench_device's steps, by CUPTI
+#   sweep         60 s  steps of 1 to 256 rows, bare and with adapters; over 128 to 32,768
+#                 positions
+#   choices       90 s  the same without each kernel that is a choice, and what choices.h would be
+#   times         60 s  microseconds of each kernel in bench_device's steps and of the gap before
+#                 it, by CUPTI
 #   served        60 s  lorad over HTTPS with engine.backend=cuda: answers,
 #                 adapters, batches, swapping
 #   faults        60 s  real faults under a running lorad: it restarts, nobody is refused
@@ -22,8 +29,12 @@
 #                 where it supports the device
 #
 # The seconds are limits: what is not done then says TIMEOUT, and the rest goes on; 9 minutes
-# together. Nothing is fetched. It needs: nvidia-smi and the driver, cuBLAS (found in the toolkit,
-# the system or Python's nvidia-cublas), python3 for `served` and the report; to build: nvcc, cmake
+# together. Call 1 has kernels, sweep, choices, times and bench (what decides); call 2 conformance,
+# invariance, served, faults and sanitizer (what proves). DIR gets call-N.txt, call-N.json and
+# call-N.tar.gz, anew after each part. docs/design/cuda.md says what each figure decides.
+#
+# Nothing is fetched. It needs: nvidia-smi and the driver, cuBLAS (found in the toolkit, the system
+# or Python's nvidia-cublas), python3 for `served` and the report; to build: nvcc, cmake
 # 3.25, ninja, pkg-config, a C and C++ compiler and the packages of conf/setup.sh. Where these are
 # not to be had, `pack` on a machine of the same system makes what --built takes (either).
 #
@@ -32,12 +43,13 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 root=$PWD
-parts="build kernels conformance invariance bench times served faults sanitizer"
+parts="build kernels sweep choices times bench conformance invariance served faults sanitizer"
+first_call="kernels sweep choices times bench" second_call="conformance invariance served faults sanitizer"
 programs="test_attend test_codes test_gemm test_gemm_lora test_rows test_norms test_experts test_sample test_sgmv test_blas_load test_conformance test_golden test_batch_invariance
     bench_device bench_attend bench_sgmv"
 bound_build=120 bound_kernels=45 bound_conformance=60 bound_invariance=60 bound_sanitizer=75 bound_served=60 bound_bench=120
-bound_times=60 bound_faults=60
-built= out=build/gpu-report wanted=
+bound_times=60 bound_faults=60 bound_sweep=60 bound_choices=90
+built= out=build/gpu-report wanted= call= result=
 
 fail() { # fail STATUS SENTENCE...
     code=$1
@@ -55,7 +67,7 @@ build_into() {
         command -v $tool >/dev/null 2>&1 || [ -x /usr/local/cuda/bin/$tool ] || missing="$missing $tool"
     done
     if command -v pkg-config >/dev/null 2>&1; then
-        for lib in openssl libcjson sqlite3 check libcurl ncursesw; do
+        for lib in openssl libcjson sqlite3 check libcurl libnghttp2 ncursesw; do
             pkg-config --exists $lib || missing="$missing $lib"
         done
     fi
@@ -72,7 +84,7 @@ build_into() {
 pack() { # pack FOLDER [BUILD]
     [ $# -ge 1 ] && [ $# -le 2 ] || fail 2 "pack takes a folder, and maybe one that was built"
     from=${2:-build/gpu}
-    [ $# -eq 2 ] || build_into "$from" "80;89;90" || exit 1
+    [ $# -eq 2 ] || build_into "$from" "80;90" || exit 1
     mkdir -p "$1/lib" || exit 1
     for p in lorad $(for p in $programs; do echo "gpu.$p"; done); do
         [ -x "$from/$p" ] || fail 1 "$from has no $p: it was built without CUDA"
@@ -92,12 +104,19 @@ pack() { # pack FOLDER [BUILD]
 
 case ${1:-} in
 pack) shift && pack "$@" ;;
+sparse)
+    git sparse-checkout set --no-cone /tests/gpu/ /tests/e2e/ /tests/fixtures/ /tests/tools/ /conf/demo/
+    exit ;;
 --build-into) build_into "$2" "$3" && exit 0 || exit 1 ;;
 esac
 while [ $# -gt 0 ]; do
     case $1 in
     --built) built=${2:?--built needs a folder}; shift 2 ;;
     --out) out=${2:?--out needs a folder}; shift 2 ;;
+    --call)
+        call=${2:?--call needs 1 or 2}
+        case $call in 1) wanted=$first_call ;; 2) wanted=$second_call ;; *) fail 2 "--call is 1 or 2, not $call" ;; esac
+        shift 2 ;;
     -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) fail 2 "unknown option $1" ;;
     *)
@@ -109,6 +128,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -n "$wanted" ] || wanted=$parts
+[ -z "$call" ] || [ -n "$built" ] || fail 2 "--call needs --built: a lent machine builds nothing"
 
 # ---- the device -------------------------------------------------------------------------------
 
@@ -125,8 +145,15 @@ case $arch in
 esac
 [ "$arch" -ge 80 ] || fail 77 "$(field 1) has compute capability $(field 2); lorad needs 8.0: nothing was looked at"
 
+python3 tests/tools/make_weights.py || exit 2
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
+scratch=$(mktemp -d) || exit 2
+trap 'rm -rf "$scratch"' EXIT
+if [ -n "$call" ]; then # many files come to be, and few go back
+    result=$out out=$scratch/out
+    mkdir "$out" || exit 2
+fi
 rm -f "$out"/*.status "$out"/*.log "$out"/*.json "$out"/*.txt
 {
     echo "device: $(field 1), sm_$arch, $(field 3)"
@@ -139,7 +166,8 @@ rm -f "$out"/*.status "$out"/*.log "$out"/*.json "$out"/*.txt
 
 now() { date +%s%3N; } # milliseconds
 began=$(now)
-deadline=${LORAD_GPU_SECONDS:-540} # of all parts; for run.sh's own test
+deadline=${LORAD_GPU_SECONDS:-${call:+400}} # of all parts; the variable is for run.sh's own test
+deadline=${deadline:-540}
 
 # check PART NAME COMMAND...: within what is left of the part's time and of all; the output goes
 # into a log.  States: ok; short (3: passed, and slower than asked); skipped; FAILED; TIMEOUT.
@@ -256,17 +284,31 @@ part_times() {
     done
 }
 
+# sweep NAME [KERNEL]
+sweep() {
+    check "$1" "sweep${2:+-without-$2}" "$built/gpu.bench_device" --shape "${LORAD_GPU_SHAPE:-llama-3-8b}" --scratch "$scratch" \
+        --json "$out/sweep${2:+-without-$2}.json" --without "${2:-none}" sweep
+}
+
+part_sweep() {
+    sweep sweep
+}
+
+part_choices() {
+    for k in chain inside; do sweep choices $k; done
+    check choices table python3 tests/gpu/choices.py --print "$out"
+}
+
 part_bench() {
     check bench bench_device "$built/gpu.bench_device" --shape "${LORAD_GPU_SHAPE:-llama-3-8b}" --scratch "$out" \
-        --json "$out/bench_device.json"
+        --json "$out/bench_device.json" decode host prefill attention many mixed
     check bench bench_attend "$built/gpu.bench_attend"
     check bench bench_sgmv "$built/gpu.bench_sgmv" --quick
 }
 
 if [ -f "$built" ]; then
-    unpacked=$(mktemp -d) && tar -xf "$built" -C "$unpacked" || exit 2
-    trap 'rm -rf "$unpacked"' EXIT
-    built=$unpacked
+    mkdir "$scratch/built" && tar -xf "$built" -C "$scratch/built" || exit 2
+    built=$scratch/built
 fi
 [ -z "$built" ] || built=$(cd "$built" && pwd) || exit 2
 for p in $wanted; do
@@ -283,15 +325,26 @@ settle() {
     settled=yes
 }
 
+# What there is so far, whole: written beside, then renamed.
+hand_back() {
+    python3 tests/gpu/report.py "$out"
+    tar -czf "$scratch/tar.gz" -C "$out" . && cp "$out/report.txt" "$scratch/txt" && cp "$out/report.json" "$scratch/json" || return
+    for f in txt json tar.gz; do cp "$scratch/$f" "$result/.call" && mv "$result/.call" "$result/call-$call.$f"; done
+}
+
 for p in $wanted; do
     eval "bound=\$bound_$p"
     [ "$p" = build ] || settle || break
     part_end=$(($(now) + bound * 1000))
     "part_$p"
+    [ -z "$call" ] || hand_back >/dev/null
 done
 echo
 python3 tests/gpu/report.py "$out"
 status=$?
-# All of it as one file, for machines that give few back.
-tar -czf "$out/logs.tar.gz" -C "$out" $(cd "$out" && ls | grep -Ev 'built|logs.tar.gz')
+if [ -n "$call" ]; then
+    hand_back >/dev/null
+else # all of it as one file, for machines that give few back
+    tar -czf "$out/logs.tar.gz" -C "$out" $(cd "$out" && ls | grep -Ev 'built|logs.tar.gz')
+fi
 exit $status

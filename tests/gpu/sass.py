@@ -24,8 +24,6 @@ HOT = {
     "gemm_wide": {"gemm_wide_kernel": True},
     "gemm_stream": {"gemm_stream_kernel": True},
     "gemm_lora": {"gemm_lora_kernel": True},
-    "gemm_cluster": {"gemm_cluster_kernel": True},
-    "gemm_lora_cluster": {"gemm_lora_cluster_kernel": True},
     "gemm_codes": {"gemm_codes_few_kernel": True, "gemm_codes_many_kernel": True, "gemm_codes_plain_kernel": False},
     "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False,
              "spread_kernel": False},
@@ -35,12 +33,11 @@ HOT = {
     "experts": {"route_kernel": False, "list_kernel": False, "gather_kernel": False, "combine_kernel": False},
     "norms": {"layer_norm_kernel": False, "wide_norm_kernel": False},
 }
-ONLY = {"gemm_wide": 90, "gemm_cluster": 90, "gemm_lora_cluster": 90}  # objects whose kernels are of one architecture alone, and empty where that is not asked for
+ONLY = {"gemm_wide": 90}  # objects whose kernels are of one architecture alone, and empty where that is not asked for
 # Launched by CU_LAUNCH_EARLY; from sm_90 on.
-EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_lora_kernel", "gemm_cluster_kernel", "gemm_lora_cluster_kernel",
-         "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
+EARLY = {"gemm_small_kernel", "gemm_stream_kernel", "gemm_lora_kernel", "gemm_codes_few_kernel", "expand_kernel", "expand_gated_kernel", "small_kernel", "rms_norm_kernel"}
 # So many MEMBAR at most, for all that has been written, which takes as long as a stage: those of LoRA's shrink alone.
-FLOWING = {"gemm_stream_kernel": 0, "gemm_cluster_kernel": 0, "gemm_lora_kernel": 2, "gemm_lora_cluster_kernel": 4}
+FLOWING = {"gemm_stream_kernel": 0, "gemm_lora_kernel": 2}
 
 
 def main(objects):

@@ -45,9 +45,9 @@ program gpu.test_conformance 'exit 0'
 printf '#!/bin/sh\necho "Device not supported"; exit 1\n' >"$dir/bin/compute-sanitizer"
 chmod +x "$dir/bin/compute-sanitizer"
 tar -chzf "$dir/built.tar.gz" -C "$dir/built" .
-expect 3 'attention_alone' --built "$dir/built.tar.gz" --out "$dir/out" kernels sanitizer bench
+expect 3 'attention_alone' --built "$dir/built.tar.gz" --out "$dir/out" kernels sanitizer sweep choices bench
 for line in 'kernels *cublas *ok' 'kernels *test_rows *ok' 'sanitizer *compute-sanitizer *skipped' 'bench *bench_device *\(ok\|short\)' \
-    'decode_of_copy' 'decode_distinct_extra' 'prefill_of_matrix' 'many_of_bare' 'host_share'; do
+    'decode_of_copy' 'decode_distinct' 'prefill_of_matrix' 'many_tokens' 'host_share' 'mixed_of_parts'; do
     grep -q "$line" "$dir/said" || fail "no line '$line'"
 done
 python3 - "$dir/out/report.json" <<'PY' || fail "report.json"
@@ -56,8 +56,40 @@ r = json.load(open(sys.argv[1]))
 assert r["machine"]["device"].startswith("emulated device, sm_80"), r["machine"]
 assert r["figures"]["decode_of_copy"]["asked"] == ">= 0.8", r["figures"]
 assert r["measured"]["copy_tb_s"] > 0 and r["status"] == 3
-assert {c["part"] for c in r["checks"]} == {"kernels", "sanitizer", "bench"}
+assert {c["part"] for c in r["checks"]} == {"kernels", "sanitizer", "sweep", "choices", "bench"}
+assert all(c["state"] == "ok" for c in r["checks"] if c["part"] in ("sweep", "choices")), r["checks"]
 PY
+
+# The table by a device's sweeps: one chain was faster to 32 rows, LoRA inside at 16 and at 64.
+mkdir "$dir/sweeps"
+python3 - "$dir/sweeps" <<'PY' || fail "choices.py"
+import json, pathlib, sys
+to = pathlib.Path(sys.argv[1])
+def put(name, bare, distinct):
+    steps = {f"step_{r}_512_{kind}_ms": t for kind, all_ in (("bare", bare), ("distinct", distinct)) for r, t in zip((16, 32, 64), all_)}
+    (to / name).write_text(json.dumps({**steps, "step_32_8192_bare_ms": 1, "load_s": 3}))
+put("sweep.json", (5, 6, 8), (6, 8, 9))
+put("sweep-without-chain.json", (5.5, 6.5, 7), (7, 8, 9))
+put("sweep-without-inside.json", (5, 6, 8), (6.5, 7.5, 9.5))
+PY
+python3 tests/gpu/choices.py --print "$dir/sweeps" >"$dir/said" || fail "choices.py"
+for line in 'one chain up to 32 rows, LoRA inside up to 16' '{90, 32, 16, 1024}'; do
+    grep -q "$line" "$dir/said" || fail "choices.py does not say $line"
+done
+
+# A call on a lent machine: three files, whole after each part, also where a part never ends.
+program gpu.test_conformance 'cp "$OUT_SEEN"/call-2.json "$OUT_SEEN.json" 2>/dev/null; exit 0'
+program gpu.test_golden 'exit 0'
+program gpu.test_batch_invariance 'cp "$OUT_SEEN/call-2.json" "$OUT_SEEN.json"; exec sleep 1000'
+export OUT_SEEN="$dir/call"
+expect 2 'a lent machine builds nothing' --call 2 --out "$dir/call"
+expect 2 'is 1 or 2, not 3' --call 3
+LORAD_GPU_SECONDS=8 expect 1 'invariance *batch *TIMEOUT' --call 2 --built "$dir/built" --out "$dir/call"
+[ "$(ls -A "$dir/call")" = "call-2.json
+call-2.tar.gz
+call-2.txt" ] || fail "a call hands back: $(ls -A "$dir/call")"
+grep -q '"golden"' "$dir/call.json" || fail "nothing was handed back before the part that never ends"
+tar -tzf "$dir/call/call-2.tar.gz" | grep -q 'conformance-golden.log' || fail "the logs are not handed back"
 
 # What fails, and what never ends, is told, and what comes after it still runs.
 program gpu.test_rows 'echo "row 7 is wrong"; exit 1'

@@ -3,8 +3,9 @@
  *     CUDA_INJECTION64_PATH=libgpu_times.so GPU_TIMES=FILE gpu.bench_device decode
  *
  * The driver loads this library into the program before its first context.  At the end FILE has a
- * line for each kernel and shape of launch: launches, microseconds in all, the middle one's, its
- * registers, shared memory, blocks and threads, its name.  Launches of a graph count as any others.
+ * line for each kernel and shape of launch: launches, microseconds in all, the middle one's, the
+ * mean gap from the end of the launch before, gaps of the host left out, its registers, shared
+ * memory, blocks and threads, its name.  Launches of a graph count as any others.
  * Times of kernels that begin early (programmatic dependent launch) overlap: they hold their wait.
  */
 #include <cupti.h>
@@ -15,18 +16,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 4 << 20, ROWS_MAX = 4096, TIMES_MAX = 4096 };
+enum { PIECE = 4 << 20, ROWS_MAX = 4096, TIMES_MAX = 4096, GAP_MOST_US = 20 };
 
 typedef struct row {
     char name[256];
     int regs, shared, grid[3], threads;
-    long n;
-    double us;
+    long n, n_gap;
+    double us, gap_us;
     float each[TIMES_MAX];
 } row;
 
 static row *rows[ROWS_MAX];
 static int n_rows;
+static uint64_t last_end; /* of all launches so far */
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static CUptiResult (*next_record)(uint8_t *, size_t, CUpti_Activity **);
 static CUptiResult (*flush)(uint32_t);
@@ -70,6 +72,12 @@ static void CUPTIAPI take(CUcontext ctx, uint32_t stream, uint8_t *buffer, size_
         double us = (double)(k->end - k->start) / 1e3;
         r->each[r->n++ % TIMES_MAX] = (float)us;
         r->us += us;
+        double gap = k->start > last_end ? (double)(k->start - last_end) / 1e3 : 0;
+        if (last_end && gap < GAP_MOST_US) {
+            r->gap_us += gap;
+            r->n_gap++;
+        }
+        if (k->end > last_end) last_end = k->end;
     }
     (void)pthread_mutex_unlock(&mu);
     free(buffer);
@@ -95,16 +103,17 @@ static void finish(void)
     if (!f) return;
     (void)pthread_mutex_lock(&mu);
     qsort(rows, (size_t)n_rows, sizeof(rows[0]), by_time);
-    fprintf(f, "%8s %12s %10s %5s %7s %16s %7s  kernel\n", "launches", "us", "middle us", "regs",
-            "shared", "blocks", "threads");
+    fprintf(f, "%8s %12s %10s %8s %5s %7s %16s %7s  kernel\n", "launches", "us", "middle us",
+            "gap us", "regs", "shared", "blocks", "threads");
     for (int i = 0; i < n_rows; i++) {
         row *r = rows[i];
         char grid[40];
         size_t n = r->n < TIMES_MAX ? (size_t)r->n : TIMES_MAX;
         qsort(r->each, n, sizeof(float), by_value);
         (void)snprintf(grid, sizeof(grid), "%dx%dx%d", r->grid[0], r->grid[1], r->grid[2]);
-        fprintf(f, "%8ld %12.1f %10.2f %5d %7d %16s %7d  %s\n", r->n, r->us, (double)r->each[n / 2],
-                r->regs, r->shared, grid, r->threads, r->name);
+        fprintf(f, "%8ld %12.1f %10.2f %8.2f %5d %7d %16s %7d  %s\n", r->n, r->us,
+                (double)r->each[n / 2], r->n_gap ? r->gap_us / (double)r->n_gap : 0, r->regs,
+                r->shared, grid, r->threads, r->name);
     }
     (void)pthread_mutex_unlock(&mu);
     if (path) (void)fclose(f);

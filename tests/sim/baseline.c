@@ -438,7 +438,14 @@ bool sim_baseline_open(sim_scheduler *out, sim_engine *e)
     b->next = calloc((size_t)e->cap, sizeof(int));
     b->prev = calloc((size_t)e->cap, sizeof(int));
     b->late = calloc((size_t)e->cap, sizeof(bool));
-    *out = (sim_scheduler){b, arrive, plan, token, gone, stepped, empty, destroy, NULL};
+    *out = (sim_scheduler){.self = b,
+                           .arrive = arrive,
+                           .plan = plan,
+                           .token = token,
+                           .gone = gone,
+                           .stepped = stepped,
+                           .empty = empty,
+                           .destroy = destroy};
     if (!b->lanes || !b->cursor || !b->served || !b->next || !b->prev || !b->late) return false;
     for (int l = 0; l < b->n_lanes; l++) b->lanes[l] = (lane){NONE, NONE, 0};
     return true;

@@ -7,7 +7,7 @@
 
 #include "tests/sim/sim.h"
 
-enum { CONTEXT = 4096, PAGES_MAX = CONTEXT / SIM_PAGE + 1 };
+enum { CONTEXT = 16384, PAGES_MAX = CONTEXT / SIM_PAGE + 1 };
 
 const char *const sim_policies[] = {"lorad", "fcfs", "vllm-like", "priority+shed", "slora-like",
                                     "edf",   "vtc",  "sarathi",   "qoserve-like",  "lorad-even"};
@@ -29,6 +29,7 @@ sim_seq *sim_take(sim_engine *e, int id)
 void sim_finish(sim_engine *e, sim_seq *q, sim_end how)
 {
     sim_outcome *o = &e->out->of[q->id];
+    if (e->split) sim_split_end(e->split, e->index, q);
     if (q->running) sim_unseat(e, q);
     o->end = (uint8_t)how;
     o->ends++;
@@ -61,7 +62,7 @@ bool sim_seat(sim_engine *e, sim_seq *q, int positions)
     q->running = true;
     bool got = sim_extend(e, q, positions);
     assert(got);
-    if (!q->ever) e->out->of[q->id].seated_us = e->now_us;
+    if (!q->ever && !e->out->of[q->id].seated_us) e->out->of[q->id].seated_us = e->now_us;
     if (!q->ever && e->now_us - q->arrived_us > e->out->longest_wait_us)
         e->out->longest_wait_us = e->now_us - q->arrived_us;
     q->ever = true;
@@ -127,6 +128,13 @@ static void settle(sim_engine *e, sim_scheduler *s, sim_seq *q)
     if (!q->first_us) q->first_us = e->now_us;
     q->last_us = e->now_us;
     s->token(s->self, q, fresh, 1);
+    if (q->made == 1 && a->output > 1 && e->split &&
+        sim_split_first(e->split, e->index, q, e->now_us)) {
+        s->left(s->self, q);
+        if (q->running) sim_unseat(e, q);
+        e->free_seq[e->n_free++] = (int)(q - e->seqs);
+        return;
+    }
     if (q->made < a->output) return;
     s->gone(s->self, q);
     sim_finish(e, q, SIM_DONE);
@@ -279,10 +287,27 @@ static bool node_open(sim_node *k, const sim_setup *set, const sim_arrival *a, i
                                                                 : sim_baseline_open(&k->s, &k->e));
 }
 
+/* What other nodes have sent; who is refused goes back, or ends where it was accepted. */
+static void receive(sim_node *k)
+{
+    sim_engine *e = &k->e;
+    sim_handoff h;
+    while (e->split && sim_split_take(e->split, e->index, e->now_us, &h)) {
+        if (k->s.resume(k->s.self, &h)) continue;
+        if (h.home != e->index) {
+            sim_split_refuse(e->split, &h, e->now_us);
+            continue;
+        }
+        e->out->of[h.id].end = SIM_REFUSED;
+        e->out->of[h.id].ends++;
+    }
+}
+
 /* One step, or a wait of at most until `limit_us`. */
 static void turn(sim_node *k, int64_t limit_us)
 {
     sim_engine *e = &k->e;
+    receive(k);
     for (; k->next < k->n_todo && e->a[k->todo[k->next]].us <= e->now_us; k->next++)
         k->s.arrive(k->s.self, k->todo[k->next]);
     sim_slots_run(e->slots, e->now_us);
@@ -324,35 +349,87 @@ static void node_close(sim_node *k, bool all_done)
     free(k->todo);
 }
 
+static bool is_idle(const sim_node *k)
+{
+    bool none = k->next == k->n_todo && sim_split_next(k->e.split, k->e.index) == INT64_MAX;
+    return none && k->e.n_running == 0 && k->s.empty(k->s.self);
+}
+
+/* Nodes that send one another requests: whoever is behind goes first, so nothing arrives in the
+ * past of a node by more than its step.  False: that was the last step. */
+static bool run_together(const sim_setup *set, sim_node *node, int n, int64_t limit_us)
+{
+    for (;;) {
+        sim_node *k = NULL;
+        int64_t busy_us = INT64_MAX;
+        for (int i = 0; i < n; i++) {
+            bool idle = is_idle(&node[i]);
+            if (!idle && node[i].e.now_us < busy_us) busy_us = node[i].e.now_us;
+            if (!idle && (!k || node[i].e.now_us < k->e.now_us)) k = &node[i];
+        }
+        for (int i = 0; i < n; i++) { /* who has nothing to do waits for the others */
+            int64_t until = busy_us < limit_us ? busy_us : limit_us;
+            if (is_idle(&node[i]) && until < INT64_MAX && node[i].e.now_us < until)
+                node[i].e.now_us = until;
+        }
+        if (!k || k->e.now_us >= limit_us) return true;
+        int64_t next = sim_split_next(k->e.split, k->e.index);
+        int64_t until = next > k->e.now_us && next < limit_us ? next : limit_us;
+        turn(k, until < INT64_MAX ? until : INT64_MAX - 1);
+        if (set->max_steps > 0 && k->out.steps >= set->max_steps) return false;
+    }
+}
+
+/* To the node that the router has chosen, or, by the roles, to another. */
+static void enter(sim_node *node, sim_split *split, int at, int id, int64_t now_us)
+{
+    sim_handoff h;
+    int to = split ? sim_split_arrive(split, at, id, now_us, &h) : at;
+    if (to != at) return;
+    node[at].todo[node[at].n_todo++] = id;
+}
+
 bool sim_run(const sim_setup *set, const sim_arrival *a, int n, int tenants, int adapters,
              sim_result *out)
 {
     int nodes = set->nodes > 1 ? set->nodes : 1;
     sim_node *node = calloc((size_t)nodes, sizeof(*node));
     sim_router *router = sim_router_open(set, node, nodes, a, adapters);
+    bool roles = set->roles.prefill + set->roles.decode > 0 && nodes > 1;
+    sim_split *split = roles ? sim_split_open(set, node, nodes, a) : NULL;
     *out = (sim_result){.of = calloc((size_t)n, sizeof(*out->of))};
-    bool ok = node && router && out->of, more = ok;
-    for (int k = 0; k < nodes && ok; k++)
+    bool ok = node && router && out->of && (split || !roles), more = ok;
+    for (int k = 0; k < nodes && ok; k++) {
         ok = node_open(&node[k], set, a, n, tenants, adapters, out->of);
+        node[k].e.index = k;
+        node[k].e.split = split;
+    }
     for (int i = 0; ok && i <= n && more; i++) { /* behind the last one: until all have ended */
         int64_t limit_us = i < n ? a[i].us : INT64_MAX;
-        for (int k = 0; k < nodes; k++) {
+        if (split) more = run_together(set, node, nodes, limit_us);
+        for (int k = 0; k < nodes && !split; k++) {
             while (more && !node[k].over && node[k].e.now_us < limit_us) {
                 turn(&node[k], limit_us);
                 more = set->max_steps == 0 || node[k].out.steps < set->max_steps;
             }
         }
         if (i == n || a[i].tenant == set->skip_tenant) continue;
-        sim_node *to = &node[sim_route(router, i)];
-        to->todo[to->n_todo++] = i;
+        enter(node, split, sim_route(router, i), i, a[i].us);
     }
     for (int k = 0; node && k < nodes; k++) {
         if (ok) add_up(out, &node[k]);
         node_close(&node[k], ok && set->check && set->max_steps == 0);
     }
+    sim_split_count(split, out);
+    sim_split_close(split);
     sim_router_close(router);
     free(node);
     return ok;
+}
+
+sim_scheduler *sim_node_scheduler(sim_node *k)
+{
+    return &k->s;
 }
 
 struct sim_node *sim_node_at(sim_node *first, int i)

@@ -18,6 +18,11 @@
  * --nodes N: so many of the device, and --route least|picker|rendezvous|advice (route.c) chooses;
  * --replicas, --balance, --affinity and --scrape-ms are theirs.
  *
+ * --prefill and --decode N: so many of the nodes have that role (split.c), the others none; the
+ * wire between them has --wire-gb gigabytes a second; --facts-ms: how old what they know of one
+ * another may be.  --workload chat|summaries|agents|documents: lengths and targets of one kind of
+ * request, without an abuser.
+ *
  * --load is a multiple of the capacity, which is measured first: requests per
  * second that the device finishes with a queue that never empties and 100
  * adapters that fit.  --alone runs lorad once more without the abuser.  --plan
@@ -70,6 +75,10 @@ static const options defaults = {
               .balance = 1.25,
               .affinity = 1,
               .scrape_us = 50000,
+              .roles = {.token_bytes = 131072,
+                        .setup_us = 1000,
+                        .byte_us = 1e-4,
+                        .facts_us = SIM_SECOND},
               .ageing_us = 10 * SIM_SECOND,
               .skip_tenant = -1},
     .times = 1.2,
@@ -96,8 +105,8 @@ static void use_cpu(options *o)
     o->load.max_tokens = 400;
 }
 
-/* A model of 1.1B on two cores (RESULTS.md: one row 82 ms, eight 125 ms, 185 prompt tokens a
- * second), and targets that it can keep. */
+/* A model of 1.1B on two cores (measured in November 2026: a step of one row takes 82 ms, of eight
+ * rows 125 ms; 185 prompt tokens a second), and targets that such a machine can meet. */
 static void use_slow(options *o)
 {
     o->setup.device = (sim_device){.prefill_us = 5400,
@@ -119,6 +128,33 @@ static void use_slow(options *o)
     o->setup.classes[1] = (sim_class){40000000, 500000, 2};
     o->setup.classes[2] = (sim_class){600000000, 5000000, 1};
     o->setup.ageing_us = 60 * (int64_t)SIM_SECOND;
+}
+
+/* Prompt and answer in tokens, targets of the first and of each further token in milliseconds. */
+static bool take_workload(options *o, const char *text)
+{
+    static const struct {
+        const char *name;
+        double prompt, output;
+        int most, ttft_ms, tpot_ms;
+    } known[] = {{"chat", 161, 338, 2048, 500, 25},
+                 {"summaries", 2048, 160, 6000, 1500, 25},
+                 {"agents", 3000, 60, 8192, 2000, 25},
+                 {"documents", 6000, 400, 12000, 6000, 25}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
+        if (strcmp(known[i].name, text) != 0) continue;
+        o->load.mean_prompt = known[i].prompt;
+        o->load.mean_output = known[i].output;
+        o->load.max_prompt = known[i].most;
+        o->load.abuser = 0;
+        for (int c = 0; c < SIM_CLASSES; c++) {
+            o->load.classes[c] = c == 0;
+            o->setup.classes[c] =
+                (sim_class){1000 * (int64_t)known[i].ttft_ms, 1000 * (int64_t)known[i].tpot_ms, 1};
+        }
+        return true;
+    }
+    return false;
 }
 
 static bool run(const options *o, const sim_arrival *a, const sim_setup *s, sim_result *r,
@@ -143,6 +179,7 @@ static double capacity(const options *o)
     l.seed = 99;
     s.policy = SIM_FCFS;
     s.nodes = 1;
+    s.roles = (sim_roles){0};
     s.skip_tenant = -1;
     s.device.slots = s.device.slots < 128 ? 128 : s.device.slots;
     sim_arrival *a = sim_workload(&l);
@@ -174,11 +211,12 @@ static void print_json(const char *name, const sim_figures *f, const sim_result 
            "\"honest_good\":%.5f,\"jain\":%.5f,\"backlogged\":%d,\"late\":%.6f,"
            "\"wasted\":%.5f,"
            "\"batch_share\":%.5f,\"batch_least\":%.3f,\"longest_wait_s\":%.3f,"
-           "\"steps\":%llu,\"loads\":%llu,"
+           "\"steps\":%llu,\"loads\":%llu,\"moved_prompts\":%llu,\"moved_streams\":%llu,"
            "\"plan_us\":%.3f,\"cost_error\":%.4f,\"hash\":\"%016llx\",\"classes\":[",
            name, f->per_s, f->good_per_s, f->all_good, f->honest_good, f->jain, f->backlogged,
            f->late, f->wasted, f->batch_share, f->batch_least, 1e-6 * (double)r->longest_wait_us,
            (unsigned long long)r->steps, (unsigned long long)r->loads,
+           (unsigned long long)r->moved_prompts, (unsigned long long)r->moved_streams,
            1e6 * r->plan_s / (double)(r->steps + 1), r->cost_error, (unsigned long long)r->hash);
     for (int c = 0; c < SIM_CLASSES; c++) {
         printf("%s{\"good\":%.5f,\"good_honest\":%.5f,\"late\":%.5f,\"refused\":%.5f,"
@@ -323,6 +361,7 @@ static bool take(options *o, const char *name, const char *text)
     char *end = NULL;
     if (strcmp(name, "--svg") == 0) return o->svg = text, true;
     if (strcmp(name, "--mix") == 0) return take_mix(o, text);
+    if (strcmp(name, "--workload") == 0) return take_workload(o, text);
     if (strcmp(name, "--route") == 0) return take_route(o, text);
     if (strcmp(name, "--scrape-ms") == 0)
         return o->setup.scrape_us = 1000 * strtoll(text, NULL, 10), true;
@@ -333,6 +372,9 @@ static bool take(options *o, const char *name, const char *text)
     }
     if (strcmp(name, "--policy") == 0) return take_policies(o, text);
     double x = strtod(text, &end);
+    if (strcmp(name, "--facts-ms") == 0)
+        return o->setup.roles.facts_us = 1000 * strtoll(text, NULL, 10), true;
+    if (strcmp(name, "--wire-gb") == 0 && x > 0) return o->setup.roles.byte_us = 1e-3 / x, true;
     if (end == text || *end || !(x >= 0) || x > 1e9) return false;
     const struct {
         const char *name;
@@ -355,6 +397,8 @@ static bool take(options *o, const char *name, const char *text)
                  {"--burst", NULL, &o->load.burst},
                  {"--hiccup", NULL, &o->setup.device.hiccup},
                  {"--nodes", &o->setup.nodes, NULL},
+                 {"--prefill", &o->setup.roles.prefill, NULL},
+                 {"--decode", &o->setup.roles.decode, NULL},
                  {"--replicas", &o->setup.replicas, NULL},
                  {"--balance", NULL, &o->setup.balance},
                  {"--affinity", NULL, &o->setup.affinity}};
@@ -393,7 +437,8 @@ static bool parse(options *o, int argc, char **argv)
     return o->load.n > 0 && o->load.n <= 2000000 && o->load.tenants > (o->load.abuser > 0) &&
            o->load.tenants <= 30000 && o->load.adapters < 100000 && o->load.cv > 0.05 &&
            o->setup.device.slots > 0 && o->setup.device.max_seqs > 0 && o->load.burst > 0 &&
-           o->setup.nodes <= SIM_NODES_MAX && o->setup.replicas > 0;
+           o->setup.nodes <= SIM_NODES_MAX && o->setup.replicas > 0 &&
+           o->setup.roles.prefill + o->setup.roles.decode <= o->setup.nodes;
 }
 
 int main(int argc, char **argv)

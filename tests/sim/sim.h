@@ -18,6 +18,7 @@
 #include "engine/sched/cost.h"
 #include "engine/sched/fair.h"
 #include "engine/sched/lengths.h"
+#include "engine/sched/place.h"
 
 enum { SIM_CLASSES = 3, SIM_SECOND = 1000000, SIM_PAGE = 16 };
 
@@ -108,8 +109,18 @@ typedef enum { ROUTE_LEAST, ROUTE_PICKER, ROUTE_RENDEZVOUS, ROUTE_ADVICE } sim_r
 extern const char *const sim_routes[];
 enum { SIM_ROUTES = 4, SIM_NODES_MAX = 64 };
 
+/* Nodes with roles, for the server's policy (split.c). */
+typedef struct sim_roles {
+    int prefill, decode; /* so many nodes, from the first on; the others do both; 0, 0: all do */
+    double token_bytes;  /* KV of one position */
+    double setup_us, byte_us; /* of a transfer between two nodes */
+    int64_t facts_us;         /* how old what they know of one another may be */
+    bool always;              /* all move that can */
+} sim_roles;
+
 typedef struct sim_setup {
     int nodes; /* 0, 1: one */
+    sim_roles roles;
     sim_route_kind route;
     int replicas;      /* rendezvous: homes of each adapter */
     double balance;    /* rendezvous: a home may have so many times the mean; 0: never the first */
@@ -137,7 +148,8 @@ typedef struct sim_result {
     sim_outcome *of; /* [n], owned */
     int64_t end_us;
     uint64_t steps, rows, computed, recomputed, loads, hash; /* hash: of the schedule */
-    double plan_s;                                           /* processor time of planning */
+    uint64_t moved_prompts, moved_streams;
+    double plan_s; /* processor time of planning */
     double cost_error;
     int64_t longest_wait_us; /* of a request that was seated */
     /* With check: free seats given to others while a head was over its ageing
@@ -161,7 +173,21 @@ typedef struct sim_seq {                     /* a request in the system */
     bool running, ever;
     int n_page, n_preempted, chunk;
     int32_t *page;
+    int given;        /* positions whose KV came from another node, until it has a seat */
+    bool prompt_only; /* its first token goes to `home` */
+    bool came;        /* from another node, with its first token */
+    int home;         /* the node that accepted it */
 } sim_seq;
+
+/* A request on its way from one node to another. */
+typedef struct sim_handoff {
+    int id, home, made, given;
+    bool prompt_only;
+    int64_t due_us, first_us, last_us;
+    lengths_guess length;
+} sim_handoff;
+
+typedef struct sim_split sim_split;
 
 typedef struct sim_engine {
     const sim_setup *set;
@@ -181,6 +207,8 @@ typedef struct sim_engine {
     cost_work work;
     uint64_t *read, *counted; /* [adapters + 1]: the step in which it was, by what is placed */
     int rows_left;
+    int index;        /* of the node */
+    sim_split *split; /* NULL: no node has a role */
 } sim_engine;
 
 int sim_left(const sim_engine *e, const sim_seq *q);
@@ -202,6 +230,12 @@ typedef struct sim_scheduler {
     void (*destroy)(void *self);
     /* When the request would have its first token, were it here; NULL: it does not say. */
     double (*foretell)(void *self, int id);
+    /* For nodes with roles. */
+    bool (*resume)(void *self, const sim_handoff *h); /* comes from another node; false: refused */
+    void (*left)(void *self, sim_seq *q);             /* goes to another node */
+    void (*learn)(void *self, int id, lengths_guess was, int made); /* it ended at another node */
+    void (*describe)(void *self, place_node *out);
+    lengths_guess (*expect)(void *self, int id);
 } sim_scheduler;
 
 bool sim_server_open(sim_scheduler *s, sim_engine *e);
@@ -223,6 +257,25 @@ sim_router *sim_router_open(const sim_setup *s, sim_node *first, int n, const si
 void sim_router_close(sim_router *r);
 /* The node of the request, which arrives now. */
 int sim_route(sim_router *r, int id);
+
+/* ---- nodes with roles (split.c) ---- */
+
+sim_scheduler *sim_node_scheduler(sim_node *k);
+/* NULL: out of memory. */
+sim_split *sim_split_open(const sim_setup *s, sim_node *first, int n, const sim_arrival *a);
+void sim_split_close(sim_split *p);
+/* It arrives at node `at`: the node that gets it, with what is sent there. */
+int sim_split_arrive(sim_split *p, int at, int id, int64_t now_us, sim_handoff *h);
+/* A first token was made at node `at`.  True: the request goes on at another node. */
+bool sim_split_first(sim_split *p, int at, const sim_seq *q, int64_t now_us);
+/* The first that is due at the node by now; false: none is. */
+bool sim_split_take(sim_split *p, int at, int64_t now_us, sim_handoff *h);
+int64_t sim_split_next(const sim_split *p, int at); /* when the next one is due, or INT64_MAX */
+/* The node refused what it got: back to the one that accepted it. */
+void sim_split_refuse(sim_split *p, const sim_handoff *h, int64_t now_us);
+void sim_split_count(const sim_split *p, sim_result *out); /* moved_*; NULL: nothing */
+/* It ended at node `at`, after `made` tokens. */
+void sim_split_end(sim_split *p, int at, const sim_seq *q);
 
 /* ---- figures ---- */
 

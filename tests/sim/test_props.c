@@ -6,8 +6,8 @@
  * No page leaked or used twice, no more rows than there may be (engine.c checks
  * after each plan); counters are what was charged (fair_check); every request
  * ends exactly once; no free seat goes to anybody while a head beyond the ageing
- * bound waits that has for longer; the same seed gives the same schedule. Half of the scenarios
- * have several nodes.
+ * bound waits that has for longer (unless nodes have roles); the same seed gives the same schedule.
+ * Half of the scenarios have several nodes, and half of these have roles.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +61,14 @@ static void make(uint64_t seed, sim_load *l, sim_setup *s)
     s->balance = pick(&r, 0, 2);
     s->affinity = pick(&r, 0, 10);
     s->scrape_us = pick(&r, 0, 100000);
+    if (s->nodes < 2 || pick(&r, 0, 1)) return;
+    s->roles = (sim_roles){.prefill = pick(&r, 1, s->nodes - 1),
+                           .token_bytes = 131072,
+                           .setup_us = pick(&r, 100, 5000),
+                           .byte_us = 1e-6 * pick(&r, 1, 1000),
+                           .facts_us = pick(&r, 0, 1000000),
+                           .always = pick(&r, 0, 1) == 1};
+    s->roles.decode = pick(&r, 0, s->nodes - s->roles.prefill);
 }
 
 static bool fail(uint64_t seed, const char *what)

@@ -17,10 +17,11 @@ static inline err_code ledger_get(store *st, uint64_t request_id, usage_row *out
     memset(out, 0, sizeof(*out));
     sqlite3 *db = store_read_begin(st);
     sql q;
-    sql_begin(&q, db,
-              "SELECT request_id, tenant_id, key_id, adapter_id, model, slo_class, endpoint,"
-              " prompt_tokens, cached_tokens, output_tokens, status, finish, ttft_ms, duration_ms,"
-              " started_us, ended_us, recovered, queue_ms, missed FROM usage WHERE request_id=?");
+    sql_begin(
+        &q, db,
+        "SELECT request_id, tenant_id, key_id, adapter_id, model, slo_class, endpoint,"
+        " prompt_tokens, cached_tokens, output_tokens, status, finish, ttft_ms, duration_ms,"
+        " started_us, ended_us, recovered, queue_ms, missed, cost FROM usage WHERE request_id=?");
     sql_int(&q, (int64_t)request_id);
     bool found = sql_row(&q);
     if (found) {
@@ -42,6 +43,7 @@ static inline err_code ledger_get(store *st, uint64_t request_id, usage_row *out
         out->ended_wall_us = sql_col_int(&q, 15);
         out->recovered = sql_col_int(&q, 16) != 0;
         out->queue_ms = sql_col_int(&q, 17);
+        out->cost = sql_col_int(&q, 19);
         char missed[24];
         sql_col_text(&q, 18, missed, sizeof missed);
         for (int k = 0; k < MISS_CAUSES; k++) {

@@ -52,6 +52,7 @@ static usage_row row(uint64_t id, uint64_t tenant_id, const char *model, int64_t
                    .prompt_tokens = 7,
                    .cached_tokens = 2,
                    .output_tokens = (uint32_t)out,
+                   .cost = 3 * out + 1,
                    .status = 200,
                    .finish = "stop",
                    .ttft_ms = 12,
@@ -116,15 +117,17 @@ START_TEST(test_sums)
     q.start_wall_us = q.end_wall_us + 1;
     ck_assert_int_eq(ledger_query(st, &q, &s, &n, &e), ERR_INPUT);
 
-    int64_t day, month;
+    ledger_sums day, month;
     ck_assert_int_eq(ledger_spent(st, 1, T0 + 5 * HOUR_US, &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day, 111 + 3 * 7);
-    ck_assert_int_eq(month, 111 + 10000 + 5 + 5 * 7); /* also of later days */
+    ck_assert_int_eq(day.tokens, 111 + 3 * 7);
+    ck_assert_int_eq(month.tokens, 111 + 10000 + 5 + 5 * 7); /* also of later days */
+    ck_assert_int_eq(day.cost, 3 * 111 + 3);
+    ck_assert_int_eq(month.cost, 3 * (111 + 10000 + 5) + 5);
     ck_assert_int_eq(ledger_spent(st, 1, T0 + 21 * DAY_US, &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day, 0);
-    ck_assert_int_eq(month, 111 + 10000 + 5 + 5 * 7); /* not November */
+    ck_assert_int_eq(day.tokens, 0);
+    ck_assert_int_eq(month.tokens, 111 + 10000 + 5 + 5 * 7); /* not November */
     ck_assert_int_eq(ledger_spent(st, 77, T0, &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day + month, 0);
+    ck_assert_int_eq(day.tokens + month.tokens, 0);
 
     usage_row got;
     ck_assert_int_eq(ledger_get(st, 2, &got, &e), ERR_NONE);
@@ -166,7 +169,8 @@ START_TEST(test_prune)
     enum { QUERIES = sizeof q / sizeof(*q) };
     usage_sum *before[QUERIES];
     size_t n_before[QUERIES];
-    int64_t day = 0, month = 0, day2 = 0, month2 = 0, n = 0, all = 0;
+    ledger_sums day, month, day2, month2;
+    int64_t n = 0, all = 0;
     for (int i = 0; i < QUERIES; i++)
         ck_assert_int_eq(ledger_query(st, &q[i], &before[i], &n_before[i], &e), ERR_NONE);
     ck_assert_uint_gt(n_before[0], 40);
@@ -181,7 +185,8 @@ START_TEST(test_prune)
     ck_assert_int_eq(ledger_get(st, 1000 + 47, &got, &e), ERR_NOT_FOUND);
     ck_assert_int_eq(ledger_get(st, 1000 + 48, &got, &e), ERR_NONE);
     ck_assert_int_eq(ledger_spent(st, 1, T0 + HOUR_US, &day2, &month2, &e), ERR_NONE);
-    ck_assert(day == day2 && month == month2 && day > 0);
+    ck_assert(day.tokens == day2.tokens && month.tokens == month2.tokens && day.tokens > 0);
+    ck_assert(day.cost == day2.cost && month.cost == month2.cost && day.cost > 0);
     for (int i = 0; i < QUERIES; i++) free(before[i]);
 }
 END_TEST
@@ -431,9 +436,9 @@ START_TEST(test_kill_nine)
     ck_assert_uint_eq(s[0].output_tokens, sum);
     ck_assert_uint_ge(s[0].n_requests, n_rows);
     ck_assert_uint_le(s[0].n_requests, n_rows + 8 * N_WORKERS);
-    int64_t day, month; /* the day sums agree with the rows */
+    ledger_sums day, month; /* the day sums agree with the rows */
     ck_assert_int_eq(ledger_spent(st, 3, T0, &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day, (int64_t)(s[0].prompt_tokens + s[0].output_tokens));
+    ck_assert_int_eq(day.tokens, (int64_t)(s[0].prompt_tokens + s[0].output_tokens));
     free(s);
     meter_file_close(mf);
     munmap(seen, sizeof(*seen));
@@ -460,12 +465,14 @@ START_TEST(test_a_later_attempt_replaces)
     ck_assert_uint_eq(n, 1);
     ck_assert_uint_eq(s[0].n_requests, 2);
     ck_assert_uint_eq(s[0].output_tokens, 1040);
+    ck_assert_int_eq(s[0].cost, 3 * 1040 + 2);
     free(s);
-    int64_t day, month; /* the earlier attempt was of the day before */
+    ledger_sums day, month; /* the earlier attempt was of the day before */
     ck_assert_int_eq(ledger_spent(st, 1, T0, &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day, 7 + 40 + 7 + 1000);
+    ck_assert_int_eq(day.tokens, 7 + 40 + 7 + 1000);
+    ck_assert_int_eq(day.cost, 3 * 1040 + 2);
     ck_assert_int_eq(ledger_spent(st, 1, T0 - MIN_US, &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day, 0);
+    ck_assert_int_eq(day.tokens, 0);
 }
 END_TEST
 

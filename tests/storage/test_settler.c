@@ -88,7 +88,8 @@ static meter_slot *acquire(uint64_t id, err_code want)
                      .started_wall_us = clock_wall_us(),
                      .model = "poet@2",
                      .slo_class = "batch",
-                     .endpoint = "chat"};
+                     .endpoint = "chat",
+                     .price = {1000000, 500000, 2000000}};
     ck_assert_int_eq(meter_file_acquire(mf, &o, &s, &e), want);
     return s;
 }
@@ -100,6 +101,7 @@ static usage_row row_of(uint64_t id)
                        .prompt_tokens = 7,
                        .cached_tokens = 2,
                        .output_tokens = (uint32_t)id,
+                       .cost = 1000 + (int64_t)id, /* as it was at the end, whatever prices are */
                        .status = 200,
                        .finish = "length",
                        .missed = (miss_cause)(id % MISS_CAUSES),
@@ -131,7 +133,8 @@ static void wait_until_ok(void)
 /* Each of these requests has one row with its own counts, and the day's sums are theirs. */
 static void check_books(uint64_t first, uint64_t last)
 {
-    int64_t want = 0, day, month;
+    int64_t want = 0;
+    ledger_sums day, month;
     for (uint64_t id = first; id <= last; id++) {
         usage_row got;
         ck_assert_msg(ledger_get(st, id, &got, &e) == ERR_NONE, "%d is lost", (int)id);
@@ -147,7 +150,7 @@ static void check_books(uint64_t first, uint64_t last)
         want += 7 + (int64_t)id;
     }
     ck_assert_int_eq(ledger_spent(st, 3, clock_wall_us(), &day, &month, &e), ERR_NONE);
-    ck_assert_int_eq(day, want);
+    ck_assert_int_eq(day.tokens, want);
 }
 
 /* Whoever is told that it is durable finds it there; on a machine that does
@@ -302,6 +305,7 @@ START_TEST(what_waits_outlives_restarts)
     for (uint64_t id = 1; id <= 12; id++) {
         ck_assert_int_eq(ledger_get(st, id, &got, &e), ERR_NONE);
         ck_assert_uint_eq(got.output_tokens, id);
+        ck_assert_int_eq(got.cost, 1000 + (int64_t)id);
         ck_assert(!got.recovered);
     }
     close_all();
@@ -369,6 +373,7 @@ START_TEST(an_older_file_is_settled)
     ck_assert(got.recovered);
     ck_assert_uint_eq(got.prompt_tokens, 7);
     ck_assert_uint_eq(got.output_tokens, 2);
+    ck_assert_int_eq(got.cost, 7 * 1 + 2 * 2); /* of a crash: by the prices of its beginning */
     ck_assert_int_eq(ledger_get(st, 1, &got, &e), ERR_NONE);
 }
 END_TEST
@@ -387,8 +392,10 @@ START_TEST(a_file_of_another_version_is_settled)
 {
     static char file[4096 + 2 * METER_SLOT_BYTES] = "LRDMETR2";
     meter_owner o = {.request_id = 9, .tenant_id = 3, .model = "poet@2", .endpoint = "chat"};
-    uint64_t sum = sum_of_the_first_version(&o, sizeof o);
+    /* Without prices: what stands there is not the owner's. */
+    uint64_t sum = sum_of_the_first_version(&o, offsetof(meter_owner, price));
     char *slot = file + 4096;
+    o.price = (token_price){1000000, 1000000, 1000000};
     memcpy(file + 8, &(uint32_t[]){METER_SLOT_BYTES, 2}, 8);
     memcpy(slot, &(uint32_t){0x5553}, 4); /* used */
     memcpy(slot + 8, &sum, sizeof sum);
@@ -404,6 +411,7 @@ START_TEST(a_file_of_another_version_is_settled)
     ck_assert(got.recovered);
     ck_assert_uint_eq(got.prompt_tokens, 7);
     ck_assert_uint_eq(got.output_tokens, 2);
+    ck_assert_int_eq(got.cost, 0);
 }
 END_TEST
 

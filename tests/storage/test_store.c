@@ -12,6 +12,8 @@
 #include "storage/audit.h"
 #include "storage/backup.h"
 #include "storage/digest.h"
+#include "storage/keys.h"
+#include "storage/ledger.h"
 #include "storage/store_sql.h"
 #include "storage/tenants.h"
 #include "tests/run_suite.h"
@@ -112,6 +114,21 @@ START_TEST(test_newer_and_foreign)
 }
 END_TEST
 
+/* Usage from before there were prices is still there, and has cost nothing. */
+static void check_old_usage(store *st)
+{
+    usage_query q = {.end_wall_us = INT64_C(2) * 86400000000};
+    usage_sum *s;
+    ledger_sums day, month;
+    size_t n;
+    err e;
+    ck_assert_int_eq(ledger_query(st, &q, &s, &n, &e), ERR_NONE);
+    ck_assert(n == 1 && s[0].output_tokens == 3 && s[0].cost == 0);
+    free(s);
+    ck_assert_int_eq(ledger_spent(st, 9, INT64_C(86400000000), &day, &month, &e), ERR_NONE);
+    ck_assert(day.tokens == 5 && day.cost == 0 && month.tokens == 5 && month.cost == 0);
+}
+
 /* Each older schema, with a row in it, rolls forward to the newest. */
 START_TEST(test_roll_forward)
 {
@@ -134,15 +151,51 @@ START_TEST(test_roll_forward)
                                           " VALUES(9,'acme',0,1.0,'','','',0,0,0,0,0,0,0,0,1,5,5)",
                                           NULL, NULL, NULL),
                              SQLITE_OK);
+        if (from >= 7 && from <= 20)
+            ck_assert_int_eq(sqlite3_exec(db,
+                                          "INSERT INTO usage_days VALUES(9,1,1,2,0,3);"
+                                          "INSERT INTO usage_hours VALUES(30,9,1,0,'base','',1,2,"
+                                          "0,3);",
+                                          NULL, NULL, NULL),
+                             SQLITE_OK);
         sqlite3_close(db);
         store *st = open_ok(&fresh);
         tenant t;
+        if (from >= 7 && from <= 20) check_old_usage(st);
         if (from >= 1) {
             ck_assert_int_eq(tenants_find(st, "acme", &t, &e), ERR_NONE);
             ck_assert_str_eq(t.networks, "");
+            ck_assert(t.limits.cost_per_day == 0 && t.limits.cost_per_month == 0);
         }
         ck_assert_int_eq(audit_append(st, 1, 0, "test", "x", NULL, &e), ERR_NONE);
         store_close(st);
+    }
+}
+END_TEST
+
+/* A released step never changes: databases that are out there have run its text. */
+START_TEST(test_released_steps)
+{
+    static const struct {
+        const char *release;
+        int upto; /* its schema */
+        const char *digest;
+    } released[] = {
+        {"0.1.0", 8, "a1500abd60ba1572718f9f22d7250138e995f0f26964e3721e05b540c677f7b2"},
+        {"0.2.0", 21, "8c01136c4a73b7e82c4584972725d022bfe1d6d35ded2fe1fad6b973222103ab"},
+    };
+    for (size_t i = 0; i < sizeof released / sizeof(*released); i++) {
+        digest_state d;
+        uint8_t sum[DIGEST_BYTES];
+        char hex[DIGEST_HEX];
+        digest_begin(&d);
+        for (int v = 0; v < released[i].upto; v++)
+            digest_add(&d, schema_steps[v], strlen(schema_steps[v]) + 1);
+        digest_end(&d, sum);
+        digest_hex(sum, hex);
+        ck_assert_msg(strcmp(hex, released[i].digest) == 0,
+                      "a step up to %d, which %s has run, is no longer the same: add a step",
+                      released[i].upto, released[i].release);
     }
 }
 END_TEST
@@ -306,6 +359,45 @@ START_TEST(test_audit_and_backup)
 }
 END_TEST
 
+/* What a tenant's own keys have written is bounded; what operators did to it stays. */
+START_TEST(test_audit_is_pruned)
+{
+    err e;
+    store *st = open_ok(&fresh);
+    tenant t = {.name = "acme", .weight = 1}, other = {.name = "other", .weight = 1};
+    key_info key = {.name = "k", .scopes = SCOPE_ADAPTERS_WRITE};
+    char text[KEY_TEXT_LEN + 1];
+    ck_assert_int_eq(tenants_create(st, &t, &t, &e), ERR_NONE);
+    ck_assert_int_eq(tenants_create(st, &other, &other, &e), ERR_NONE);
+    key.tenant_id = t.id;
+    ck_assert_msg(keys_create(st, &key, text, &key, &e) == ERR_NONE, "%s", e.msg);
+    for (int i = 0; i < 60; i++) {
+        audit_post(st, key.id, t.id, "adapter.update", "mine", NULL);
+        if (i % 6 == 0) audit_post(st, 77, t.id, "key.create", "an operator's", NULL);
+        if (i % 2 == 0) audit_post(st, 78, other.id, "adapter.update", "theirs", NULL);
+    }
+    int64_t gone = 0;
+    ck_assert_int_eq(audit_append(st, 77, 0, "last", "x", NULL, &e), ERR_NONE);
+    ck_assert_int_eq(audit_prune(st, 25, 20, &gone, &e), ERR_NONE);
+    ck_assert_int_eq(gone, 20); /* at most the limit */
+    ck_assert_int_eq(audit_prune(st, 25, 1000, &gone, &e), ERR_NONE);
+    ck_assert_int_eq(gone, 15);
+    ck_assert_int_eq(audit_prune(st, 25, 1000, &gone, &e), ERR_NONE);
+    ck_assert_int_eq(gone, 0);
+    audit_row *rows;
+    size_t n, by_operator = 0;
+    ck_assert_int_eq(audit_list(st, t.id, 0, 0, &rows, &n, &e), ERR_NONE);
+    for (size_t i = 0; i < n; i++) by_operator += rows[i].actor_key_id == 77;
+    ck_assert_uint_eq(by_operator, 10);
+    ck_assert_uint_eq(n - by_operator, 25);
+    free(rows);
+    ck_assert_int_eq(audit_list(st, other.id, 0, 0, &rows, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, 30); /* no key of its own wrote them */
+    free(rows);
+    store_close(st);
+}
+END_TEST
+
 /* ---- faults ----------------------------------------------------------------------------- */
 
 /* The disk refuses to grow: writes fail with a sentence, reads go on, and once there is room again
@@ -398,9 +490,11 @@ int main(void)
     tcase_add_test(tc, test_open_rules);
     tcase_add_test(tc, test_newer_and_foreign);
     tcase_add_test(tc, test_roll_forward);
+    tcase_add_test(tc, test_released_steps);
     tcase_add_test(tc, test_ids);
     tcase_add_test(tc, test_group_commit);
     tcase_add_test(tc, test_audit_and_backup);
+    tcase_add_test(tc, test_audit_is_pruned);
     tcase_add_test(tc, test_disk_full);
     tcase_add_test(tc, test_flipped_bytes);
     suite_add_tcase(s, tc);

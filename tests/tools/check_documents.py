@@ -13,6 +13,8 @@ Rules, for every .md but those in FREE:
   option   an option in backticks, section.key, is in conf/lorad.conf; a metric lorad_... is in the sources
   link     a relative link leads to a file, and to a heading of it
   where    each row of "Where do I ..." names a file, by its whole path
+  listed   docs/README.md links to each page of docs/, and mkdocs.yml has it
+  english  users' pages have the standard word, not the project's own (ENGLISH, docs/glossary.md)
 """
 import pathlib
 import re
@@ -21,11 +23,15 @@ import sys
 import tempfile
 
 WORDS_MAX = 80
-LINES_MAX = {"README.md": 120, "ARCHITECTURE.md": 150}
+LINES_MAX = {"README.md": 120, "ARCHITECTURE.md": 150, "tests/bench/RESULTS.md": 200}
 FREE = {"CHANGELOG.md"}  # of the rule "words"
 SOURCE = (".c", ".h", ".cu", ".cpp", ".py", ".sh", ".inl", ".patch", ".cmake", ".mjs", ".cjs", ".dict", ".yml", ".service")
+# Of users' pages, but for those that are made from the programs' texts: what to write instead.
+ENGLISH = {"promises?": "target", "thoughts?": "reasoning", "seats?": "slot", "anew": "again", "foretold": "predicted", "from afar": "remotely",
+           "in force": "in effect", "go(?:es)? on": "continue", "wants? a restart": "needs a restart", "by name for": "with an error that names"}
+USERS = re.compile(r"README.md|SECURITY.md|docs/(?:README|tutorial|howto/(?!families).*|runbooks/.*|reference/(?!adapters|cli|configuration).*)(?:\.md)?")
 FOREIGN = {"testssl.sh"}  # programs of others
-SUITES = {"engine", "base", "cpu", "storage", "adapters", "gateway", "tui", "emu", "e2e", "gpu"}
+SUITES = {"engine", "base", "cpu", "storage", "adapters", "gateway", "tui", "emu", "smoke", "e2e", "gpu"}
 
 
 class Tree:
@@ -178,7 +184,33 @@ def check_where(tree, name, text):
             yield line, "where", f"\"{cells[0]}\" names no file"
 
 
-CHECKS = (check_words, check_lines, check_code, check_links, check_where)
+def check_listed(tree, name, text):
+    """Each page is found: from the list of all pages, and in the site."""
+    if name != "docs/README.md":
+        return
+    linked = {target.partition("#")[0] for _, words in prose(text) for target in re.findall(r"\]\(([^)\s]+)\)", words)}
+    site = tree.read("mkdocs.yml") if "mkdocs.yml" in tree.files else None
+    for page in tree.documents:
+        short = page.removeprefix("docs/")
+        if page == name or not page.startswith("docs/"):
+            continue
+        if short not in linked:
+            yield 1, "listed", f"no link to {short}"
+        if site is not None and not re.search(rf": {re.escape(short)}$", site, flags=re.M):
+            yield 1, "listed", f"mkdocs.yml has no {short}"
+
+
+def check_english(tree, name, text):
+    if not USERS.fullmatch(name):
+        return
+    for line, words in prose(text):
+        words = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", words)
+        for own, usual in ENGLISH.items():
+            if m := re.search(rf"\b(?:{own})\b", words, flags=re.I):
+                yield line, "english", f"'{m.group(0)}': write '{usual}'"
+
+
+CHECKS = (check_words, check_lines, check_code, check_links, check_where, check_listed, check_english)
 
 
 def check(root):
@@ -194,6 +226,8 @@ SOUND = {
     "ARCHITECTURE.md": "# B\n\n## Where do I ...\n\n| I want to | go to | test |\n| --- | --- | --- |\n"
                        "| go | `gateway/a.c` | - |\n\n## Else\n\n| x | y |\n| --- | --- |\n| no | file |\n",
     "docs/b.md": "# C\n\n## What it is\n\n" + "word " * 80 + "\n\n```\n" + "word " * 100 + "gateway/none.c\n```\n",
+    "docs/README.md": "# D\n\n[b](b.md#what-it-is)\n",
+    "mkdocs.yml": "nav:\n  - B: b.md\n",
     "gateway/a.c": "int go(void);\nint lorad_up;\n",
     "tests/test_a.c": "\n",
     "conf/lorad.conf": "[data]\ndir = /x\n",
@@ -214,6 +248,8 @@ PLANTED = [  # (file, what is added, the rule that must say so)
     ("docs/b.md", "\n[x](none.md)\n", "link"),
     ("docs/b.md", "\n[x](../README.md#none)\n", "link"),
     ("ARCHITECTURE.md", "\n## Where do I ...\n\n| I want to | go to |\n| --- | --- |\n| stay | `a.c` |\n", "where"),
+    ("docs/c.md", "# E\n", "listed"),
+    ("README.md", "\nIt goes on.\n", "english"),
 ]
 
 
@@ -230,7 +266,7 @@ def self_test():
         with tempfile.TemporaryDirectory() as root:
             files = dict(SOUND)
             if case:
-                files[case[0]] += case[1]
+                files[case[0]] = files.get(case[0], "") + case[1]
             plant(root, files)
             found = {rule for _, _, rule, _ in check(root)}
         want = {case[2]} if case else set()

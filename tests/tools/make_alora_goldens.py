@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/alora: activated adapters, and what PEFT answers with them and with stacks.
 
-Usage: make_alora_goldens.py [output directory]     (needs torch, transformers, peft, safetensors)
+Usage: make_alora_goldens.py     (needs torch, transformers, peft, safetensors)
 
 The base is fixtures/models/llama-f32, the parts of stacks are fixtures/models/adapters-a; both must
-be there already.  golden.json: {"cases": [{"adapter": name or null, "stack": [[name, weight], ...] or
+be there already.  Weights are random (seed_weights.py).  golden.json: {"cases": [{"adapter": name or null, "stack": [[name, weight], ...] or
 null, "prompt": ids, "prompt_logprobs": of each of its ids but the first, "tokens": what generate()
 says greedily, "logprobs": of these}]}.  Activated ones are asked through PeftModel.generate(), stacks
 are made by add_weighted_adapter(combination_type="cat").  Prompts whose greedy path comes near a tie
@@ -15,14 +15,13 @@ import json
 import os
 import shutil
 import struct
-import sys
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from make_goldens import ALL, N_VOCAB, load
 from make_peft_goldens import write_gguf
-from safetensors.torch import load_file
+from seed_weights import adopt, forget, indices, signs
 
 N_NEW, MARGIN = 12, 0.01
 ADAPTERS = {
@@ -39,7 +38,7 @@ STACKS = [[("r4", 0.7), ("rslora", -0.5)], [("r16", 1.0), ("pattern", 0.6), ("ml
           [("r1", 2.0)], [("r64", 0.25), ("mlp", -1.0), ("r4", 0.5), ("r1", 1.0)]]
 
 
-def make_adapter(base, where, wish, gen):
+def make_adapter(base, where, wish):
     model = get_peft_model(load(base), LoraConfig(task_type="CAUSAL_LM", **wish))
     with torch.no_grad():
         for module in model.modules():
@@ -47,10 +46,11 @@ def make_adapter(base, where, wish, gen):
                 continue
             a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
             size = 0.3 / module.scaling["default"] / a.shape[0] ** 0.5
-            a.copy_(torch.randn(a.shape, generator=gen) / a.shape[1] ** 0.5)
-            b.copy_(torch.randn(b.shape, generator=gen) * size)
+            a.copy_(signs(a.shape) / a.shape[1] ** 0.5)
+            b.copy_(signs(b.shape) * size)
     model.save_pretrained(where)
     os.remove(os.path.join(where, "README.md"))
+    adopt(where, base=base)
     path = os.path.join(where, "adapter_config.json")
     with open(path) as f:
         config = json.load(f)
@@ -101,21 +101,22 @@ def make_stacked(base, adapters, parts):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     fixtures = os.path.join(here, "..", "fixtures")
-    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(fixtures, "alora")
+    out = os.path.join(fixtures, "alora")
     base, adapters = os.path.join(fixtures, "models", "llama-f32"), os.path.join(fixtures, "models", "adapters-a")
+    forget(out)
     shutil.rmtree(out, ignore_errors=True)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     gen = torch.Generator().manual_seed(20)
     cases, models = [], {}
     for name, wish in ADAPTERS.items():
-        make_adapter(base, os.path.join(out, name), wish, gen)
+        make_adapter(base, os.path.join(out, name), wish)
         models[name] = PeftModel.from_pretrained(load(base), os.path.join(out, name)).eval()
     bare = load(base)
     few, ids = ADAPTERS["few"], ADAPTERS["few"]["alora_invocation_tokens"]
     os.mkdir(os.path.join(out, "few-gguf"))
     write_gguf(os.path.join(out, "few-gguf", "adapter.gguf"),
-               load_file(os.path.join(out, "few", "adapter_model.safetensors")), "llama-f32", bare.config,
+               indices(os.path.join(out, "few", "adapter_model.safetensors")), "llama-f32", bare.config,
                few["lora_alpha"] * few["r"] ** 0.5,  # GGUF has no rsLoRA: the scale is alpha / rank
                [("adapter.alora.invocation_tokens", 9, struct.pack(f"<IQ{len(ids)}I", 4, len(ids), *ids))])
     for name, n, calls in INVOKED:

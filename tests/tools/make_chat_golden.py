@@ -9,7 +9,7 @@ conversation of chat/conversations.json, "<conversation> <opened> ids..." a line
 to the line before it stands after "+"; "refused": the template raised.
 chat/cases.txt: each case with its tokenizer.
 
-chat/tools.jsonl: a line with a template, then lines with conversations, tools and variables, and the ids.
+chat/tools.jsonl: a line with a template, then lines with conversations, tools, the sets of variables, and the ids that each set gives.
 
 The templates render what the public families' templates render.
 """
@@ -384,8 +384,229 @@ MISTRAL3_TOOLS = r"""{%- if messages[0]["role"] == "system" %}
     {%- else %}{{- raise_exception("roles") }}{%- endif %}
 {%- endfor %}"""
 PHI4 = r"""{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and message['tools'] is not none %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}"""
+QWEN35_TOOLS = r"""{%- macro shown(content) %}{%- if content is string %}{{- content }}
+    {%- elif content is iterable and content is not mapping %}
+        {%- for part in content %}{%- if part.type == 'text' %}{{- part.text }}{%- else %}{{- raise_exception('Unexpected part.') }}{%- endif %}{%- endfor %}
+    {%- elif content is none or content is undefined %}{{- '' }}{%- endif %}
+{%- endmacro %}
+{%- if not messages %}{{- raise_exception('No messages provided.') }}{%- endif %}
+{%- if tools and tools is iterable and tools is not mapping %}
+    {{- '<|im_start|>system\n# Tools\n\n<tools>' }}
+    {%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}
+    {{- '\n</tools>\n\nCalls look so:\n\n<tool_call>\n<function=NAME>\n<parameter=KEY>\nvalue\n</parameter>\n</function>\n</tool_call>' }}
+    {%- if messages[0].role == 'system' %}
+        {%- set first = shown(messages[0].content) | trim %}{%- if first %}{{- '\n\n' + first }}{%- endif %}
+    {%- endif %}
+    {{- '<|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\n' + shown(messages[0].content) | trim + '<|im_end|>\n' }}{%- endif %}
+{%- set ns = namespace(open=true, last=messages | length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages | length - 1) - loop.index0 %}
+    {%- if ns.open and message.role == 'user' %}
+        {%- set content = shown(message.content) | trim %}
+        {%- if not (content.startswith('<tool_response>') and content.endswith('</tool_response>')) %}
+            {%- set ns.open = false %}{%- set ns.last = index %}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = shown(message.content) | trim %}
+    {%- if message.role == 'user' %}{{- '<|im_start|>user\n' + content + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set thoughts = '' %}
+        {%- if message.reasoning_content is string %}{%- set thoughts = message.reasoning_content | trim %}
+        {%- elif '</think>' in content %}
+            {%- set thoughts = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '<|im_start|>assistant\n' }}{%- if loop.index0 > ns.last %}{{- '<think>\n' + thoughts + '\n</think>\n\n' }}{%- endif %}{{- content }}
+        {%- if message.tool_calls and message.tool_calls is iterable and message.tool_calls is not mapping %}
+            {%- for call in message.tool_calls %}
+                {%- if call.function is defined %}{%- set call = call.function %}{%- endif %}
+                {{- ('\n\n' if content | trim else '') if loop.first else '\n' }}{{- '<tool_call>\n<function=' + call.name + '>\n' }}
+                {%- for key, value in call.arguments | items %}
+                    {{- '<parameter=' + key + '>\n' }}
+                    {{- value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string }}
+                    {{- '\n</parameter>\n' }}
+                {%- endfor %}
+                {{- '</function>\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.previtem and loop.previtem.role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response>\n' + content + '\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- elif message.role != 'system' %}{{- raise_exception('Unexpected message role.') }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}{{- '<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '<think>\n' }}
+{%- endif %}"""
+GEMMA4_TOOLS = r"""{%- macro quoted(s) -%}<|"|>{{ s }}<|"|>{%- endmacro -%}
+{%- macro written(value, bare=true) -%}
+    {%- if value is string -%}{{ quoted(value) }}
+    {%- elif value is boolean -%}{{ 'true' if value else 'false' }}
+    {%- elif value is mapping -%}
+        {{ '{' }}{%- set ns = namespace(some=false) -%}
+        {%- for key, item in value | dictsort -%}
+            {%- if ns.some %},{% endif -%}{%- set ns.some = true -%}
+            {{ key if bare else quoted(key) }}:{{ written(item, bare=bare) }}
+        {%- endfor -%}{{ '}' }}
+    {%- elif value is sequence -%}[{%- for item in value -%}{{ written(item, bare=bare) }}{%- if not loop.last %},{% endif -%}{%- endfor -%}]
+    {%- else -%}{{ value }}{%- endif -%}
+{%- endmacro -%}
+{%- macro declared(function) -%}
+    declaration:{{ function['name'] }}{description:{{ quoted(function['description'] or '') }}
+    {%- set parameters = function['parameters'] -%}
+    {%- if parameters -%},parameters:{properties:{
+        {%- for key, value in parameters['properties'] | dictsort -%}
+            {{ key }}:{type:{{ quoted(value['type'] | upper) }}}{%- if not loop.last %},{% endif -%}
+        {%- endfor -%}
+        }{%- if parameters['required'] -%},required:[{%- for item in parameters['required'] -%}{{ quoted(item) }}{{ ',' if not loop.last }}{%- endfor -%}]{%- endif -%}
+        ,type:{{ quoted(parameters['type'] | upper) }}}
+    {%- endif -%}}
+{%- endmacro -%}
+{%- macro spoken(text) -%}
+    {%- set ns = namespace(left='') -%}
+    {%- for part in text.split('<channel|>') -%}
+        {%- set ns.left = ns.left + (part.split('<|channel>')[0] if '<|channel>' in part else part) -%}
+    {%- endfor -%}{{- ns.left | trim -}}
+{%- endmacro -%}
+{{- bos_token -}}
+{%- set ns = namespace(before=none, turn=false) -%}{%- set loop_messages = messages -%}
+{%- if (enable_thinking is defined and enable_thinking) or tools or messages[0]['role'] in ['system', 'developer'] -%}
+    {{- '<|turn>system\n' -}}
+    {%- if enable_thinking is defined and enable_thinking -%}{{- '<|think|>\n' -}}{%- endif -%}
+    {%- if messages[0]['role'] in ['system', 'developer'] -%}
+        {{- messages[0]['content'] | trim -}}{%- set loop_messages = messages[1:] -%}
+    {%- endif -%}
+    {%- for tool in tools or [] -%}{{- '<|tool>' -}}{{- declared(tool['function']) | trim -}}{{- '<tool|>' -}}{%- endfor -%}
+    {{- '<turn|>\n' -}}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if message['role'] == 'tool' -%}
+        {{- '<|tool_response>response:' + (message.get('name') or 'unknown') + '{value:' + quoted(message['content']) + '}<tool_response|>' -}}
+        {%- set ns.before = 'tool' -%}
+    {%- else -%}
+        {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+        {%- if not (role == 'model' and ns.before in ('call', 'tool')) -%}{{- '<|turn>' + role + '\n' -}}{%- endif -%}
+        {%- if role == 'model' and message.get('reasoning_content') and message.get('tool_calls') -%}
+            {{- '<|channel>thought\n' + message['reasoning_content'] + '\n<channel|>' -}}
+        {%- endif -%}
+        {%- for call in message.get('tool_calls') or [] -%}
+            {%- set arguments = call['function']['arguments'] -%}
+            {{- '<|tool_call>call:' + call['function']['name'] + '{' -}}
+            {%- if arguments is mapping -%}
+                {%- for key, value in arguments | dictsort -%}{{- key + ':' + written(value) -}}{%- if not loop.last %},{% endif -%}{%- endfor -%}
+            {%- else -%}{{- arguments -}}{%- endif -%}
+            {{- '}<tool_call|>' -}}
+        {%- endfor -%}
+        {{- spoken(message['content'] or '') if role == 'model' else message['content'] | trim -}}
+        {%- set ns.before = 'call' if message.get('tool_calls') else none -%}
+        {%- if ns.before is none -%}{{- '<turn|>\n' -}}{%- endif -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt and ns.before is none -%}
+    {{- '<|turn>model\n' -}}{%- if not (enable_thinking | default(false)) -%}{{- '<|channel>thought\n<channel|>' -}}{%- endif -%}
+{%- endif -%}"""
+LFM25_TOOLS = r"""{{- bos_token -}}
+{%- set keep_past_thinking = keep_past_thinking | default(false) -%}
+{%- set ns = namespace(system_prompt='', last=-1) -%}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set ns.system_prompt = messages[0]['content'] -%}{%- set messages = messages[1:] -%}
+{%- endif -%}
+{%- if tools -%}
+    {%- set ns.system_prompt = ns.system_prompt + ('\n' if ns.system_prompt else '') + 'List of tools: [' -%}
+    {%- for tool in tools -%}
+        {%- if tool is not string -%}{%- set tool = tool | tojson -%}{%- endif -%}
+        {%- set ns.system_prompt = ns.system_prompt + tool + (', ' if not loop.last else '') -%}
+    {%- endfor -%}
+    {%- set ns.system_prompt = ns.system_prompt + ']' -%}
+{%- endif -%}
+{%- if ns.system_prompt -%}{{- '<|im_start|>system\n' + ns.system_prompt + '<|im_end|>\n' -}}{%- endif -%}
+{%- for message in messages -%}{%- if message['role'] == 'assistant' -%}{%- set ns.last = loop.index0 -%}{%- endif -%}{%- endfor -%}
+{%- for message in messages -%}
+    {{- '<|im_start|>' + message['role'] + '\n' -}}
+    {%- set content = message['content'] -%}
+    {%- if content is not string -%}{%- set content = content | tojson -%}{%- endif -%}
+    {%- if message['role'] == 'assistant' and not keep_past_thinking and loop.index0 != ns.last and '</think>' in content -%}
+        {%- set content = content.split('</think>')[-1] | trim -%}
+    {%- endif -%}
+    {{- content + '<|im_end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"""
+NEMOTRON_TOOLS = r"""{%- set ns = namespace(think=true) -%}
+{%- for message in messages -%}
+    {%- if message['role'] in ['user', 'system'] and message['content'] is string -%}
+        {%- if '/think' in message['content'].replace('</think>', '') -%}{%- set ns.think = true -%}
+        {%- elif '/no_think' in message['content'] -%}{%- set ns.think = false -%}{%- endif -%}
+    {%- endif -%}
+{%- endfor -%}
+{{- bos_token or '' -}}{{- '<SPECIAL_10>System\n' -}}
+{%- if messages[0]['role'] == 'system' -%}
+    {{- messages[0]['content'].replace('/think', '').replace('/no_think', '').strip() -}}{%- set loop_messages = messages[1:] -%}
+{%- else -%}{%- set loop_messages = messages -%}{%- endif -%}
+{%- if tools -%}
+    {{- '\n\nCalls: <TOOLCALL>[{"name": "tool", "arguments": {"key": "value"}}]</TOOLCALL>\n\n<AVAILABLE_TOOLS>[' -}}
+    {%- for tool in tools -%}{{- (tool.function if tool.function is defined else tool) | tojson -}}{{- ', ' if not loop.last else '' -}}{%- endfor -%}
+    {{- ']</AVAILABLE_TOOLS>' -}}
+{%- endif -%}
+{{- '\n' -}}
+{%- set last_turn = loop_messages[-1] -%}
+{%- for message in loop_messages -%}
+    {%- if message['role'] == 'user' -%}
+        {{- '<SPECIAL_11>User\n' + message['content'].replace('/think', '').replace('/no_think', '').strip() + '\n' -}}
+    {%- elif message['role'] == 'tool' -%}
+        {%- if loop.first or loop_messages[loop.index0 - 1].role != 'tool' -%}{{- '<SPECIAL_11>User\n<TOOL_RESPONSE>[' -}}{%- endif -%}
+        {{- message['content'] -}}
+        {{- ']</TOOL_RESPONSE>\n' if loop.last or loop_messages[loop.index0 + 1].role != 'tool' else ', ' -}}
+    {%- elif message['role'] == 'assistant' -%}
+        {%- set content = message['content'] or '' -%}
+        {%- if '</think>' in content -%}{%- set content = content.split('</think>')[1].strip() -%}{%- endif -%}
+        {{- '<SPECIAL_11>Assistant\n' + content.strip() -}}
+        {%- if message.tool_calls -%}
+            {{- '\n\n' if content.strip() else '' -}}{{- '<TOOLCALL>[' -}}
+            {%- for call in message.tool_calls -%}
+                {%- set fn = call.function if call.function is defined else call -%}
+                {{- '{"name": "' + fn.name + '", "arguments": ' -}}
+                {{- fn.arguments if fn.arguments is string else fn.arguments | tojson -}}{{- '}' -}}{{- ', ' if not loop.last else '' -}}
+            {%- endfor -%}
+            {{- ']</TOOLCALL>' -}}
+        {%- endif -%}
+        {{- '\n<SPECIAL_12>\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<SPECIAL_11>Assistant\n' -}}{{- '<think>\n' if ns.think else '<think></think>' -}}{%- endif -%}"""
+GRANITE4_TOOLS = r"""{%- set tools_text = namespace(value='') %}
+{%- if tools %}
+    {%- for tool in tools %}{%- set tools_text.value = tools_text.value + '\n' + (tool | tojson) %}{%- endfor %}
+    {%- set tools_text.value = '<tools>' + tools_text.value + '\n</tools>\n\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>' %}
+{%- endif %}
+{%- set system_text = namespace(value=(messages[0].content if messages[0].role == 'system' else '')) %}
+{%- if tools %}{%- set system_text.value = (system_text.value + '\n\n' if system_text.value else '') + tools_text.value %}{%- endif %}
+{%- if system_text.value %}{{- '<|start_of_role|>system<|end_of_role|>' + system_text.value + '<|end_of_text|>\n' }}{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|start_of_role|>' + message.role + '<|end_of_role|>' + message.content + '<|end_of_text|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|start_of_role|>assistant<|end_of_role|>' + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- if (loop.first and message.content) or (not loop.first) %}{{- '\n' }}{%- endif %}
+            {%- if call.function %}{%- set call = call.function %}{%- endif %}
+            {{- '<tool_call>\n{"name": "' + call.name + '", "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}{{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|end_of_text|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != 'tool') %}{{- '<|start_of_role|>user<|end_of_role|>' }}{%- endif %}
+        {{- '\n<tool_response>\n' + message.content + '\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != 'tool') %}{{- '<|end_of_text|>\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_of_role|>assistant<|end_of_role|>' }}{%- endif %}"""
 TOOL_CASES = {"qwen3": ("qwen", QWEN3_TOOLS), "llama3.1": ("headers", LLAMA31_TOOLS), "mistral3": ("inst", MISTRAL3_TOOLS),
-              "gemma": ("turns", GEMMA), "phi4": ("tags", PHI4)}
+              "gemma": ("turns", GEMMA), "phi4": ("tags", PHI4), "qwen3.5": ("qwen", QWEN35_TOOLS), "gemma4": ("turns", GEMMA4_TOOLS),
+              "lfm2.5": ("qwen", LFM25_TOOLS), "nemotron": ("tags", NEMOTRON_TOOLS), "granite4": ("tags", GRANITE4_TOOLS)}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "The weather <b> \"here\"", "parameters": {
     "type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer", "minimum": 1}}, "required": ["town"]}}},
     {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}]
@@ -414,13 +635,15 @@ def tool_lines(tokenizers):
         lines.append({"tokenizer": kind, "template": template})
         for messages in talks():
             for tools in (None, TOOLS):
+                variables = {}  # ids, as text: all that give these
                 for kwargs in ({}, {"enable_thinking": False, "tools_in_user_message": False, "date_string": "1 Jan"}):
                     try:
                         ids = tok.apply_chat_template(messages, chat_template=template, tools=tools, tokenize=True,
                                                       return_dict=False, add_generation_prompt=True, **kwargs)
                     except (jinja2.exceptions.TemplateError, TypeError):
                         ids = None
-                    lines.append({"messages": messages, "tools": tools, "kwargs": kwargs, "ids": ids})
+                    variables.setdefault(json.dumps(ids), []).append(kwargs)
+                lines += [{"messages": messages, "tools": tools, "kwargs": kwargs, "ids": json.loads(ids)} for ids, kwargs in variables.items()]
     return lines
 
 
@@ -518,7 +741,7 @@ def main():
                                                    **names)
     (out / "conversations.json").write_text(
         "[\n" + ",\n".join(json.dumps(c) for c in CONVERSATIONS) + "\n]\n")
-    (out / "tools.jsonl").write_text("".join(json.dumps(line) + "\n" for line in tool_lines(tokenizers)))
+    (out / "tools.jsonl").write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in tool_lines(tokenizers)))
     for case, (kind, _, where, text) in CASES.items():
         tok = tokenizers[kind]
         tok.chat_template = text

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/families/gguf: models of that folder as llama.cpp's converter writes them.
 
-Usage: make_family_ggufs.py [fixtures/families [NAME ...]]          (needs gguf, safetensors, numpy)
+Usage: make_family_ggufs.py [NAME ...]          (needs gguf, safetensors, torch, numpy)
 
 A file cannot say all that a config.json can: where SAYS has an entry, the file is of a model with these fields
 instead, and the test compares it with that.  The values are those of the models, F16 or, of OLMoE, whose weights are such that nothing is rounded, Q8_0; so the
-goldens of the models, and their adapters, are these files', too.
+goldens of the models, and their adapters, are these files', too.  The recipe of a file (seed_weights.py) has its header,
+and where in the model each value is.
 """
 import json
 import math
@@ -16,6 +17,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
 from safetensors.numpy import load_file
+
+from seed_weights import derive_gguf, indices
 
 ARCH = {"mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe", "olmoe": "olmoe", "glm4": "glm4", "olmo2": "olmo2",
         "granite": "granite", "gemma2": "gemma2", "gemma3": "gemma3", "cohere2": "cohere2", "starcoder2": "starcoder2",
@@ -76,10 +79,11 @@ def turn(w, n_head):
     return w.reshape(n_head, 2, w.shape[0] // n_head // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
-def mxfp4(blocks, scales):
+def mxfp4(rows):
     """Blocks of 32 as ggml has them: the scale, then 16 bytes whose upper halves are columns 16 to 31."""
-    codes = np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(*scales.shape, 32)
-    return np.concatenate((scales[..., None], codes[..., :16] | codes[..., 16:] << 4), axis=-1).reshape(*scales.shape[:2], -1)
+    blocks = rows.reshape(*rows.shape[:-1], -1, 17)
+    codes = np.stack((blocks[..., 1:] & 15, blocks[..., 1:] >> 4), axis=-1).reshape(*blocks.shape[:-1], 32)
+    return np.concatenate((blocks[..., :1], codes[..., :16] | codes[..., 16:] << 4), axis=-1).reshape(rows.shape)
 
 
 def stacked(model, name, v):
@@ -88,7 +92,8 @@ def stacked(model, name, v):
     if what.endswith("_scales"):
         return
     if what.endswith("_blocks"):
-        v = mxfp4(v, model[name.replace("_blocks", "_scales")])
+        scales = model[name.replace("_blocks", "_scales")]
+        v = np.concatenate((scales[..., None], v), axis=-1).reshape(*scales.shape[:2], -1)
     if what in ("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"):
         parts = np.split(v, 2, axis=1) if "input" in what else [v]
     elif what.startswith("feed_forward.experts."):
@@ -140,16 +145,12 @@ def tensors_of(name_of, model, c, arch):
             heads = {"self_attn.q_proj": c["num_attention_heads"], "self_attn.k_proj": c["num_key_value_heads"]}
             if arch in ("llama", "mistral3", "granite", "granitemoe", "smollm3") and module in heads:
                 v = turn(v, heads[module])
-            if arch.startswith("gemma") and name.endswith("norm.weight"):
-                v = v.astype(np.float32) + 1
             if module == "mlp.shared_expert_gate":
                 v = v.reshape(-1)
             yield f"blk.{parts[2]}.{NORMS.get(arch, {}).get(module) or NAMES[module]}.{suffix}", v
         elif name == "lm_head.weight" and c.get("tie_word_embeddings"):
             continue
         else:
-            if arch.startswith("gemma") and name == "model.norm.weight":
-                v = v.astype(np.float32) + 1
             yield {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
                    "model.norm.bias": "output_norm.bias", "lm_head.weight": "output.weight"}[name], v
     for key, experts in stacks.items():
@@ -165,19 +166,24 @@ def rope_divisors(c, head_dim):
     return (1 / ((1 - smooth) / r["factor"] + smooth)).astype(np.float32)
 
 
-def add(writer, name, v, kind):
+def add(writer, name, v, kind, plus, source, places):
+    """Writes a tensor, and gives its dtype, shape and rule. plus: what llama.cpp's norms have more."""
+    rule, dtype = source.rule(places)
     if v.dtype == np.uint8:
-        writer.add_tensor(name, v, raw_dtype=Q.MXFP4)
-    elif v.ndim == 1 or "gate_inp" in name or name.endswith("_exps.bias"):
-        writer.add_tensor(name, v.astype(np.float32))
-    elif kind == Q.F16 and "qkv" in name:  # rows of one that is fused and quantised; the test allows for the rounding
-        writer.add_tensor(name, gguf.quantize(v.astype(np.float32), Q.Q8_0), raw_dtype=Q.Q8_0)
-    elif kind == Q.F16:
+        writer.add_tensor(name, mxfp4(v), raw_dtype=Q.MXFP4)
+        blocks = places.reshape(-1, 17)
+        return "U8", v.shape, ["mxfp4", source.rule(blocks[:, 0])[0], source.rule(blocks[:, 1:])[0]]
+    if v.ndim == 1 or "gate_inp" in name or name.endswith("_exps.bias"):
+        writer.add_tensor(name, v.astype(np.float32) + np.float32(plus))
+        return "F32", v.shape, rule if dtype == "F32" else ["f32", plus, rule]
+    if kind == Q.F16 and "qkv" not in name:
         writer.add_tensor(name, v)
-    else:
-        raw = gguf.quantize(np.ascontiguousarray(v, dtype=np.float32), kind)
-        assert (gguf.dequantize(raw, kind).reshape(v.shape) == v).all(), name
-        writer.add_tensor(name, raw, raw_dtype=kind)
+        return dtype, v.shape, rule
+    # Rows of one that is fused and quantised: the test allows for the rounding. The other values are not rounded.
+    raw = gguf.quantize(np.ascontiguousarray(v, dtype=np.float32), Q.Q8_0)
+    assert kind == Q.F16 or (gguf.dequantize(raw, kind).reshape(v.shape) == v).all(), name
+    writer.add_tensor(name, raw, raw_dtype=Q.Q8_0)
+    return "Q8_0", v.shape, ["q8_0", rule]
 
 
 def add_latent(writer, name, c):
@@ -213,7 +219,13 @@ def convert(root, name):
         c = {k: v for k, v in {**c, **SAYS[name]}.items() if v is not None or k not in SAYS[name]}
         (root / "gguf" / f"{name}.json").write_text(json.dumps(c, indent=2, sort_keys=True) + "\n")
     c = c.get("text_config", c)
-    writer = gguf.GGUFWriter(root / "gguf" / f"{name}.gguf", ARCH[name])
+    path, tensors = root / "gguf" / f"{name}.gguf", []
+    writer = gguf.GGUFWriter(path, ARCH[name])
+
+    def plain(tensor, v):
+        writer.add_tensor(tensor, v)
+        tensors.append(("F32", v.shape, ["hex", v.tobytes().hex()]))
+
     head_dim = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
     writer.add_block_count(c["num_hidden_layers"])
     writer.add_context_length(c["max_position_embeddings"])
@@ -242,9 +254,9 @@ def convert(root, name):
         scale, original = c["max_position_embeddings"] / c["original_max_position_embeddings"], c["original_max_position_embeddings"]
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
         for kind in ("long", "short"):
-            writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], dtype=np.float32))
+            plain(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], dtype=np.float32))
     if rope.get("rope_type") == "llama3":
-        writer.add_tensor("rope_freqs.weight", rope_divisors(c, head_dim))
+        plain("rope_freqs.weight", rope_divisors(c, head_dim))
     if "partial_rotary_factor" in rope:
         writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
     for call, field in OWN.get(name, []):
@@ -269,19 +281,25 @@ def convert(root, name):
         writer.add_rope_freq_base_swa(c["rope_parameters"]["sliding_attention"]["rope_theta"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    for key, v in tensors_of(name, text_of(load_file(where / "model.safetensors")), c, ARCH[name]):
-        add(writer, key, v, Q.Q8_0 if name == "olmoe" else Q.F16)
+    model, source = where / "model.safetensors", indices(where / "model.safetensors")
+    pairs = zip(*(tensors_of(name, text_of(of), c, ARCH[name]) for of in (load_file(model), source)))
+    for (key, v), (_, places) in pairs:
+        plus = ARCH[name].startswith("gemma") and key.endswith("norm.weight")
+        tensors.append(add(writer, key, v, Q.Q8_0 if name == "olmoe" else Q.F16, int(plus), source, places))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    written = path.read_bytes()
+    derive_gguf(path, source, written[:gguf.GGUFReader(path).data_offset], tensors)
+    assert path.read_bytes() == written, name
     print(name, flush=True)
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent / "fixtures/families")
+    root = pathlib.Path(__file__).resolve().parent.parent / "fixtures/families"
     (root / "gguf").mkdir(exist_ok=True)
-    for name in sys.argv[2:] or ARCH:
+    for name in sys.argv[1:] or ARCH:
         convert(root, name)
 
 

@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/models: tiny models, LoRA adapters, and what transformers + peft answer.
 
-Usage: make_goldens.py [output directory]          all of them (needs torch, transformers, peft, safetensors)
-       make_goldens.py output-directory NAME...    these alone, beside those that are there
+Usage: make_goldens.py             all of them (needs torch, transformers, peft, safetensors)
+       make_goldens.py NAME...     these alone, beside those that are there
 
 One directory per family and dtype, written by save_pretrained, with random weights whose scale
-keeps logits far from flat; one set of adapters per shape, written by PEFT; and in each model's
-directory golden.bin: prompts, greedy continuations and log-probabilities at every position.
+keeps logits far from flat; one set of adapters per shape, written by PEFT; weights by
+seed_weights.py; and in each model's directory golden.bin: prompts, greedy continuations and log-probabilities at every position.
 
 The reference always computes in float32.  F16 and BF16 weights are upcast, so the differences
 that test_conformance.c sees for BF16 come from the engine's rounding of activations, KV and
 adapters.  Prompts whose greedy path comes near a tie are thrown away.
 
-golden.bin, little-endian: "LGLD", u32 n_vocab, n_case, n_top, n_sample; then per case:
-i32 adapter (-1: none), u32 n_prompt, u32 n_new, u16 token[n_prompt + n_new], and for each position
-but the last token's: u16 id[n_top], f32 logprob[n_top], f32 logprob[n_sample] of the ids
-(31 * position + 17 * k) % n_vocab.
+golden.bin, little-endian: "LGL2", u32 n_vocab, n_case, n_top, n_sample; then per case:
+i32 adapter (-1: none), u32 n_prompt, u32 n_new, id token[n_prompt + n_new], and for each position
+but the last token's: id id[n_top], u24 logprob[n_top], u24 logprob[n_sample] of the ids
+(31 * position + 17 * k) % n_vocab. An id is a u16, or a u8 where n_vocab is at most 256; a
+log-probability is rounded to a multiple of -2^-19.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -29,6 +31,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config,
                           Qwen3Config)
+
+from seed_weights import adopt, forget, signs
 
 N_VOCAB, N_LAYER, N_NEW, N_TOP, N_SAMPLE = 300, 2, 8, 4, 12
 LOGIT_STD = 1.0  # the best of 300 tokens is then about ten times as likely as the average one
@@ -95,12 +99,12 @@ VARIANTS = [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7, 0, 2, 4, 5, 6, 7]
 LENGTHS = [1, 37, 5, 17, 33, 48, 9, 2, 26, 64, 40, 3, 12, 31, 21, 7]
 
 
-def randomise(model, gen):
+def randomise(model):
     """Weights as a trained model's are in scale: unit gain per layer, norms near one."""
     tied = model.config.tie_word_embeddings
     with torch.no_grad():
         for name, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=gen)
+            noise = signs(p.shape)
             if "norm" in name:
                 p.copy_(1 + 0.1 * noise)
             elif name.endswith("bias"):
@@ -127,15 +131,16 @@ def classic_config(path):
         json.dump(c, f, indent=2)
 
 
-def make_model(out, name, gen):
+def make_model(out, name):
     config, dtype, wishes, _ = MODELS[name]
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    randomise(model, gen)
+    randomise(model)
     model = model.to(dtype)
     model.generation_config.update(eos_token_id=[2, 3], temperature=0.6, top_p=0.9, top_k=20,
                                    do_sample=True)
     where = os.path.join(out, name)
     model.save_pretrained(where, max_shard_size="100KB" if "shards" in wishes else "1GB")
+    adopt(where)
     if "classic" in wishes:
         classic_config(os.path.join(where, "config.json"))
     return where
@@ -146,7 +151,7 @@ def load(where):
                                                 attn_implementation="eager").eval()
 
 
-def make_adapters(out, base, gen):
+def make_adapters(out, base):
     for name, wish in ADAPTERS.items():
         model = get_peft_model(load(base), LoraConfig(task_type="CAUSAL_LM", **wish))
         with torch.no_grad():
@@ -155,8 +160,8 @@ def make_adapters(out, base, gen):
                     continue
                 a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
                 size = 0.2 / module.scaling["default"] / a.shape[0] ** 0.5
-                a.copy_(torch.randn(a.shape, generator=gen) / a.shape[1] ** 0.5)
-                b.copy_(torch.randn(b.shape, generator=gen) * size)
+                a.copy_(signs(a.shape) / a.shape[1] ** 0.5)
+                b.copy_(signs(b.shape) * size)
         where = os.path.join(out, name)
         model.save_pretrained(where)
         os.remove(os.path.join(where, "README.md"))
@@ -171,6 +176,7 @@ def make_adapters(out, base, gen):
             path = os.path.join(where, "adapter_model.safetensors")
             tensors = {k: v.to(torch.bfloat16) for k, v in load_file(path).items()}
             save_file(tensors, path, metadata={"format": "pt"})
+        adopt(where)
 
 
 def greedy(model, prompt):
@@ -186,25 +192,32 @@ def greedy(model, prompt):
 
 
 def make_case(model, n_prompt, margin, gen, n_vocab=N_VOCAB):
-    """Of another vocabulary than the base's: every third token of the prompt is one that was added."""
-    while True:
+    """Of another vocabulary than the base's: every third token of the prompt is one that was added, unless the prompt
+    is one token and each of the few that were added comes near a tie."""
+    for tries in itertools.count():
         prompt = torch.randint(4, n_vocab, (n_prompt,), generator=gen).tolist()
-        if n_vocab > N_VOCAB:
+        if n_vocab > N_VOCAB and (n_prompt > 1 or tries < 100):
             prompt[::3] = torch.randint(N_VOCAB, n_vocab, (len(prompt[::3]),), generator=gen).tolist()
         tokens, logprobs, least = greedy(model, prompt)
         if least > margin:
             return tokens, logprobs
 
 
-def write_case(f, variant, n_prompt, tokens, logprobs, n_vocab=N_VOCAB):
-    f.write(struct.pack("<iII", variant, n_prompt, N_NEW))
-    f.write(struct.pack(f"<{len(tokens)}H", *tokens))
+def write_head(f, n_case, n_vocab=N_VOCAB, n_top=N_TOP, n_sample=N_SAMPLE):
+    f.write(b"LGL2" + struct.pack("<IIII", n_vocab, n_case, n_top, n_sample))
+
+
+def write_case(f, variant, n_prompt, tokens, logprobs, n_vocab=N_VOCAB, n_top=N_TOP, n_sample=N_SAMPLE):
+    def ids(list_of_ids):
+        return struct.pack(f"<{len(list_of_ids)}{'B' if n_vocab <= 256 else 'H'}", *list_of_ids)
+
+    f.write(struct.pack("<iII", variant, n_prompt, N_NEW) + ids(tokens))
     for pos, lp in enumerate(logprobs):
-        top = lp.topk(N_TOP)
-        f.write(struct.pack(f"<{N_TOP}H", *top.indices.tolist()))
-        f.write(struct.pack(f"<{N_TOP}f", *top.values.tolist()))
-        sample = [float(lp[(31 * pos + 17 * k) % n_vocab]) for k in range(N_SAMPLE)]
-        f.write(struct.pack(f"<{N_SAMPLE}f", *sample))
+        top = lp.topk(n_top)
+        sample = [float(lp[(31 * pos + 17 * k) % n_vocab]) for k in range(n_sample)]
+        f.write(ids(top.indices.tolist()))
+        for v in (*top.values.tolist(), *sample):
+            f.write(round(-v * (1 << 19)).to_bytes(3, "little"))
 
 
 def make_golden(where, adapters, margin, gen):
@@ -213,7 +226,7 @@ def make_golden(where, adapters, margin, gen):
     for i, name in enumerate(names):
         models[i] = PeftModel.from_pretrained(load(where), os.path.join(adapters, name)).eval()
     with open(os.path.join(where, "golden.bin"), "wb") as f:
-        f.write(b"LGLD" + struct.pack("<IIII", N_VOCAB, len(VARIANTS), N_TOP, N_SAMPLE))
+        write_head(f, len(VARIANTS))
         for variant, n_prompt in zip(VARIANTS, LENGTHS):
             tokens, logprobs = make_case(models[variant], n_prompt, margin, gen)
             write_case(f, variant, n_prompt, tokens, logprobs)
@@ -221,9 +234,10 @@ def make_golden(where, adapters, margin, gen):
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
-    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "..", "fixtures", "models")
-    wanted = sys.argv[2:] or list(MODELS)
-    if not sys.argv[2:]:
+    out = os.path.join(here, "..", "fixtures", "models")
+    wanted = sys.argv[1:] or list(MODELS)
+    if not sys.argv[1:]:
+        forget(out)
         shutil.rmtree(out, ignore_errors=True)
     torch.manual_seed(1)
     torch.set_num_threads(1)
@@ -232,10 +246,10 @@ def main():
     done = set()
     for name in wanted:
         _, dtype, _, adapter_set = MODELS[name]
-        where = make_model(out, name, gen)
+        where = make_model(out, name)
         adapters = os.path.join(out, "adapters-" + adapter_set)
         if adapter_set not in done:
-            make_adapters(adapters, where, gen)
+            make_adapters(adapters, where)
             done.add(adapter_set)
         make_golden(where, adapters, 0.12 if dtype == torch.bfloat16 else 0.01, gen)
         print(name, flush=True)

@@ -4,8 +4,8 @@
     make_kubernetes.py            writes the files
     make_kubernetes.py --check    writes nothing, fails where one is not current (tests/e2e/programs/test_kubernetes.py does it, too)
 
-The chart keeps to what render() knows of Helm's language: {{ .Values.a.b }}, {{ .Release.Name }}, `| quote`, toYaml with
-nindent, if and end.  All else is refused.  It needs PyYAML (build/venv-schema has it)."""
+The chart keeps to what render() knows of Helm's language: {{ .Values.a.b }}, {{ .Release.Name }}, {{ .Release.Namespace }},
+`| quote`, toYaml with nindent, if, if not, and end.  All else is refused.  It needs PyYAML (build/venv-schema has it)."""
 import pathlib
 import re
 import sys
@@ -23,12 +23,18 @@ ALONE = "found.yaml"  # applied once, by hand
 ACTION = re.compile(r"[ \t]*{{- (?P<word>.*?) }}\n|{{ (?P<value>.*?) }}")
 
 
-def values(**over):
-    """The chart's, with others in the places of its own: values(gateway={"enabled": True})."""
+def merged(own, over):
+    """As Helm does it: maps by key, all else replaced; null removes a key."""
+    both = {**own, **{k: merged(own[k], v) if isinstance(own.get(k), dict) and isinstance(v, dict) else v for k, v in over.items()}}
+    return {k: v for k, v in both.items() if v is not None or k not in over}
+
+
+def values(*files, **over):
+    """The chart's, with those of the files and others in the places of its own: values(gateway={"enabled": True})."""
     v = yaml.safe_load((CHART / "values.yaml").read_text())
-    for key, value in over.items():
-        assert key in v, key
-        v[key] = {**v[key], **value} if isinstance(v[key], dict) and isinstance(value, dict) else value
+    for more in (*(yaml.safe_load((CHART / name).read_text()) for name in files), over):
+        assert more.keys() <= v.keys(), more.keys() - v.keys()
+        v = merged(v, more)
     return v
 
 
@@ -43,24 +49,25 @@ def quoted(value):
 
 
 def as_yaml(value, indent):
-    text = yaml.safe_dump(value, default_flow_style=None if isinstance(value, list) else False, sort_keys=True, width=1000)
+    inside = isinstance(value, list) and any(isinstance(v, dict) for v in value)
+    text = yaml.safe_dump(value, default_flow_style=None if inside else False, sort_keys=True, width=1000)
     return "".join(" " * int(indent) + line + "\n" for line in text.rstrip("\n").split("\n"))
 
 
 def render(text, v, name="lorad"):
     """One template's text; "": it is not wanted."""
-    context, out, shown, at = {"Values": v, "Release": {"Name": name}}, [], [], 0
+    context, out, shown, at = {"Values": v, "Release": {"Name": name, "Namespace": "default"}}, [], [], 0
     for m in ACTION.finditer(text):
         if all(shown):
             out.append(text[at:m.start()])
         at = m.end()
         word = m["word"] or m["value"]
-        parts = re.fullmatch(r"(if |toYaml |)(\.[A-Za-z.]+)( \| quote| \| nindent (\d+)|)|end", word)
+        parts = re.fullmatch(r"(if not |if |toYaml |)(\.[A-Za-z.]+)( \| quote| \| nindent (\d+)|)|end", word)
         assert parts, f"not known of Helm's language: {word}"
         if word == "end":
             shown.pop()
-        elif parts[1] == "if ":
-            shown.append(bool(find(parts[2], context)))
+        elif parts[1] in ("if ", "if not "):
+            shown.append(bool(find(parts[2], context)) == (parts[1] == "if "))
         elif all(shown):
             value = find(parts[2], context)
             out.append(as_yaml(value, parts[4]) if parts[1] else quoted(value) if parts[3] else "" if value is None else str(value))

@@ -16,6 +16,7 @@ import sys
 import openapi_admin
 import openapi_batches
 import openapi_doors
+import sampling_list
 from openapi_says import SAYS
 from openapi_words import (ANY, BOOL, CLASS, COUNT, FLAG, HEADERS, INT, NUM, STACK, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
 
@@ -27,10 +28,11 @@ CHAT_LOGPROBS = obj({"content": arr(obj({**TOKEN, "top_logprobs": arr(obj(TOKEN)
 TEXT_LOGPROBS = obj({"tokens": arr(STR), "token_logprobs": arr(maybe(NUM)),
                      "top_logprobs": arr(maybe({"type": "object", "additionalProperties": maybe(NUM)})),
                      "text_offset": arr(COUNT)})
-CALL = obj({"id": {"type": "string", "minLength": 9}, "type": {"const": "function"},
-            "function": obj({"name": STR, "arguments": STR})})
-CALL_DELTA = obj({"index": COUNT, "id": STR, "type": {"const": "function"},
-                  "function": obj({"name": STR, "arguments": STR}, optional=["name"])}, optional=["id", "type"])
+KINDS = {"function": "arguments", "custom": "input"}  # of calls, and what each is given
+CALL = {"anyOf": [obj({"id": {"type": "string", "minLength": 9}, "type": {"const": kind}, kind: obj({"name": STR, given: STR})})
+                  for kind, given in KINDS.items()]}
+CALL_DELTA = {"anyOf": [obj({"index": COUNT, "id": STR, "type": {"const": kind}, kind: obj({"name": STR, given: STR}, optional=["name"])},
+                            optional=["id", "type"]) for kind, given in KINDS.items()]}
 THOUGHTS = {"reasoning_content": STR, "reasoning": STR}
 MESSAGE = obj({"role": {"const": "assistant"}, "content": maybe(STR), "refusal": {"type": "null"},
                "tool_calls": arr(CALL, minItems=1), **THOUGHTS}, optional=["tool_calls", *THOUGHTS])
@@ -63,7 +65,7 @@ def answer(prefix, kind, choices, usage=USAGE, optional=(), prompt=None):
 MODEL = obj({"id": STR, "object": {"const": "model"}, "created": COUNT, "owned_by": STR, "parent": maybe(STR),
              "max_model_len": COUNT})
 LIMIT = obj({"limit": maybe(INT), "remaining": maybe(INT)})
-LIMITS = obj({n: COUNT for n in ("requests_per_minute", "tokens_per_minute", "max_concurrent")})
+LIMITS = obj({n: COUNT for n in ("requests_per_minute", "tokens_per_minute", "max_concurrent", "surcharge_prompt", "surcharge_cached", "surcharge_output")})
 RESIDENCY = {"enum": ["disk", "loading", "host", "device", "failed"]}
 STATE = {"enum": ["ready", "failed", "draining"]}
 VERSION = obj({"object": {"const": "adapter.version"}, "name": STR, "version": COUNT, "model": STR, "state": STATE,
@@ -81,14 +83,16 @@ UPLOAD = obj({"object": {"const": "adapter.upload"}, "id": STR, "name": STR, "st
 DELETED = obj({"object": {"enum": ["adapter", "adapter.version", "adapter.upload"]}, "name": STR, "id": STR, "version": COUNT,
                "deleted": BOOL, "state": {"enum": ["draining", "deleted"]}}, optional=["name", "id", "version", "state"])
 STACK_MADE = obj({"object": {"const": "stack"}, "name": STR, "version": COUNT, "model": STR,
-                  "adapters": arr(obj({"name": STR, "scale": NUM}), minItems=1, maxItems=4), "created": COUNT})
+                  "adapters": arr(obj({"name": STR, "scale": NUM}), minItems=1, maxItems=4),
+                  "cascade": arr(obj({"name": STR, "min_logprob": {"type": "number", "minimum": -100, "maximum": 0}, "complete": {"const": True}},
+                                     optional=["min_logprob", "complete"]), minItems=2, maxItems=4), "created": COUNT}, optional=["adapters", "cascade"])
 KEPT = obj({"object": {"const": "source_credentials"}, "host": STR, "kind": {"enum": ["bearer", "basic", "s3"]}, "created": COUNT})
 EVENT = obj({"object": {"const": "adapter.event"}, "id": STR, "time": COUNT, "actor_key": maybe(STR), "action": STR, "name": STR,
              "detail": maybe(STR)})
-USED = obj({"object": {"const": "adapter.usage"}, "version": COUNT, "num_model_requests": COUNT, "input_tokens": COUNT,
-            "input_cached_tokens": COUNT, "output_tokens": COUNT})
+USE = {"num_model_requests": COUNT, "input_tokens": COUNT, "input_cached_tokens": COUNT, "output_tokens": COUNT}
+USED = obj({"object": {"const": "adapter.usage"}, "version": COUNT, **USE, "by_others": obj(USE)})
 SUM = obj({"object": {"const": "usage.completions.result"}, "input_tokens": COUNT, "input_cached_tokens": COUNT,
-           "output_tokens": COUNT, "num_model_requests": COUNT, "model": maybe(STR), "api_key_id": maybe(STR),
+           "output_tokens": COUNT, "num_model_requests": COUNT, "cost_micros": COUNT, "model": maybe(STR), "api_key_id": maybe(STR),
            "project_id": maybe(STR), "adapter_id": maybe(STR), "class": maybe(STR),
            "tenant": maybe(STR), "key": maybe(STR), "adapter": maybe(STR)})
 BUCKET = obj({"object": {"const": "bucket"}, "start_time": INT, "end_time": INT, "results": arr(SUM)})
@@ -128,7 +132,7 @@ SCHEMAS = {
     "Key": obj({"object": {"const": "key"}, "id": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
                 "scopes": arr(STR), "expires_at": maybe(INT),
                 "limits": obj({n: LIMIT for n in ("requests_per_minute", "tokens_per_minute", "concurrent_requests",
-                                                  "tokens_per_day", "tokens_per_month")})}),
+                                                  "tokens_per_day", "tokens_per_month", "cost_per_day", "cost_per_month")})}),
     "Usage": obj({"object": {"const": "page"}, "data": arr(BUCKET), "has_more": BOOL, "next_page": maybe(STR)}),
     "Adapter": ADAPTER, "Adapters": page(ADAPTER, True), "Version": VERSION, "Versions": page(VERSION),
     "VersionOrUpload": {"anyOf": [VERSION, UPLOAD]}, "File": SENT, "Deleted": DELETED, "Events": page(EVENT), "Used": page(USED),
@@ -138,10 +142,12 @@ SCHEMAS = {
 # ------------------------------------------------------------------------------------------ what is asked
 
 PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": STR}, "required": ["type", "text"]}
-TEXTS = {"anyOf": [STR, arr(PART, minItems=1)]}
-CALL_IN = {"type": "object", "required": ["id", "function"], "properties": {
-    "id": STR, "type": {"enum": ["function", None]}, "function": {
-        "type": "object", "required": ["name", "arguments"], "properties": {"name": STR, "arguments": {"const": "{}"}}}}}
+TEXTS = {"anyOf": [STR, arr(PART), {"type": "null"}]}
+CALL_IN = {"anyOf": [{"type": "object", "required": ["id", "function"], "properties": {
+    "id": STR, "type": {"enum": ["function", None]}, "function": {"type": "object", "required": ["name"], "properties": {
+        "name": STR, "arguments": {"description": "the text of a JSON object; any other value is accepted"}}}}},
+    {"type": "object", "required": ["id", "type", "custom"], "properties": {"id": STR, "type": {"const": "custom"}, "custom": {
+        "type": "object", "required": ["name"], "properties": {"name": STR, "input": opt(STR)}}}}]}
 
 
 def message(roles, required, **properties):
@@ -149,14 +155,17 @@ def message(roles, required, **properties):
         "role": {"enum": roles}, "content": TEXTS, "name": opt(STR), **properties}}
 
 
-MESSAGE_IN = {"anyOf": [message(["system", "developer", "user"], ["content"]),
-                        message(["assistant"], ["content"], reasoning_content=opt(STR), reasoning=opt(STR)),
-                        message(["assistant"], ["tool_calls"], content=maybe(TEXTS), tool_calls=arr(CALL_IN, minItems=1, maxItems=128)),
-                        message(["tool"], ["content", "tool_call_id"], tool_call_id=STR)]}
-TOOL = {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
+MESSAGE_IN = {"anyOf": [message(["system", "developer", "user"], []),
+                        message(["assistant"], [], reasoning_content=opt(STR), reasoning=opt(STR), tool_calls=opt(arr(CALL_IN, maxItems=128))),
+                        message(["tool"], ["tool_call_id"], tool_call_id=STR)]}
+TOOL_NAME = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
+TOOL = {"anyOf": [{"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
     "type": "object", "required": ["name"], "properties": {
-        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, "description": opt(STR),
-        "parameters": {"type": ["object", "null"]}, "strict": opt(BOOL)}}}}
+        "name": TOOL_NAME, "description": opt(STR), "parameters": {"type": ["object", "null"]}, "strict": opt(BOOL)}}}},
+    {"type": "object", "required": ["type", "custom"], "properties": {"type": {"const": "custom"}, "custom": {
+        "type": "object", "required": ["name"], "properties": {
+            "name": TOOL_NAME, "description": opt(STR), "format": {"type": ["object", "null"], "required": ["type"], "properties": {
+                "type": {"const": "text"}}}}}}}]}
 TOKEN_ID = {"type": "integer", "minimum": 0}
 FORM = {"type": ["object", "null"], "required": ["type"], "properties": {
     "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
@@ -171,27 +180,20 @@ OUTPUTS = {"type": ["object", "null"], "additionalProperties": False, "propertie
     "disable_any_whitespace": opt(BOOL), "disable_fallback": opt(BOOL), "disable_additional_properties": opt(BOOL)}}
 
 
-def number(lo, hi, **more):
-    return {"type": ["number", "null"], "minimum": lo, "maximum": hi, **more}
-
-
 def whole(lo, hi=None, **more):
     return {"type": ["integer", "null"], "minimum": lo, **({} if hi is None else {"maximum": hi}), **more}
 
 
-def above(hi):
-    return {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": hi}
-
-
 STOP = {"type": "string", "maxLength": 256}
-COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "adapters": STACK, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
-          "min_p": number(0, 1), "repetition_penalty": above(10), "presence_penalty": number(-2, 2),
-          "frequency_penalty": number(-2, 2), "seed": opt(INT), "n": whole(1, 128),
+SELECTS = {name: {"type": ["string", "null"], "maxLength": 256, "description": "the name of an adapter, where 'model' is the base"}
+           for name in ("lora_path", "lora_adapter", "lora_name", "lora_id", "adapter", "adapter_name", "adapter_id")}
+COMMON = {**SELECTS, "model": {"type": "string", "minLength": 1, "maxLength": 256}, "adapters": STACK, **sampling_list.schemas(), "seed": opt(INT), "n": whole(1, 128),
+          "best_of": whole(1, 128), "use_beam_search": opt(BOOL), "length_penalty": {"type": ["number", "null"], "minimum": -10, "maximum": 10},
+          "early_stopping": {"enum": [True, False, "never", None]},
           "logit_bias": {"type": ["object", "null"], "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
                          "propertyNames": {"pattern": "^[0-9]{1,9}$"}, "maxProperties": 300},
           "stop": {"anyOf": [opt(STOP), arr(STOP, maxItems=16)]}, "stop_token_ids": opt(arr(TOKEN_ID, maxItems=64)),
-          "include_stop_str_in_output": opt(BOOL), "ignore_eos": opt(BOOL),
-          "min_tokens": whole(0), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": {"anyOf": [{"const": -1}, whole(1)]}, "return_token_ids": opt(BOOL),
+          "include_stop_str_in_output": opt(BOOL), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": {"anyOf": [{"const": -1}, whole(1)]}, "return_token_ids": opt(BOOL),
           "return_tokens_as_token_ids": opt(BOOL), "logprobs_mode": {"enum": ["raw_logprobs", "processed_logprobs", "adjusted_logprobs", None]},
           "prompt_logprobs": whole(0, 20), "allowed_token_ids": opt(arr(TOKEN_ID, minItems=1)),
           "bad_words": opt(arr({"type": "string", "pattern": "\\S", "maxLength": 256}, maxItems=256)),
@@ -205,7 +207,7 @@ CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
     "documents": opt(arr({"type": "object", "additionalProperties": STR}, maxItems=256)),
     "thinking_budget": whole(0), "include_reasoning": opt(BOOL),
     "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", None]}, "modalities": {"enum": [["text"], None]},
-    "tools": opt(arr(TOOL, minItems=1, maxItems=128)), "parallel_tool_calls": opt(BOOL),
+    "tools": opt(arr(TOOL, maxItems=128)), "parallel_tool_calls": opt(BOOL),
     "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32},
     "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, {
         "type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
@@ -216,10 +218,11 @@ CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
                 "mode": {"enum": ["auto", "required"]}, "tools": arr(ANY, minItems=1)}}}}]}}}
 TEXT = {"type": "object", "required": ["model", "prompt"], "properties": {
     **COMMON, "prompt": {"anyOf": [STR, arr(TOKEN_ID, minItems=1), arr({"anyOf": [STR, arr(TOKEN_ID)]}, minItems=1, maxItems=128)]},
-    "max_tokens": whole(0), "echo": opt(BOOL), "best_of": whole(1, 20), "logprobs": whole(0, 20), "add_special_tokens": opt(BOOL)}}
+    "max_tokens": whole(0), "echo": opt(BOOL), "logprobs": whole(0, 20), "add_special_tokens": opt(BOOL),
+    "parse_special": opt(BOOL)}}
 MODEL_OPT = {"model": opt(STR)}
 TOKENIZE = {"anyOf": [
-    {"type": "object", "required": ["prompt"], "properties": {**MODEL_OPT, "prompt": STR, "add_special_tokens": opt(BOOL), "return_token_strs": opt(BOOL)},
+    {"type": "object", "required": ["prompt"], "properties": {**MODEL_OPT, "prompt": STR, "add_special_tokens": opt(BOOL), "parse_special": opt(BOOL), "return_token_strs": opt(BOOL)},
      "not": {"required": ["messages"]}},
     {"type": "object", "required": ["messages"], "properties": {
         **CHAT["properties"], **MODEL_OPT, "return_token_strs": opt(BOOL)}}]}
@@ -236,7 +239,10 @@ UPLOAD_BODY = {"application/json": {"anyOf": [MANIFEST, SOURCE]}, "application/x
 FILE_BODY = {"application/octet-stream": BYTES}
 PATCH = obj({"description": opt(STR), "sharing": {"anyOf": [{"enum": ["none", "all"]}, arr(STR, maxItems=1000)]}},
             optional=["description", "sharing"])
-STACK_BODY = {"type": "object", "additionalProperties": False, "required": ["adapters"], "properties": {"adapters": {**STACK, "type": "array"}}}
+STEP = obj({"name": STR, "min_logprob": {"type": ["number", "null"], "minimum": -100, "maximum": 0}, "complete": opt(BOOL)},
+           optional=["min_logprob", "complete"])
+STACK_BODY = {**obj({"adapters": {**STACK, "type": "array"}, "cascade": arr(STEP, minItems=2, maxItems=4)}, optional=["adapters", "cascade"]),
+              "minProperties": 1, "maxProperties": 1}
 NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
 LOAD = {"application/json": obj({"lora_name": NAME, "lora_path": {"type": "string", "pattern": "^/"}, "load_inplace": opt(BOOL), "is_3d_lora_weight": opt(BOOL)},
                                 optional=["load_inplace", "is_3d_lora_weight"]),

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/peft: one adapter of each kind that PEFT can save, and what PEFT answers.
 
-Usage: make_peft_goldens.py [output directory]     (needs torch, transformers, peft, safetensors)
+Usage: make_peft_goldens.py [KIND ...]     (needs torch, transformers, peft, safetensors)
 
 The bases are those of make_goldens.py (tests/fixtures/models), which must be there already.  Each
 directory is <base>/<kind>: the files as PEFT saved them (config and safetensors), changed only where
 the kind is another saver's way of writing the same, and golden.bin in make_goldens.py's format with
-adapter 0 throughout.  Adapters are random and strong: magnitudes, biases and tables are moved as far
+adapter 0 throughout.  Adapters are random (seed_weights.py) and strong: magnitudes, biases and tables are moved as far
 as matrices are, so that an engine that leaves one out is far off.
 """
 
@@ -21,7 +21,8 @@ from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, VeraC
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 
-from make_goldens import ALL, N_NEW, N_SAMPLE, N_TOP, N_VOCAB, load, make_case, write_case
+from make_goldens import ALL, N_NEW, N_SAMPLE, N_TOP, N_VOCAB, load, make_case, write_case, write_head
+from seed_weights import adopt, derive, derive_gguf, forget, indices, signs
 
 TWO = ["q_proj", "v_proj"]
 REGEX = r".*\.layers\.(0|1)\.(self_attn\.[qo]_proj|mlp\.(up|down)_proj)"
@@ -136,7 +137,7 @@ def randomise_other(model, gen):
                 first["default"].mul_(0.3 / (delta.std() * delta.shape[1] ** 0.5))
 
 
-def randomise(model, kind, base, gen):
+def randomise(model, kind, gen):
     """Fills what PEFT leaves at its start: B at zero, magnitudes at the norm, biases at the base's."""
     _, wish, how = KINDS[kind]
     with torch.no_grad():
@@ -149,24 +150,14 @@ def randomise(model, kind, base, gen):
             else:
                 a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
             size = 0.2 / scale / max(1, min(a.shape)) ** 0.5
-            a.copy_(torch.randn(a.shape, generator=gen) / (a.shape[1] ** 0.5 if a.shape[1] != N_VOCAB else 1))
-            b.copy_(torch.randn(b.shape, generator=gen) * size)
+            a.copy_(signs(a.shape) / (a.shape[1] ** 0.5 if a.shape[1] != N_VOCAB else 1))
+            b.copy_(signs(b.shape) * size)
             if "default" in module.lora_magnitude_vector:
                 m = module.lora_magnitude_vector["default"].weight
                 m.mul_(1 + 0.2 * torch.randn(m.shape, generator=gen))
             if wish.get("lora_bias"):
                 bias = module.lora_B["default"].bias
-                bias.copy_(torch.randn(bias.shape, generator=gen) * 0.2 / scale)
-        if how == "fused":
-            for layer in model.base_model.model.model.layers:
-                for first, *rest in ([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj],
-                                     [layer.mlp.gate_proj, layer.mlp.up_proj]):
-                    for other in rest:
-                        other.lora_A["default"].weight.copy_(first.lora_A["default"].weight)
-        if how == "gguf":
-            for name, p in model.named_parameters():
-                if ".lora_" in name:
-                    p.copy_(p.to(GGUF_TYPES[base][1]).float())
+                bias.copy_(signs(bias.shape) * 0.2 / scale)
         bias = wish.get("bias", "none")
         for name, p in model.named_parameters():
             if name.endswith(".bias") and "lora_" not in name and bias != "none":
@@ -177,6 +168,24 @@ def randomise(model, kind, base, gen):
                 p.add_(size * torch.randn(p.shape, generator=gen))
             if "trainable_tokens_delta" in name:
                 p.add_(0.5 * p.std() * torch.randn(p.shape, generator=gen))
+
+
+def one_a(name, _):
+    """The rule of the A of a module that is fused with the one before it."""
+    for first, *rest in (["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]):
+        for other in rest:
+            if f".{other}.lora_A" in name:
+                return ["copy", name.replace(other, first)]
+    return None
+
+
+def turned(name, t):
+    """The rule of an output layer's matrix that is the embedding's, transposed."""
+    for ours, other in (("lm_head.lora_A.weight", "B"), ("lm_head.lora_B.weight", "A")):
+        if name.endswith(ours):
+            rows, columns = t.shape
+            return ["copy", [name.replace(ours, f"model.embed_tokens.lora_embedding_{other}"), 0, [rows, 1], [columns, rows]]]
+    return None
 
 
 def fuse(tensors):
@@ -227,17 +236,19 @@ def gguf_string(text):
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def write_gguf(path, tensors, base, config, alpha, more=()):
-    """As llama.cpp's convert_lora_to_gguf.py does, for the names and types that we need."""
-    ggml_type, dtype = GGUF_TYPES[base]
+def write_gguf(path, source, base, config, alpha, more=()):
+    """As llama.cpp's convert_lora_to_gguf.py does, for the names and types that we need. source: indices()."""
+    ggml_type, _ = GGUF_TYPES[base]
     arch = base.split("-")[0]
     keys = [("general.architecture", 8, gguf_string(arch)), ("general.type", 8, gguf_string("adapter")),
             ("adapter.type", 8, gguf_string("lora")), ("general.name", 8, gguf_string("golden")),
             ("general.tags", 9, struct.pack("<IQ", 8, 2) + gguf_string("a") + gguf_string("b")),
             ("general.quantization_version", 4, struct.pack("<I", 2)),
             ("adapter.lora.alpha", 6, struct.pack("<f", alpha)), *more]
-    infos, data = b"", b""
-    for name, value in tensors.items():
+    infos, at, tensors = b"", 0, []
+    for name, value in source.items():
+        if ".lora_" not in name:
+            continue
         module, end = name.removeprefix("base_model.model.").rsplit(".lora_", 1)
         end = end.removeprefix("embedding_")
         if module == "lm_head":
@@ -253,14 +264,14 @@ def write_gguf(path, tensors, base, config, alpha, more=()):
         if arch == "llama" and end[0] == "B" and last in heads:
             value = (value.reshape(heads[last], 2, value.shape[0] // heads[last] // 2, value.shape[1])
                      .swapaxes(1, 2).reshape(value.shape))
-        raw = value.to(dtype).contiguous().view(torch.uint8).numpy().tobytes()
+        rule, dtype = source.rule(value)
+        tensors.append((dtype, value.shape, rule))
         infos += (gguf_string(f"{to}.weight.lora_{end[0].lower()}") +
-                  struct.pack("<IQQIQ", 2, value.shape[1], value.shape[0], ggml_type, len(data)))
-        data += raw + b"\0" * (-len(raw) % 32)
+                  struct.pack("<IQQIQ", 2, value.shape[1], value.shape[0], ggml_type, at))
+        at += -(-value.size * (4 if dtype == "F32" else 2) // 32) * 32
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     head += b"".join(gguf_string(k) + struct.pack("<I", t) + v for k, t, v in keys) + infos
-    with open(path, "wb") as f:
-        f.write(head + b"\0" * (-len(head) % 32) + data)
+    derive_gguf(path, source, head + b"\0" * (-len(head) % 32), tensors)
 
 
 def load_for(base_dir, how, gen=None):
@@ -269,7 +280,7 @@ def load_for(base_dir, how, gen=None):
     if not isinstance(how, int):
         return model
     model.resize_token_embeddings(how, mean_resizing=False)
-    for table in {model.get_input_embeddings(), model.get_output_embeddings()} if gen else ():
+    for table in dict.fromkeys([model.get_input_embeddings(), model.get_output_embeddings()]) if gen else ():
         p = table.weight
         new = 1.5 * p[:N_VOCAB].std() * torch.randn(p[N_VOCAB:].shape, generator=gen)
         p[N_VOCAB:] = new.to(torch.bfloat16).float()
@@ -283,34 +294,44 @@ def make_kind(base_dir, where, kind, margin, gen):
     config = wish.pop("peft", LoraConfig)
     model = get_peft_model(load_for(base_dir, how, gen), config(task_type="CAUSAL_LM", **wish))
     if config is LoraConfig:
-        randomise(model, kind, os.path.basename(base_dir), gen)
+        randomise(model, kind, gen)
     else:
         randomise_other(model, gen)
     model.save_pretrained(where)
     os.remove(os.path.join(where, "README.md"))
+    path = os.path.join(where, "adapter_model.safetensors")
+    to = None
+    if how == "gguf":
+        to = GGUF_TYPES[os.path.basename(base_dir)][1]
+    elif isinstance(how, int) and base_dir.endswith("bf16"):  # a model that was loaded as it is saved
+        to = torch.bfloat16
+    if to:
+        save_file({k: v.to(to) if (how == "gguf") == (".lora_" in k) and "delta" not in k else v
+                   for k, v in load_file(path).items()}, path, metadata={"format": "pt"})
+    saved = os.path.join(where, "saved.safetensors") if isinstance(how, str) else path
+    os.rename(path, saved)
+    adopt(saved, {"fused": one_a}.get(how) or {"tie": turned}.get(kind), isinstance(how, str), base_dir)
+    if saved != path:
+        shutil.copy(saved, path)
     model = PeftModel.from_pretrained(load_for(base_dir, how), where).eval()  # what PEFT itself reads
     base = load_for(base_dir, how)
     with open(os.path.join(where, "golden.bin"), "wb") as f:
-        f.write(b"LGLD" + struct.pack("<IIII", n_vocab, len(LENGTHS), N_TOP, N_SAMPLE))
+        write_head(f, len(LENGTHS), n_vocab)
         for n_prompt in LENGTHS:
             tokens, logprobs = make_case(model, n_prompt, margin, gen, n_vocab)
             write_case(f, 0, n_prompt, tokens, logprobs, n_vocab)
     far = (base(torch.tensor([tokens])).logits - model(torch.tensor([tokens])).logits).abs().max()
     assert far > 0.05, f"{kind} does nothing: {far}"
-    path = os.path.join(where, "adapter_model.safetensors")
-    if how == "gguf":
-        tensors = {k: v for k, v in load_file(path).items() if ".lora_" in k}
-        write_gguf(os.path.join(where, "adapter.gguf"), tensors, os.path.basename(base_dir),
-                   base.config, wish["lora_alpha"])
-        os.remove(path)
-        os.remove(os.path.join(where, "adapter_config.json"))
-        return
-    tensors = rename(load_file(path), how)
-    if isinstance(how, int) and base_dir.endswith("bf16"):  # a model that was loaded as it is saved
-        tensors = {k: v if "lora_" in k or "delta" in k else v.to(torch.bfloat16)
-                   for k, v in tensors.items()}
-    save_file({k: v.contiguous() for k, v in tensors.items()}, path,
-              metadata={"format": "pt"})
+    if isinstance(how, str):
+        source = indices(saved)
+        os.remove(saved)
+        if how == "gguf":
+            write_gguf(os.path.join(where, "adapter.gguf"), source, os.path.basename(base_dir), base.config,
+                       wish["lora_alpha"])
+            os.remove(path)
+            os.remove(os.path.join(where, "adapter_config.json"))
+            return
+        derive(path, source, rename({k: torch.from_numpy(v) for k, v in source.items()}, how))
     path = os.path.join(where, "adapter_config.json")
     with open(path) as f:
         config = json.load(f)
@@ -322,8 +343,8 @@ def make_kind(base_dir, where, kind, margin, gen):
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     models = os.path.join(here, "..", "fixtures", "models")
-    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "..", "fixtures", "peft")
-    only = sys.argv[2:]
+    out = os.path.join(here, "..", "fixtures", "peft")
+    only = sys.argv[1:]
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     for kind, (bases, _, _) in KINDS.items():
@@ -331,6 +352,7 @@ def main():
             continue
         for base in bases:
             where = os.path.join(out, base, kind)
+            forget(where)
             shutil.rmtree(where, ignore_errors=True)
             torch.manual_seed(1)
             gen = torch.Generator().manual_seed(sum(map(ord, kind + base)))

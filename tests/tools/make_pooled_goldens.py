@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/pooled: what transformers and PEFT make of prompts as vectors and classes.
 
-Usage: make_pooled_goldens.py [output directory]     (needs torch, transformers, peft, safetensors)
+Usage: make_pooled_goldens.py     (needs torch, transformers, peft, safetensors)
 
     golden.json        texts, and for each model, adapter and way of pooling their vectors, logits
     mean, late, top    tiny random models as sentence-transformers keeps them: a bare body, with
@@ -10,21 +10,22 @@ Usage: make_pooled_goldens.py [output directory]     (needs torch, transformers,
     on-mean            an adapter of PEFT's FEATURE_EXTRACTION on `mean`
     three, one         adapters of PEFT's SEQ_CLS on conf/demo/base, with heads of their own
 
-Tokens are those of the demo's tokenizer; the test copies it beside the models.  The reference
+Weights are random (seed_weights.py).  Tokens are those of the demo's tokenizer; the test copies it beside the models.  The reference
 computes in F32.
 """
 import json
 import pathlib
 import shutil
-import sys
 
 import peft
 import torch
 import transformers as tf
 
+from seed_weights import adopt, forget, sort_modules
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE, ADAPTERS = ROOT / "conf/demo/base", ROOT / "conf/demo/adapters"
-OUT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "tests/fixtures/pooled")
+OUT = ROOT / "tests/fixtures/pooled"
 TEXTS = ["What is 7 plus 5?", "Hello", "The red lamp stands on the old table near the window.",
          "Which animals live on the farm? Tell me about all of them, please. " * 5]
 SHAPE = dict(vocab_size=2048, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
@@ -77,6 +78,7 @@ def sentence_folder(name, unit):
     stir(model)
     where = OUT / name
     model.half().save_pretrained(where)
+    adopt(where)
     kind = "sentence_transformers.models."
     modules = [{"idx": 0, "name": "0", "path": "", "type": kind + "Transformer"},
                {"idx": 1, "name": "1", "path": "1_Pooling", "type": kind + "Pooling"}]
@@ -87,7 +89,7 @@ def sentence_folder(name, unit):
           {"word_embedding_dimension": 32, "pooling_mode_cls_token": False,
            "pooling_mode_mean_tokens": False, MODES[name]: True, "include_prompt": True})
     write(where, "sentence_bert_config.json", {"max_seq_length": 128, "do_lower_case": False})
-    return model.float()
+    return tf.Qwen3Model.from_pretrained(where, dtype=torch.float32).eval()
 
 
 def stirred_lora(model, task, **more):
@@ -101,9 +103,13 @@ def stirred_lora(model, task, **more):
 
 
 def save_adapter(wrapped, name):
+    """Gives the adapter as PEFT reads it."""
     wrapped.peft_config["default"].base_model_name_or_path = "demo"
     wrapped.save_pretrained(OUT / name)
     (OUT / name / "README.md").unlink(missing_ok=True)
+    sort_modules(OUT / name)
+    adopt(OUT / name)
+    return peft.PeftModel.from_pretrained(wrapped.unload(), OUT / name).eval()
 
 
 def demo(golden, ids):
@@ -122,12 +128,13 @@ def demo(golden, ids):
         wrapped = stirred_lora(model, "SEQ_CLS")
         head = wrapped.base_model.model.score.modules_to_save["default"]
         head.weight.data = torch.randn_like(head.weight) * 0.1
-        save_adapter(wrapped, name)
+        wrapped = save_adapter(wrapped, name)
         golden["logits"][name] = logits(wrapped, ids)
         golden["logits"][name + " pairs"] = logits(wrapped, [ids[0] + one for one in ids])
 
 
 def main():
+    forget(OUT)
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     tok = tf.PreTrainedTokenizerFast(tokenizer_file=str(BASE / "tokenizer.json"))
@@ -140,7 +147,7 @@ def main():
         if name == "mean":
             torch.manual_seed(9)
             wrapped = stirred_lora(model, "FEATURE_EXTRACTION")
-            save_adapter(wrapped, "on-mean")
+            wrapped = save_adapter(wrapped, "on-mean")
             golden["vectors"]["on-mean"] = vectors_of_body(wrapped, ids, name)
     torch.manual_seed(3)
     model = tf.Qwen2ForSequenceClassification(tf.Qwen2Config(
@@ -148,7 +155,9 @@ def main():
         **SHAPE)).eval()
     stir(model)
     model.half().save_pretrained(OUT / "classes")
-    golden["logits"]["classes"] = logits(model.float(), ids)
+    adopt(OUT / "classes")
+    model = tf.Qwen2ForSequenceClassification.from_pretrained(OUT / "classes", dtype=torch.float32).eval()
+    golden["logits"]["classes"] = logits(model, ids)
     (OUT / "golden.json").write_text(json.dumps(golden).replace("], ", "],\n") + "\n")  # a vector on each line
 
 

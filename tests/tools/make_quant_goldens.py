@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/quant: tiny models in the formats that people have, and what the formats' own libraries read in them.
 
-Usage: make_quant_goldens.py [output directory] [name ...]
+Usage: make_quant_goldens.py [name ...]
        (needs torch, transformers, peft, safetensors, gguf, sentencepiece, tokenizers, compressed-tensors, bitsandbytes)
 
 Each folder has expected.txt: for each matrix Hugging Face's name and the FNV-1a of its dequantised values, little-endian
@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 import make_goldens
 import make_quant_folders
+from seed_weights import derive_gguf
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "fixtures" / "models"
@@ -220,20 +221,10 @@ def gguf_qwen3(out):
 HALVES = {Q.Q2_K: (80, 82), Q.Q3_K: (108,), Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,), Q.IQ4_XS: (0,), Q.IQ4_NL: (0,)}
 
 
-def random_blocks(rng, rows, cols, kind):
-    """Valid blocks of a type for which the library has no quantiser: random, but for finite scales."""
-    values, size = gguf.GGML_QUANT_SIZES[kind]
-    raw = rng.integers(0, 256, (rows, cols // values, size), dtype=np.uint8)
-    for at in HALVES[kind]:
-        scale = (rng.random((rows, cols // values)) * 0.01).astype(np.float16)
-        raw[:, :, at:at + 2] = scale[..., None].view(np.uint8)
-    return raw.reshape(rows, -1)
-
-
 def gguf_k(out):
-    """A qwen2 with every type of 256 values a block, and IQ4_NL."""
-    rng = np.random.default_rng(7)
-    writer = gguf.GGUFWriter(out / "model.gguf", "qwen2")
+    """A qwen2 with every type of 256 values a block, and IQ4_NL. The library has no quantiser for these: blocks are
+    random but for finite scales (seed_weights.py)."""
+    writer, tensors = gguf.GGUFWriter(out / "model.gguf", "qwen2"), []
     shape_keys(writer, dict(num_hidden_layers=1, max_position_embeddings=64, hidden_size=256, intermediate_size=256,
                             num_attention_heads=2, num_key_value_heads=1, rms_norm_eps=1e-6,
                             rope_parameters={"rope_theta": 10000.0}), 32)
@@ -241,30 +232,37 @@ def gguf_k(out):
             "self_attn.k_proj": (32, 256, Q.Q3_K), "self_attn.v_proj": (32, 256, Q.Q4_K),
             "self_attn.o_proj": (256, 64, Q.IQ4_NL), "mlp.gate_proj": (256, 256, Q.Q6_K),
             "mlp.up_proj": (256, 256, Q.IQ4_XS), "mlp.down_proj": (256, 256, Q.Q5_K)}
-    read = {}
+    names = {}
     for module, (rows, cols, kind) in plan.items():
         name = (module if module.startswith("model.") else "model.layers.0." + module) + ".weight"
-        raw = random_blocks(rng, rows, cols, kind)
-        writer.add_tensor(gguf_name(name), raw, raw_dtype=kind)
-        read[name] = gguf.dequantize(raw, kind)
+        names[gguf_name(name)] = name
+        values, size = gguf.GGML_QUANT_SIZES[kind]
+        shape = (rows, cols // values * size)
+        writer.add_tensor(gguf_name(name), np.zeros(shape, dtype=np.uint8), raw_dtype=kind)
+        tensors.append(("U8", shape, ["blocks", size, 0.0005, *HALVES[kind]]))
     for module, n in (("q", 64), ("k", 32), ("v", 32)):
-        writer.add_tensor(f"blk.0.attn_{module}.bias", rng.random(n, dtype=np.float32))
+        writer.add_tensor(f"blk.0.attn_{module}.bias", np.zeros(n, dtype=np.float32))
+        tensors.append(("F32", (n,), [0.5, 0.3]))
     for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"):
         writer.add_tensor(name, np.ones(256, dtype=np.float32))
+        tensors.append(("F32", (256,), [1, 0]))
     close(writer)
-    write_expected(out, read)
+    path = out / "model.gguf"
+    derive_gguf(path, None, path.read_bytes()[:gguf.GGUFReader(path).data_offset], tensors)
+    write_expected(out, {names[t.name]: gguf.dequantize(t.data, t.tensor_type)
+                         for t in gguf.GGUFReader(path).tensors if t.name in names})
 
 
 MAKERS = {"gguf-llama": gguf_llama, "gguf-qwen3": gguf_qwen3, "gguf-k": gguf_k}
 
 
 def main():
-    out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE.parent / "fixtures" / "quant")
+    out = HERE.parent / "fixtures" / "quant"
     torch.manual_seed(1)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     makers = dict(MAKERS, **make_quant_folders.MAKERS)
-    for name in sys.argv[2:] or makers:
+    for name in sys.argv[1:] or makers:
         shutil.rmtree(out / name, ignore_errors=True)
         (out / name).mkdir(parents=True)
         makers[name](out / name)

@@ -4,7 +4,8 @@
 Usage: make_random_model.py SIZE DIRECTORY [--adapters N] [--rank R] [--seed S]
 
 SIZE is tiny, 15M, 135M or 1.1B: Llama architecture with the shapes that benchmarks are quoted for; 135M-152k is
-135M with the vocabulary of a larger family; moe is a Qwen3-MoE of 450 MB, 32 experts of which a row takes 4.
+135M with the vocabulary of a larger family; moe is a Qwen3-MoE of 450 MB, 32 experts of which a row takes 4;
+latent has six of DeepSeek-V2-Lite's layers, 1.1 GB, each with one MLP in place of the experts that a row takes.
 The answers are noise; speed, memory and every code path are those of a real model.  DIRECTORY gets
 the model (config, safetensors, tokenizer, chat template); DIRECTORY/adapters/r000 ... get what
 PEFT would have saved, on all seven linear layers.  Needs the standard library alone; 1.1B takes
@@ -27,8 +28,10 @@ SIZES = {"tiny": (64, 2, 4, 2, 160, 1024),
          "135M": (576, 30, 9, 3, 1536, 49152),
          "135M-152k": (576, 30, 9, 3, 1536, 151936),
          "1.1B": (2048, 22, 32, 4, 5632, 32000),
-         "moe": (1024, 6, 16, 4, 320, 16384)}
+         "moe": (1024, 6, 16, 4, 320, 16384),
+         "latent": (2048, 6, 16, 16, 10944, 16384)}
 EXPERTS, PER_TOKEN = 32, 4  # of moe
+RANK, ROPE, NOPE, V = 512, 64, 128, 128  # of latent: what its keys and values are made of
 BLOCK = 1 << 18  # values
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
@@ -87,6 +90,10 @@ def modules(size):
     """(name, d_out, d_in) of the linear layers of one block."""
     dim, _, heads, kv_heads, ffn, _ = SIZES[size]
     kv = dim // heads * kv_heads
+    if size == "latent":
+        return [("self_attn.q_proj", heads * (NOPE + ROPE), dim), ("self_attn.kv_a_proj_with_mqa", RANK + ROPE, dim),
+                ("self_attn.kv_b_proj", heads * (NOPE + V), RANK), ("self_attn.o_proj", dim, heads * V),
+                ("mlp.gate_proj", ffn, dim), ("mlp.up_proj", ffn, dim), ("mlp.down_proj", dim, ffn)]
     mlps = [f"mlp.experts.{i}" for i in range(EXPERTS)] if size == "moe" else ["mlp"]
     return [("self_attn.q_proj", dim, dim), ("self_attn.k_proj", kv, dim),
             ("self_attn.v_proj", kv, dim), ("self_attn.o_proj", dim, dim)] + [
@@ -104,6 +111,8 @@ def write_weights(where, size, noise):
                     for name, d_out, d_in in modules(size)]
         tensors += [(prefix + "input_layernorm.weight", [dim], 0),
                     (prefix + "post_attention_layernorm.weight", [dim], 0)]
+        if size == "latent":
+            tensors += [(prefix + "self_attn.kv_a_layernorm.weight", [RANK], 0)]
         if size == "moe":
             heads = SIZES[size][2]
             tensors += [(prefix + "mlp.gate.weight", [EXPERTS, dim], round(2 * dim ** -0.5, 4)),
@@ -213,6 +222,9 @@ def main():
         family = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": dim // heads,
                   "num_experts": EXPERTS, "num_experts_per_tok": PER_TOKEN, "moe_intermediate_size": ffn,
                   "norm_topk_prob": True}
+    if args.size == "latent":
+        family = {"architectures": ["YoutuForCausalLM"], "model_type": "youtu", "q_lora_rank": None, "kv_lora_rank": RANK,
+                  "qk_rope_head_dim": ROPE, "qk_nope_head_dim": NOPE, "v_head_dim": V}
     write_json(os.path.join(args.directory, "config.json"), {
         **family, "hidden_size": dim,
         "num_hidden_layers": layers, "num_attention_heads": heads,

@@ -6,7 +6,8 @@
 
 configuration.md is lorad's --print-conf, cli.md the man pages of the programs, api.md conf/openapi.json with the scopes of
 gateway/route.c and the fields of gateway/openai/openai.c, metrics.md the families of gateway/watch/metrics*.c (which
-tests/e2e/watch/test_metrics.py holds to a real answer), limits.md and the tuning constants the values in the sources.
+tests/e2e/watch/test_metrics.py holds to a real answer), errors.md the codes that
+gateway/ sends with the words of reference_errors.py, models.md the families of engine/model/family.c with what the goldens adapt, limits.md and the tuning constants the values in the sources.
 """
 import ast
 import difflib
@@ -16,7 +17,10 @@ import re
 import subprocess
 import sys
 
+import reference_errors
+import reference_models
 import reference_words as words
+import sampling_list
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEAD = "<!-- Made by tests/tools/make_reference.py; edit its sources, not this page. -->\n"
@@ -76,7 +80,7 @@ def table_in(place, name):
     """The members of the table `name`, in a C file or in one of a folder's."""
     p = ROOT / place
     for f in sorted(p.rglob("*.c")) if p.is_dir() else [p]:
-        text = strip_comments(f.read_text())
+        text = sampling_list.expand(strip_comments(f.read_text()))
         at = re.search(r"\b" + name + r"\[[^\]]*\]\s*=\s*\{", text)
         if at:
             return [m for m in arguments(text, at.end() - 1)[0] if m]
@@ -274,11 +278,15 @@ def families(path):
 
 
 def metrics():
-    out = [HEAD, "# Metrics\n\n", words.METRICS]
+    conf = read("conf/lorad.conf")
+    classes = re.findall(r"^\[class\.(\w+)\]", conf, flags=re.M)
+    default = {k: re.search(rf"^{k} = (\d+)$", conf, flags=re.M).group(1) for k in ("max_tenants", "max_adapters")}
+    named = ", ".join(map(code, classes[:-1])) + " or " + code(classes[-1])
+    out = [HEAD, "# Metrics\n\n", words.METRICS.format(classes=named, most_classes=constant("engine/sched/sched.h", "SLO_CLASS_MAX")[0], **default)]
     for title, path, note in (("lorad's own", "gateway/watch/metrics.c", words.METRICS_OWN),
                               ("Under vLLM's names", "gateway/watch/metrics_vllm.c", words.METRICS_VLLM)):
         rows = [[code(n), t, ", ".join(map(code, labels)) or "-", h] for n, (t, h, labels) in families(path).items()]
-        out += [f"\n## {title}\n\n", note, "\n", table(["name", "type", "labels", "what it tells"], rows)]
+        out += [f"\n## {title}\n\n", note, "\n", table(["name", "type", "labels", "meaning"], rows)]
     return "".join(out)
 
 
@@ -289,7 +297,7 @@ def limits():
         for places, name, unit, text in rows:
             value, files = constant(places, name)
             lines.append([text, shown(value, unit), f"`{name}`, {code(files[0])}"])
-        out += [f"\n## {title}\n\n", table(["what", "limit", "where it stands"], lines)]
+        out += [f"\n## {title}\n\n", table(["what", "limit", "constant"], lines)]
     return "".join(out)
 
 
@@ -443,13 +451,72 @@ def fields(doc):
             f"\nRefused with a 400 that names them: {names['REFUSED']}.\n")
 
 
-def errors():
-    rows = []
+# Functions that send an error: where in their arguments the status and the code are.  A text: the statuses themselves.
+SENDERS = {"exchange_error": (1, 3), "openai_refuse": (1, 2), "reply_error": (1, 3)}
+OWN_SENDERS = {"auth.c": {"deny": ("401", 1)}, "listener.c": {"answer_busy": ("503", 1)}, "batches_api.c": {"refuse": ("400", 1)},
+               "responses_input.c": {"get_row": ("404 409", 3)}, "exchange.c": {}, "openai.c": {}}
+PASSED_ON = {"p.code", "p->code", "why.code", "h->code", "http_code(status)"}
+CODE = r'"([a-z]+(?:_[a-z]+)*)"'
+
+
+def codes_of_file(f, found):
+    """Adds the codes that a C file sends: {code: {status}}."""
+    text, own = strip_comments(f.read_text()), OWN_SENDERS.get(f.name, {})
+    senders = {**SENDERS, **own}
+    for m in re.finditer(r"\b(" + "|".join(senders) + r")\(", text):
+        status_at, code_at = senders[m.group(1)]
+        args = arguments(text, m.end() - 1)[0]
+        if len(args) <= code_at or "char *" in args[code_at]:  # a definition, or another function of that name
+            continue
+        status = status_at if isinstance(status_at, str) else args[status_at]
+        names = re.findall(CODE, args[code_at])
+        if not names and args[code_at] not in PASSED_ON and not (args[code_at] == "code" and f.name in OWN_SENDERS):
+            raise SystemExit(f"make_reference.py: {f.name}: which codes does '{args[code_at]}' have? (OWN_SENDERS)")
+        for name in names:
+            found.setdefault(name, set()).update(re.findall(r"\b[2-5]\d\d\b", status))
+
+
+def error_codes():
+    """{code: {status}} of every error that a client may get."""
+    found = {}
     for name, h in initializers("gateway/http/http_status.c", "table"):
-        status, kind, what = arguments(h, 0)[0]
-        kind = '"invalid_request_error"' if kind == "REQUEST" else kind
-        rows.append([status, code(string(what)), code(string(kind)), code(name)])
-    return table(["status", "code", "type", "in the code"], sorted(rows))
+        status, _, what = arguments(h, 0)[0]
+        found.setdefault(string(what), set()).add(status)
+    text = strip_comments(read("gateway/http/http_status.c")).partition("http_code(int status)")[2]
+    for status, name in re.findall(r"(?:case (\d+)|default): return " + CODE, text):
+        found.setdefault(name, set()).add(status or "400")
+    for f in sorted((ROOT / "gateway").rglob("*.c")):
+        codes_of_file(f, found)
+        if f.name.startswith("limits"):
+            for status, rest in re.findall(r"\bstatus = (\d{3})([^}]*?code = [^;}]*?)[;}]", strip_comments(f.read_text())):
+                for name in re.findall(CODE, rest.partition("code = ")[2].split(", .")[0]):
+                    found.setdefault(name, set()).add(status)
+    return found
+
+
+def held(what, found, said):
+    """Fails where the codes of the sources and those of reference_errors.py differ."""
+    lacking, gone = sorted(found - set(said)), sorted(set(said) - found)
+    if lacking or gone:
+        raise SystemExit(f"make_reference.py: reference_errors.{what}: without words: {lacking}; sent by nothing: {gone}")
+
+
+def errors_page():
+    found = error_codes()
+    held("CODES", set(found), reference_errors.CODES)
+    lines = strip_comments(read("gateway/batches/lines.c"))
+    skipped = strip_comments(read("gateway/batches/batch_job.c"))
+    held("BATCH", set(re.findall(r"\brefuse\(c, \w+, " + CODE, lines)) | set(re.findall(r"\*code = " + CODE, skipped)), reference_errors.BATCH)
+    later = strip_comments(read("gateway/doors/background.c"))
+    named = re.search(r"\*code = ([^;]*);", later).group(1)
+    held("BACKGROUND", set(re.findall(CODE, named)) | set(re.findall(r'"failed",\s*' + CODE, later)), reference_errors.BACKGROUND)
+    rows = [[", ".join(sorted(found[c])), code(c), *said] for c, said in reference_errors.CODES.items()]
+    return "".join([
+        HEAD, "# Errors\n\n", reference_errors.HEAD, "\n## All codes\n\n",
+        table(["status", "code", "cause", "what to do", "send again"], sorted(rows, key=lambda r: (r[0], r[1]))),
+        "\n## Batches\n\n", reference_errors.BATCH_HEAD, "\n", table(["code", "cause"], [[code(c), t] for c, t in reference_errors.BATCH.items()]),
+        "\n## Responses in the background\n\n", reference_errors.BACKGROUND_HEAD, "\n",
+        table(["code", "cause"], [[code(c), t] for c, t in reference_errors.BACKGROUND.items()])])
 
 
 def api():
@@ -462,7 +529,7 @@ def api():
         "\n## The metrics plane\n\n", words.API_METRICS, "\n", table(["call", "scope"], own),
         "\n## Fields of chat and completions\n\n", words.API_FIELDS, "\n", fields(doc),
         "\n## Parameters\n\n", parameters(doc), "\n## Bodies\n\n", words.API_BODIES, bodies(doc),
-        "\n## Errors\n\n", words.API_ERRORS, "\n", errors()])
+        "\n## Errors\n\n", words.API_ERRORS])
 
 
 # --------------------------------------------------------------------------------------------------------- whole
@@ -489,6 +556,8 @@ def main():
         raise SystemExit(__doc__)
     pages = {"docs/reference/configuration.md": configuration(args[0]), "docs/reference/cli.md": cli(args[0]),
              "docs/reference/api.md": api(), "docs/reference/metrics.md": metrics(), "docs/reference/limits.md": limits(),
+             "docs/reference/errors.md": errors_page(),
+             "docs/reference/models.md": HEAD + reference_models.page(read, table, code),
              "docs/design/scheduling.md": with_block("docs/design/scheduling.md", "constants", tuning())}
     bad = 0
     for path, text in pages.items():

@@ -15,7 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ("lorad", "loractl", "loratop")
-LICENSES = {"libssl": "Apache-2.0", "libcrypto": "Apache-2.0", "libsqlite3": "blessing", "libcjson": "MIT", "libcurl": "curl",
+LICENSES = {"libssl": "Apache-2.0", "libcrypto": "Apache-2.0", "libsqlite3": "blessing", "libcjson": "MIT", "libcurl": "curl", "libnghttp2": "MIT",
             "libedit": "BSD-3-Clause", "libncurses": "X11-distribute-modifications-variant", "libtinfo": "X11-distribute-modifications-variant"}
 
 

@@ -18,6 +18,8 @@ import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
+from seed_weights import sort_modules
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE, MEAN = ROOT / "conf/demo/base", ROOT / "tests/fixtures/pooled/mean"
 OUT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "tests/fixtures/sentences")
@@ -71,6 +73,7 @@ def keep(model, name):
     model.peft_config["default"].base_model_name_or_path = "base"
     model.save_pretrained(OUT / name)
     (OUT / name / "README.md").unlink(missing_ok=True)
+    sort_modules(OUT / name)
 
 
 def sentence(folder):

@@ -6,7 +6,7 @@ tokenizers cuts them.
 
 cases.jsonl: a name and the steps of a pre_tokenizer a line.  model.json: one BPE model for all, trained without a
 pre-tokeniser, so that its merges reach over every border that a step does not make.  strings.hex: one string a line.
-answers.txt: for each string a line, for each case two sums of 16 bits in hex: of its pieces, and of its ids.
+answers.txt: for each string a line, for each case two sums of 16 bits in hex: of its pieces, and of its ids; a letter stands for the sums of an earlier case (A: the first).
 test_split.c computes the same two.
 """
 import json
@@ -170,7 +170,9 @@ def main():
     (out / "cases.jsonl").write_text("".join(json.dumps({"name": name, "steps": steps}, ensure_ascii=False) + "\n"
                                              for name, steps in CASES.items()))
     (out / "strings.hex").write_text("".join(s.encode().hex() + "\n" for s in texts))
-    (out / "answers.txt").write_text("".join(" ".join(line) + "\n" for line in lines))
+    # A sum that the line already has is a letter: 'A' for that of the first case, and so on.
+    (out / "answers.txt").write_text("".join(
+        " ".join(chr(ord("A") + line.index(v)) if line.index(v) < i else v for i, v in enumerate(line)) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

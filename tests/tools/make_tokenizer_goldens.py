@@ -7,6 +7,7 @@ Each kind's tokenizer.json is the one that lies in the directory; --train makes 
 library merges in another order where counts are equal).  strings.hex: one string a line, UTF-8 in hex.
 <kind>/ids.txt: ids of each string, a line each; <kind>/decoded.hex: what decode() makes of them.
 <kind>/more_ids.txt, more_decoded.hex: the same after add_tokens(MORE), which test_tokenizer.c has in a table of its own.
+A line "=" of decoded.hex and more_decoded.hex is the line of strings.hex, and one of more_ids.txt is the line of ids.txt.
 """
 import pathlib
 import random
@@ -108,6 +109,11 @@ def trained(corpus):
     }
 
 
+def lines(of, same):
+    """Lines, with "=" for each that `same` has too."""
+    return "".join("=\n" if line == other else line + "\n" for line, other in zip(of, same))
+
+
 def main():
     train = sys.argv[1:2] == ["--train"]
     out = pathlib.Path(([*sys.argv[1 + train:], "tests/fixtures/tokenizers"])[0])
@@ -118,19 +124,23 @@ def main():
         kinds = {name: Tokenizer.from_file(str(out / name / "tokenizer.json"))
                  for name in ("gpt2", "llama3", "qwen2", "llama2", "mistral")}
     out.mkdir(parents=True, exist_ok=True)
-    (out / "strings.hex").write_text("".join(s.encode().hex() + "\n" for s in texts))
+    strings_hex = [s.encode().hex() for s in texts]
+    (out / "strings.hex").write_text("".join(s + "\n" for s in strings_hex))
     for name, t in kinds.items():
         d = out / name
         d.mkdir(exist_ok=True)
         if train:
             t.save(str(d / "tokenizer.json"), pretty=False)
-        ids = [t.encode(s).ids for s in texts]
-        (d / "ids.txt").write_text("".join(" ".join(map(str, i)) + "\n" for i in ids))
-        (d / "decoded.hex").write_text("".join(t.decode(i).encode().hex() + "\n" for i in ids))
-        t.add_tokens(MORE)
-        ids = [t.encode(s).ids for s in texts]
-        (d / "more_ids.txt").write_text("".join(" ".join(map(str, i)) + "\n" for i in ids))
-        (d / "more_decoded.hex").write_text("".join(t.decode(i).encode().hex() + "\n" for i in ids))
+        plain = None
+        for more in ("", "more_"):
+            if more:
+                t.add_tokens(MORE)
+            ids = [t.encode(s).ids for s in texts]
+            ids_text = [" ".join(map(str, i)) for i in ids]
+            plain = plain or [None] * len(ids)
+            (d / f"{more}ids.txt").write_text(lines(ids_text, plain))
+            (d / f"{more}decoded.hex").write_text(lines([t.decode(i).encode().hex() for i in ids], strings_hex))
+            plain = ids_text
 
 
 if __name__ == "__main__":

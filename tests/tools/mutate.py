@@ -9,6 +9,7 @@ import sys
 import time
 
 from mutants import MUTANTS, QUICK
+from tiers import outside_gate
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutate"
@@ -63,16 +64,16 @@ def sync():
 
 def configure(hangs_s):
     flags = ["-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1", "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DLORAD_CUDA=OFF",
-             "-DLORAD_KERNELS=-O1", f"-DLORAD_HANGS={hangs_s}"]
+             "-DLORAD_KERNELS=-O1", "-DLORAD_ALL_ISAS=ON", f"-DLORAD_HANGS={hangs_s}"]
     (ROOT / "build/deps").mkdir(exist_ok=True)
     subprocess.run(["cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", *flags], check=True, stdout=subprocess.DEVNULL)
 
 
 def targets_of(tests):
-    out = set()
+    out = {"test_weights"}
     for t in tests:
         out |= set(E2E_PROGRAMS) if t.startswith("e2e.") else {re.sub("_(early|inside|tp)$", "", t)}  # a program run in another way
-        out |= {"lorad_emulated"} if t == "e2e.test_emulated" else set()
+        out |= {"e2e.test_emulated": {"lorad_emulated"}, "e2e.test_loratop": {"loratop", "bench_view"}}.get(t, set())
     return sorted(out)
 
 
@@ -89,6 +90,11 @@ def test(tests):
     if done.returncode == 0:
         return "green", done.stdout
     return "hangs" if "***Timeout" in done.stdout else "red", done.stdout
+
+
+def full_only(tests):
+    """Whether the gate has none of these tests."""
+    return all(outside_gate().search(t) for t in tests)
 
 
 def try_one(mutant):
@@ -111,13 +117,13 @@ def main():
     p = argparse.ArgumentParser(prog="mutate.sh", description="Plants faults and expects that tests see them.")
     p.add_argument("--only", default="", metavar="REGEX", help="faults whose name has a match")
     p.add_argument("--quick", action="store_true", help="the few that CI runs")
-    p.add_argument("--list", action="store_true", help="name them and the rules they break")
+    p.add_argument("--list", action="store_true", help="name them and the rules they break, and mark those that only a full run sees")
     p.add_argument("--check", action="store_true", help="only look whether the texts are there")
     ask = p.parse_args()
     chosen = [m for m in MUTANTS if re.search(ask.only, m[0]) and (not ask.quick or m[0] in QUICK)]
     if ask.list:
         for name, file, _, _, seen_by, rule in chosen:
-            print(f"{name:32} {rule} ({', '.join(seen_by)})")
+            print(f"{name:32} {rule} ({', '.join(seen_by)})" + (" [full run only]" if full_only(seen_by) else ""))
         return 0
     wrong = check(MUTANTS if ask.check else chosen)
     for line in wrong:

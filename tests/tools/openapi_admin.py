@@ -2,8 +2,10 @@
 from openapi_words import ANY, BOOL, CLASS, COUNT, FLAG, INT, NUM, STR, TIME, arr, maybe, obj, operation, opt, query
 
 LIMIT_NAMES = ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day", "tokens_per_month",
-               "max_adapters", "max_adapter_bytes")
+               "cost_per_day", "cost_per_month", "max_adapters", "max_adapter_bytes")
 ADAPTER_LIMITS = LIMIT_NAMES[:3]
+SURCHARGES = ("surcharge_prompt", "surcharge_cached", "surcharge_output")
+PRICE_MAX = 10**12  # PRICE_MAX of storage/price.h
 SCOPE = {"enum": ["inference", "adapters.read", "adapters.write", "admin", "admin.read"]}
 LIMITS = obj({n: COUNT for n in LIMIT_NAMES})
 TARGET = obj({n: maybe(INT) for n in ("ttft_ms", "tpot_ms")})
@@ -16,14 +18,15 @@ KEY = obj({"object": {"const": "key"}, "id": STR, "key": STR, "public_id": STR, 
            "secrets": COUNT, "created": COUNT, "expires_at": maybe(INT), "revoked": maybe(INT), "last_used": maybe(INT),
            "durable": {"const": False}}, optional=["key", "durable"])
 USED = obj({n: INT for n in ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day",
-                             "tokens_per_month", "max_adapters", "max_adapter_bytes")}, optional=["requests_per_minute", "tokens_per_minute"])
-TENANT_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "limits": LIMITS, "used": USED, "tenant_bytes": maybe(COUNT)})
-NAME_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "adapter": STR, "limits": obj({n: COUNT for n in ADAPTER_LIMITS}),
+                             "tokens_per_month", "cost_per_day", "cost_per_month", "max_adapters", "max_adapter_bytes")}, optional=["requests_per_minute", "tokens_per_minute"])
+REFUSED = obj({"scope": {"enum": ["tenant", "key", "adapter"]}, "limit": STR, "last_hour": COUNT})
+TENANT_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "limits": LIMITS, "used": USED, "refused": arr(REFUSED), "tenant_bytes": maybe(COUNT)})
+NAME_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "adapter": STR, "limits": obj({n: COUNT for n in ADAPTER_LIMITS + SURCHARGES}),
                    "used": obj({n: INT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS[:2])})
 REQUEST = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "tenant": STR, "key_id": maybe(STR), "model": STR,
                "class": STR, "state": {"enum": ["waiting", "prefill", "decode"]}, "stream": BOOL, "age_ms": INT, "slack_ms": maybe(INT),
-               "prompt_tokens": INT, "computed_tokens": INT, "output_tokens": INT, "max_tokens": INT, "preempted": INT})
-PHASES = ("queue", "adapter", "prompt", "decode", "rest")
+               "prompt_tokens": INT, "computed_tokens": INT, "output_tokens": INT, "max_tokens": INT, "preempted": INT, "unread_ms": INT})
+PHASES = ("queue", "adapter", "prompt", "decode", "rest", "send")
 ENDED = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "tenant": STR, "key_id": maybe(STR), "model": STR,
              "class": STR, "state": {"const": "ended"}, "status": INT, "finish": STR, "missed": maybe(STR), "beside": maybe(STR),
              "started": maybe(INT), "ended": maybe(INT), "duration_ms": INT, "ttft_ms": maybe(INT),
@@ -44,7 +47,7 @@ AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "actor": maybe(STR
 SLO = obj({"name": CLASS, "ttft_ms": COUNT, "tpot_ms": COUNT, "weight": NUM, "default": BOOL,
            "overload": {"enum": ["queue", "reject"]}, "tiers": arr(CLASS)})
 NODE = obj({"object": {"const": "node"}, "node": COUNT, "name": STR, "state": {"enum": ["alive", "draining", "silent", "stopped"]},
-            "this": BOOL, "silent_ms": maybe(COUNT), "epoch": COUNT, "applied": COUNT, "behind": COUNT})
+            "this": BOOL, "role": maybe(STR), "silent_ms": maybe(COUNT), "epoch": COUNT, "applied": COUNT, "behind": COUNT})
 
 
 def page(of, cursor=False):
@@ -69,6 +72,8 @@ TENANT_NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
 NAMES = opt(arr({"type": "string", "pattern": "^[^,\\x00-\\x1f\\x7f]+$"}))
 NETWORKS = opt(arr({"type": "string", "format": "cidr", "examples": ["192.0.2.0/24", "2001:db8::/32"]}))
 NEW_LIMITS = obj({n: LIMIT for n in LIMIT_NAMES}, optional=LIMIT_NAMES)
+SURCHARGE = {"type": ["integer", "null"], "minimum": 0, "maximum": PRICE_MAX}
+NEW_NAME_LIMITS = obj({**{n: LIMIT for n in ADAPTER_LIMITS}, **{n: SURCHARGE for n in SURCHARGES}}, optional=ADAPTER_LIMITS + SURCHARGES)
 TARGET_MS = {"type": ["integer", "null"], "minimum": 1, "maximum": 86400000}
 NEW_TARGET = {**obj({"ttft_ms": TARGET_MS, "tpot_ms": TARGET_MS}, optional=("ttft_ms", "tpot_ms")), "type": ["object", "null"]}
 TENANT_SET = {"weight": {"type": ["number", "null"], "minimum": 0.001, "maximum": 1000}, "disabled": opt(BOOL),
@@ -118,7 +123,7 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
     ("GET", "limits/{tenant}", "TenantLimits", None, {"errors": [404]}),
     ("PATCH", "limits/{tenant}", "TenantLimits", NEW_LIMITS, {"errors": [404]}),
     ("GET", "limits/{tenant}/{name}", "AdapterLimits", None, {"errors": [404]}),
-    ("PATCH", "limits/{tenant}/{name}", "AdapterLimits", obj({n: LIMIT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS), {"errors": [404, 409, 412]}),
+    ("PATCH", "limits/{tenant}/{name}", "AdapterLimits", NEW_NAME_LIMITS, {"errors": [404, 409, 412]}),
     ("GET", "requests", "Requests", None, {"parameters": [
         query("limit", {"type": "integer", "minimum": 1, "maximum": 10000}), query("tenant", STR),
         query("state", {"enum": ["waiting", "prefill", "decode", "ended"]}),

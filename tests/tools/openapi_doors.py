@@ -39,13 +39,14 @@ SCHEMAS = {
                          "role": {"const": "assistant"}, "model": STR, "content": arr(ANY), "stop_reason": STR,
                          "stop_sequence": maybe(STR), "usage": ANY}),
     "MessageEvent": open_obj({"type": STR}), "MessageTokens": obj({"input_tokens": COUNT}),
+    "ResponseTokens": obj({"object": {"const": "response.input_tokens"}, "input_tokens": COUNT}),
     "MessageError": obj({"type": {"const": "error"}, "error": obj({"type": STR, "message": STR}), "request_id": STR}),
     **POOLED_SCHEMAS,
     "ResponseDeleted": obj({"id": STR, "object": {"enum": ["response", "conversation.deleted"]}, "deleted": {"const": True}}),
 }
 
-MESSAGE = {"type": "object", "required": ["role", "content"], "properties": {
-    "type": {"enum": ["message", None]}, "role": {"enum": ["user", "assistant", "system", "developer"]}, "content": STR}}
+MESSAGE = {"type": "object", "required": ["role"], "properties": {
+    "type": {"enum": ["message", None]}, "role": {"enum": ["user", "assistant", "system", "developer"]}, "content": opt(STR)}}
 METADATA = {"type": ["object", "null"], "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512},
             "description": "names of at most 64 bytes"}
 ASK = {"type": "object", "required": ["model", "input"], "properties": {
@@ -54,8 +55,8 @@ ASK = {"type": "object", "required": ["model", "input"], "properties": {
     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
     "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}, "stream": opt(BOOL), "store": opt(BOOL), "background": opt(BOOL),
     "adapters": STACK, "parallel_tool_calls": opt(BOOL), "truncation": {"enum": ["auto", "disabled", None]}, "metadata": METADATA}}
-MESSAGES = {"model": ASK["properties"]["model"], "messages": arr({"type": "object", "required": ["role", "content"], "properties": {
-    "role": {"enum": ["user", "assistant"]}, "content": STR}}, minItems=1, maxItems=2047), "system": opt(STR),
+MESSAGES = {"model": ASK["properties"]["model"], "messages": arr({"type": "object", "required": ["role"], "properties": {
+    "role": {"enum": ["user", "assistant"]}, "content": opt(STR)}}, minItems=1, maxItems=2047), "system": opt(STR),
     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 1}, "top_k": {"type": ["integer", "null"], "minimum": 0},
     "top_p": ASK["properties"]["top_p"], "stream": opt(BOOL), "stop_sequences": opt(arr({"type": "string", "pattern": "\\S", "maxLength": 256}, maxItems=16)),
     "service_tier": {"enum": ["auto", "standard_only", None]}, "adapters": STACK}
@@ -94,6 +95,7 @@ ROUTES = [
               error="MessageError"),
     operation("POST", "/v1/messages/count_tokens", "MessageTokens", ASK_COUNT, errors=[404], limited=["requests"], error="MessageError"),
     operation("POST", "/v1/responses", "Response", ASK, "ResponseEvent", errors=[404, 409, 422, 504], limited=["requests", "tokens"]),
+    operation("POST", "/v1/responses/input_tokens", "ResponseTokens", {**ASK, "required": ["input"]}, errors=[404], limited=["requests"]),
     operation("GET", "/v1/responses/{response}", "Response", frames="ResponseEvent", errors=[404],
               parameters=[query("stream", {"enum": ["true", "false"]}), query("starting_after", {"type": "integer", "minimum": 0})]),
     operation("DELETE", "/v1/responses/{response}", "ResponseDeleted", errors=[404]),

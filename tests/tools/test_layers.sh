@@ -16,7 +16,7 @@ bad=0
 plant() {
     cp "$1" kept
     printf '%s\n' "$2" >>"$1"
-    if sh check_layers.sh . 2>said; then
+    if sh check_layers.sh . 2>said >warned; then
         echo "$1: $2: nobody minded" >&2
         bad=1
     elif [ "$(cat said)" != "$3" ]; then
@@ -61,7 +61,7 @@ forbidden adapters/format/peft.c storage/store.h
 forbidden adapters/store/publish.c adapters/residency/residency.h
 forbidden adapters/residency/load.c gateway/config/config.h
 forbidden adapters/residency/load.c engine/sched/sched.h
-# The gateway's streets: HTTP knows no server, and neighbours meet at server.h.
+# The gateway's streets: HTTP knows no server, and neighbours meet at its parts.
 forbidden gateway/http/listener.c gateway/server.h
 forbidden gateway/net/tls.c gateway/http/exchange.h
 forbidden gateway/http/listener.c gateway/config/config.h
@@ -74,7 +74,7 @@ forbidden gateway/rest/admin_server.c gateway/config/config.h
 forbidden gateway/watch/stats.c gateway/openai/vocabulary.h
 forbidden gateway/auth.c gateway/watch/stats.h
 forbidden gateway/limits.c engine/sched/sched.h
-forbidden gateway/server.h gateway/openai/vocabulary.h gateway/server.h
+forbidden gateway/engine_parts.h gateway/openai/vocabulary.h gateway/engine_parts.h
 forbidden gateway/main.c gateway/rest/api_audit.h gateway/main.c
 # The programs for terminals.
 forbidden tui/client.c tui/ctl/loractl.h
@@ -96,7 +96,7 @@ forbidden gateway/route.c server.h
 mkdir gateway/grpc
 cp gateway/net/spare.c gateway/grpc/spare.c
 complains() {
-    if sh check_layers.sh . 2>said || ! grep -q "$2" said; then
+    if sh check_layers.sh . 2>said >warned || ! grep -q "$2" said; then
         echo "$1: nobody minded" >&2
         bad=1
     fi
@@ -104,7 +104,10 @@ complains() {
 complains "a folder without a row" 'gateway/grpc/spare.c: there is no row for "gateway/grpc"'
 rm -r gateway/grpc
 for i in $(seq 31); do echo "/* $i */" >"engine/sample/more$i.c"; done
-complains "a crowded folder" "engine/sample has .* source files, more than 30"
+if ! sh check_layers.sh . >said || ! grep -q "warning: engine/sample has .* source files, more than 30" said; then
+    echo "a crowded folder: it is an error, or nobody was warned" >&2
+    bad=1
+fi
 rm engine/sample/more*.c
 row() {
     sed "s|^$1:|& $2|" "$here/check_layers.sh" >check_layers.sh

@@ -420,6 +420,32 @@ START_TEST(whom_it_trusts)
 }
 END_TEST
 
+/* A dashboard stays open for weeks: its client reads again whom it trusts. */
+START_TEST(trusts_the_file_as_it_is_now)
+{
+    static const answer a[] = {{.bytes = HEAD("200 OK", "0") "\r\n", .close = true},
+                               {.bytes = HEAD("200 OK", "0") "\r\n"}};
+    char other_cert[128], other_key[128];
+    client_reply r;
+    err e;
+    client_request rq = {.method = "GET", .path = "/"};
+    snprintf(other_cert, sizeof(other_cert), "%s/other.pem", srv.dir);
+    snprintf(other_key, sizeof(other_key), "%s/other.key", srv.dir);
+    ck_assert_int_eq(devcert_write(other_cert, other_key, &e), ERR_NONE);
+    start(a, 2);
+    client *c = open_client("localhost", srv.cert);
+    ck_assert_int_eq(client_call(c, &rq, &r, &e), ERR_NONE);
+    client_reply_clear(&r);
+    ck_assert_int_eq(SSL_CTX_use_certificate_chain_file(srv.ctx, other_cert), 1);
+    ck_assert_int_eq(SSL_CTX_use_PrivateKey_file(srv.ctx, other_key, SSL_FILETYPE_PEM), 1);
+    ck_assert_int_eq(rename(other_cert, srv.cert), 0);
+    ck_assert_msg(client_call(c, &rq, &r, &e) == ERR_NONE, "%s", e.msg);
+    client_reply_clear(&r);
+    client_close(c);
+    (void)unlink(other_key);
+}
+END_TEST
+
 START_TEST(nobody_there)
 {
     client_reply r;
@@ -471,6 +497,7 @@ int main(void)
     tcase_add_test(tc, silence);
     tcase_add_test(tc, cancelled);
     tcase_add_test(tc, whom_it_trusts);
+    tcase_add_test(tc, trusts_the_file_as_it_is_now);
     tcase_add_test(tc, nobody_there);
     tcase_add_test(tc, bad_options);
     suite_add_tcase(s, tc);

@@ -124,8 +124,8 @@ static const struct {
 } broken[] = {
     {"[a]\n[a]\n", "line 2: there are two contexts"},
     {"[a\n", "line 1: a section's line"},
-    {"[a b]\n", "no name for a context"},
-    {"[]\n", "no name for a context"},
+    {"[a b]\n", "not a name for a context"},
+    {"[]\n", "not a name for a context"},
     {"url = https://x\n", "before the first [context]"},
     {"[a]\nurls = https://x\n", "line 2: there is no setting 'urls'"},
     {"[a]\nurl https://x\n", "this is not name = value"},

@@ -15,6 +15,7 @@
 #include "engine/base/json.h"
 #include "tui/ctl/loractl_fields.h"
 #include "tui/text.h"
+#include "tui/yaml.h"
 
 enum { SENTENCE_MAX = 1024, PAGES_MAX = 10000, ASK_MS = 10000 };
 
@@ -52,11 +53,31 @@ int ctl_usage(const char *fmt, ...)
     return CTL_USAGE;
 }
 
+const char *ctl_word(const cJSON *row, const char *name)
+{
+    const cJSON *v = cJSON_IsObject(row) ? json_get(row, name) : NULL;
+    return cJSON_IsString(v) ? v->valuestring : "";
+}
+
+double ctl_real(const cJSON *row, const char *name, double none)
+{
+    const cJSON *v = json_get(row, name);
+    return cJSON_IsNumber(v) ? v->valuedouble : none;
+}
+
+void ctl_print_json(const ctl *c, const cJSON *tree)
+{
+    if (c->yaml)
+        yaml_print(stdout, tree);
+    else
+        table_print_json(stdout, tree);
+}
+
 void ctl_done(const ctl *c, const cJSON *tree, const char *fmt, ...)
 {
     va_list ap;
     if (c->format == TABLE_JSON && tree) {
-        table_print_json(stdout, tree);
+        ctl_print_json(c, tree);
         return;
     }
     if (c->format == TABLE_NAME) return;
@@ -88,10 +109,10 @@ static int print_picked(const ctl *c, const fields *f, const cJSON *rows, bool o
     if (c->format == TABLE_JSON) {
         cJSON *picked = cJSON_CreateArray();
         cJSON_ArrayForEach(row, rows) cJSON_AddItemToArray(picked, fields_pick(f, row));
-        table_print_json(stdout, one ? cJSON_GetArrayItem(picked, 0) : picked);
+        ctl_print_json(c, one ? cJSON_GetArrayItem(picked, 0) : picked);
         cJSON_Delete(picked);
     } else if (one && (c->format == TABLE_PEOPLE || c->format == TABLE_WIDE)) {
-        table_print_one(stdout, f->columns, cJSON_GetArrayItem(rows, 0), width);
+        table_print_one(stdout, f->columns, cJSON_GetArrayItem(rows, 0), width, true);
     } else {
         table_print(stdout, f->columns, rows, c->format, width);
     }
@@ -101,7 +122,7 @@ static int print_picked(const ctl *c, const fields *f, const cJSON *rows, bool o
 static void print_rows(const ctl *c, const column *columns, const cJSON *rows)
 {
     if (c->format == TABLE_JSON) {
-        table_print_json(stdout, rows);
+        ctl_print_json(c, rows);
         return;
     }
     if (cJSON_GetArraySize(rows) == 0 && c->format != TABLE_CSV) {
@@ -145,11 +166,12 @@ static void print_one(const ctl *c, const column *columns, const cJSON *rows)
 {
     const cJSON *row = cJSON_GetArrayItem(rows, 0);
     if (c->format == TABLE_JSON)
-        table_print_json(stdout, row);
+        ctl_print_json(c, row);
     else if (c->format == TABLE_CSV || c->format == TABLE_NAME)
         table_print(stdout, columns, rows, c->format, 0);
     else
-        table_print_one(stdout, columns, row, c->format == TABLE_WIDE ? 0 : c->width);
+        table_print_one(stdout, columns, row, c->format == TABLE_WIDE ? 0 : c->width,
+                        c->format == TABLE_WIDE);
 }
 
 /* columns NULL: the fields are the server's business. */
@@ -164,7 +186,7 @@ static int print_object(const ctl *c, const column *columns, const cJSON *row)
     else if (ok && columns)
         print_one(c, columns, rows);
     else if (ok && c->format == TABLE_JSON)
-        table_print_json(stdout, row);
+        ctl_print_json(c, row);
     else if (ok)
         table_print_tree(stdout, row, c->width);
     cJSON_Delete(rows);
@@ -406,7 +428,7 @@ int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, 
         cJSON *data = status || !cJSON_IsObject(tree)
                           ? NULL
                           : cJSON_DetachItemFromObjectCaseSensitive(tree, "data");
-        if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
+        if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is not a list");
         if (status) {
             cJSON_Delete(data);
             cJSON_Delete(tree);
@@ -444,20 +466,26 @@ const char *ctl_seg(const char *s)
     return out;
 }
 
-int64_t ctl_span(const char *s)
+int64_t ctl_span_ms(const char *s)
 {
     char *end;
     double v = strtod(s, &end);
     static const struct {
         const char *unit;
-        double seconds;
-    } units[] = {{"", 1},     {"s", 1},     {"m", 60},    {"min", 60},
-                 {"h", 3600}, {"d", 86400}, {"w", 604800}};
+        double ms;
+    } units[] = {{"", 1e3},    {"ms", 1},    {"s", 1e3},    {"m", 6e4},
+                 {"min", 6e4}, {"h", 3.6e6}, {"d", 8.64e7}, {"w", 6.048e8}};
     if (end == s || !(v >= 0) || v > 1e10) return -1;
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcmp(end, units[i].unit) == 0) return (int64_t)(v * units[i].seconds);
+        if (strcmp(end, units[i].unit) == 0) return (int64_t)(v * units[i].ms);
     }
     return -1;
+}
+
+int64_t ctl_span(const char *s)
+{
+    int64_t ms = ctl_span_ms(s);
+    return ms < 0 ? -1 : ms / 1000;
 }
 
 bool ctl_time(const char *s, int64_t *out)

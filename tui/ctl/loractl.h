@@ -30,6 +30,7 @@ typedef struct ctl {
     context context;
     bool contexts_read, resolved;
     table_format format;
+    bool yaml;             /* with TABLE_JSON: YAML is printed in place of JSON */
     int width;             /* columns of standard output; 0: it is no terminal */
     int room;              /* rows of a table that the screen has; 0: no bound */
     client *client[SIDES]; /* opened when first needed */
@@ -63,6 +64,14 @@ bool ctl_was_interrupted(void);
  * Ctrl-C came. */
 bool ctl_wait(int fd, int64_t ms);
 
+/* Calls turn(c, state) every `ms` until Ctrl-C.  A server that was there may be away for a while:
+ * it is asked again.  An error of the first turn ends it.  The exit status. */
+int ctl_repeat(ctl *c, int64_t ms, int (*turn)(ctl *c, void *state), void *state);
+
+/* A member of a row as text, "" where it is none; as a number, `none` where it is none. */
+const char *ctl_word(const cJSON *row, const char *name);
+double ctl_real(const cJSON *row, const char *name, double none);
+
 /* A file of the user's beside the contexts', whose folder is made; "" where there can be none. */
 void ctl_state_path(ctl *c, const char *name, char *out, size_t cap);
 
@@ -91,6 +100,9 @@ int ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows);
 int ctl_print_row(const ctl *c, const column *columns, const cJSON *row);
 int ctl_print_tree(const ctl *c, const cJSON *tree);
 
+/* To standard output, as JSON or, with -o yaml, as YAML. */
+void ctl_print_json(const ctl *c, const cJSON *tree);
+
 /* A sentence for people; with --json the object instead.  tree may be NULL. */
 void ctl_done(const ctl *c, const cJSON *tree, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -117,6 +129,8 @@ const char *ctl_seg(const char *s);
 
 /* "30d", "12h", "90s", plain seconds: seconds; -1: none of these. */
 int64_t ctl_span(const char *s);
+/* The same in milliseconds. */
+int64_t ctl_span_ms(const char *s);
 
 /* Seconds since 1970 from that many, "2026-12-31", "2026-12-31T12:00:00" (local), or "-7d"
  * (ago). */
@@ -156,7 +170,8 @@ int ctl_requests_cancel(void *c);
 int ctl_ping(void *c);
 int ctl_stats(void *c);
 int ctl_classes(void *c);
-int ctl_audit(void *c);
+int ctl_audit(void *c); /* loractl_events.c */
+int ctl_events(void *c);
 int ctl_drain(void *c);
 int ctl_node_list(void *c);
 int ctl_node_drain(void *c);
@@ -169,6 +184,14 @@ int ctl_config_diff(void *c);
 int ctl_config_set(void *c);
 int ctl_config_reset(void *c);
 int ctl_reload(void *c);
+
+/* The row with the most of a field, whose numbers are not negative; NULL: all have none of it. */
+const cJSON *ctl_most_of(const cJSON *rows, const char *field);
+
+/* loractl_advice.c: prints who or what causes a class's misses, and the command that helps.
+ * `stats`: the answer of /stats, with the table of tenants; `class`: its row in it;
+ * `cause`: a word of engine/base/miss.h, others print nothing. */
+void ctl_say_cause(ctl *c, const cJSON *stats, const cJSON *class, const char *cause);
 
 /* loractl_why.c */
 int ctl_history(void *c);

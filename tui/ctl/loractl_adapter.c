@@ -188,7 +188,7 @@ int ctl_adapter_warm(void *p)
     ctl *c = p;
     char query[32] = "";
     const char *wait = cli_value(&c->cli, "wait");
-    if (wait && ctl_span(wait) < 1) return ctl_usage("--wait: '%s' is no span of time", wait);
+    if (wait && ctl_span(wait) < 1) return ctl_usage("--wait: '%s' is not a duration", wait);
     if (wait) snprintf(query, sizeof(query), "?wait=%lld", (long long)ctl_span(wait));
     return post(c, "warm", query);
 }
@@ -224,7 +224,7 @@ int ctl_adapter_events(void *p)
     int status = ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/adapters/%s/events",
                           ctl_seg(c->cli.arg[0]));
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
-    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
+    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is not a list");
     if (!status) status = ctl_print_rows(c, columns, data);
     cJSON_Delete(tree);
     return status;
@@ -250,7 +250,7 @@ int ctl_adapter_register(void *p)
         json_int(tree, "unchanged", 0, INT64_C(1) << 50, &unchanged, NULL, NULL) ||
         json_int(tree, "refused", 0, INT64_C(1) << 50, &refused, NULL, NULL)) {
         cJSON_Delete(tree);
-        return ctl_fail("the server's answer is no registration");
+        return ctl_fail("the server's answer is not registration");
     }
     const cJSON *errors = json_get(tree, "errors");
     if (c->format != TABLE_JSON && cJSON_IsArray(errors) && cJSON_GetArraySize(errors) > 0)

@@ -118,7 +118,7 @@ static bool take_settings(ctl *c, cJSON *body)
         char *end;
         double v = strtod(weight, &end);
         if (end == weight || *end || !(v > 0)) {
-            (void)ctl_usage("--weight: '%s' is no number above zero", weight);
+            (void)ctl_usage("--weight: '%s' must be a number above zero", weight);
             return false;
         }
         (void)cJSON_AddNumberToObject(body, "weight", v);
@@ -278,7 +278,7 @@ static int show_new_key(const ctl *c, cJSON *tree)
                                           {NULL, NULL, CELL_TEXT, false}};
         (void)ctl_print_row(c, key_columns, tree);
         if (c->format == TABLE_PEOPLE || c->format == TABLE_WIDE) {
-            table_print_one(stdout, with_key, tree, 0);
+            table_print_one(stdout, with_key, tree, 0, false);
             fprintf(stderr, "The key is shown this once: keep it.\n");
         }
     }
@@ -413,7 +413,7 @@ int ctl_key_rotate(void *p)
     char id[32];
     const char *grace = cli_value(&c->cli, "grace");
     int64_t seconds = grace ? ctl_span(grace) : 86400;
-    if (seconds < 0) return ctl_usage("--grace: '%s' is no span of time (1h, 7d)", grace);
+    if (seconds < 0) return ctl_usage("--grace: '%s' is not a duration (1h, 7d)", grace);
     if (!out_is_free(c)) return CTL_USAGE;
     int status = key_id_of(c, c->cli.arg[0], id);
     if (status) return status;
@@ -461,6 +461,8 @@ static const column all_limits_columns[] = {
     {"TODAY", "used.tokens_per_day", CELL_INT, false},
     {"TOK/MONTH", "limits.tokens_per_month", CELL_LIMIT, true},
     {"THIS MONTH", "used.tokens_per_month", CELL_INT, true},
+    {"COST/DAY", "limits.cost_per_day", CELL_LIMIT, true},
+    {"COST/MONTH", "limits.cost_per_month", CELL_LIMIT, true},
     {"ADAPTERS", "limits.max_adapters", CELL_LIMIT, true},
     {"ADAPTER BYTES", "limits.max_adapter_bytes", CELL_LIMIT, true},
     {NULL, NULL, CELL_TEXT, false},
@@ -471,7 +473,7 @@ static int print_limits(const ctl *c, const cJSON *tree)
     const cJSON *each, *limits = cJSON_IsObject(tree) ? json_get(tree, "limits") : NULL;
     if (!cJSON_IsObject(limits)) return ctl_fail("the server's answer holds no limits");
     if (c->format == TABLE_JSON && !cli_given(&c->cli, "fields")) {
-        table_print_json(stdout, tree);
+        ctl_print_json(c, tree);
         return CTL_OK;
     }
     const cJSON *used = json_get(tree, "used"), *share = json_get(tree, "tenant_bytes");

@@ -152,8 +152,8 @@ int ctl_batch_create(void *p)
     if (!f) return ctl_fail("%s: %s", path, strerror(errno));
     int status = 0;
     if (!endpoint && !first_url(f, url, sizeof(url)))
-        status =
-            ctl_fail("the first line of %s is no request with a \"url\"; or say --endpoint", path);
+        status = ctl_fail(
+            "the first line of %s is not a request with a \"url\"; or give --endpoint", path);
     if (!status) status = upload(c, f, path, &file);
     (void)fclose(f);
     if (!status) {

@@ -70,7 +70,7 @@ static bool on_event(void *arg, const char *data, size_t len)
     cJSON *tree;
     if (strcmp(data, "[DONE]") == 0) return true;
     if (json_parse(data, len, &event_limits, &tree, NULL)) {
-        snprintf(l->problem, sizeof(l->problem), "the server sent what is no JSON");
+        snprintf(l->problem, sizeof(l->problem), "the server sent invalid JSON");
         return true;
     }
     const cJSON *message = member(member(tree, "error"), "message");
@@ -142,7 +142,7 @@ static int ask(ctl *c, cJSON *body, bool chat, char **answer)
         if (client_reply_json(&reply, &tree, &e)) {
             status = ctl_fail("%s", e.msg);
         } else if (json) {
-            table_print_json(stdout, tree);
+            ctl_print_json(c, tree);
         } else {
             const char *whole = text_of(tree, chat, "message");
             l.ended_line = !whole;
@@ -220,7 +220,7 @@ static void forget(cJSON *body, const char *system)
     if (system && *system) add_message(messages, "system", system);
 }
 
-/* Lines that begin with a slash are for us.  False: it was none. */
+/* Executes a line that begins with a slash.  False: the line is no command. */
 static bool obey(cJSON *body, const char *line, char *system, size_t cap, bool *end)
 {
     if (*line != '/') return false;

@@ -8,16 +8,18 @@
 typedef struct {
     const char *kind, *path, *cursor, *field; /* field: what stands on a command line */
     ctl_side side;
+    const char *only; /* rows where this is true; NULL: all */
 } named;
 
 static const named kinds[] = {
-    {"adapters", "/v1/adapters?limit=1000", "name", "name", TENANT_SIDE},
-    {"models", "/v1/models", "id", "id", TENANT_SIDE},
-    {"tenants", "/admin/v1/tenants", "id", "name", ADMIN_SIDE},
-    {"keys", "/admin/v1/keys?all=true", "id", "id", ADMIN_SIDE},
-    {"classes", "/admin/v1/classes", "name", "name", ADMIN_SIDE},
-    {"options", "/admin/v1/config", "option", "option", ADMIN_SIDE},
-    {"requests", "/admin/v1/requests?limit=1000", "id", "id", ADMIN_SIDE},
+    {"adapters", "/v1/adapters?limit=1000", "name", "name", TENANT_SIDE, NULL},
+    {"models", "/v1/models", "id", "id", TENANT_SIDE, NULL},
+    {"tenants", "/admin/v1/tenants", "id", "name", ADMIN_SIDE, NULL},
+    {"keys", "/admin/v1/keys?all=true", "id", "id", ADMIN_SIDE, NULL},
+    {"classes", "/admin/v1/classes", "name", "name", ADMIN_SIDE, NULL},
+    {"options", "/admin/v1/config", "option", "option", ADMIN_SIDE, NULL},
+    {"live", "/admin/v1/config", "option", "option", ADMIN_SIDE, "live"},
+    {"requests", "/admin/v1/requests?limit=1000", "id", "id", ADMIN_SIDE, NULL},
 };
 
 /* Shells expand what they are offered: a name with anything that could mean something to them, or
@@ -48,13 +50,15 @@ static int offer_names(ctl *c, const char *kind)
         if (strcmp(kinds[i].kind, kind) == 0) k = &kinds[i];
     }
     if (!k)
-        return ctl_usage("'%s' is none of adapters, models, tenants, keys, classes, requests, "
-                         "contexts",
-                         kind);
+        return ctl_usage(
+            "names of adapters, models, tenants, keys, classes, options, live, requests or "
+            "contexts, not '%s'",
+            kind);
     int status = ctl_list(c, k->side, k->path, k->cursor, &rows);
     cJSON_ArrayForEach(row, rows)
     {
         const cJSON *v = cJSON_IsObject(row) ? json_get(row, k->field) : NULL;
+        if (k->only && !cJSON_IsTrue(json_get(row, k->only))) continue;
         if (cJSON_IsString(v)) offer(v->valuestring);
     }
     cJSON_Delete(rows);

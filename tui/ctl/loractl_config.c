@@ -30,7 +30,7 @@ int ctl_config_show(void *p)
     cJSON *tree, *row, *rows = cJSON_CreateArray();
     int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/config");
     cJSON *data = !status && cJSON_IsObject(tree) ? (cJSON *)json_get(tree, "data") : NULL;
-    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
+    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is not a list");
     while (!status && (row = cJSON_DetachItemFromArray(data, 0))) {
         if (is_wanted(c, row))
             (void)cJSON_AddItemToArray(rows, row);
@@ -56,7 +56,7 @@ int ctl_config_diff(void *p)
     cJSON *tree;
     int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/config?pending=true");
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
-    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
+    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is not a list");
     if (!status) status = ctl_print_rows(c, columns, data);
     cJSON_Delete(tree);
     return status;
@@ -105,7 +105,7 @@ int ctl_config_set(void *p)
         const char *arg = c->cli.arg[i], *eq = strchr(arg, '=');
         if (!eq || eq == arg || (size_t)(eq - arg) >= sizeof(name)) {
             cJSON_Delete(body);
-            return ctl_usage("'%s' is no OPTION=VALUE such as log.level=debug", arg);
+            return ctl_usage("'%s' is not OPTION=VALUE such as log.level=debug", arg);
         }
         snprintf(name, sizeof(name), "%.*s", (int)(eq - arg), arg);
         cJSON_DeleteItemFromObjectCaseSensitive(body, name);

@@ -102,7 +102,7 @@ void ctl_hint_base(ctl *c, const char *config, size_t len)
         if (!base && cJSON_IsString(id) && !cJSON_IsString(parent)) base = id->valuestring;
     }
     if (cJSON_IsString(made) && *made->valuestring)
-        (void)ctl_fail("the adapter says that it was trained on '%s'; this server serves '%s'",
+        (void)ctl_fail("the adapter's files name '%s' as its base model; this server serves '%s'",
                        made->valuestring, base ? base : "another model");
     cJSON_Delete(models);
     cJSON_Delete(tree);

@@ -27,10 +27,12 @@ static int take_format(ctl *c)
 {
     const char *format = cli_value(&c->cli, "output"), *timeout = cli_value(&c->cli, "timeout");
     if (cli_given(&c->cli, "json")) c->format = TABLE_JSON;
-    if (format && !table_format_of(format, &c->format))
-        return ctl_usage("-o: '%s' is none of table, wide, json, csv, name", format);
+    c->yaml = format && strcmp(format, "yaml") == 0;
+    if (c->yaml) c->format = TABLE_JSON;
+    if (format && !c->yaml && !table_format_of(format, &c->format))
+        return ctl_usage("-o must be table, wide, json, yaml, csv or name, not '%s'", format);
     if (timeout && ctl_span(timeout) < 1)
-        return ctl_usage("--timeout: '%s' is no span of time (30s, 5m)", timeout);
+        return ctl_usage("--timeout: '%s' is not a duration (30s, 5m)", timeout);
     c->width = table_width_of(stdout);
     return CTL_OK;
 }

@@ -129,7 +129,10 @@ static int find_name(push *p)
     if (!given && strstr(p->dir, "://")) return ctl_usage("give the adapter's name with --name");
     if (!given) {
         char *real = realpath(p->dir, NULL);
-        if (!real) return ctl_fail("%s: %s", p->dir, strerror(errno));
+        if (!real)
+            return ctl_fail("%s: %s. Give the folder that PEFT saved (adapter_config.json and "
+                            "adapter_model.safetensors), a .gguf, or a URL",
+                            p->dir, strerror(errno));
         const char *slash = strrchr(real, '/');
         snprintf(full, sizeof(full), "%s", slash ? slash + 1 : real);
         free(real);
@@ -290,7 +293,7 @@ static int send_missing(push *p, const cJSON *upload)
     const cJSON *file, *files = cJSON_IsObject(upload) ? json_get(upload, "files") : NULL;
     const cJSON *id = cJSON_IsObject(upload) ? json_get(upload, "id") : NULL;
     if (!cJSON_IsString(id) || !cJSON_IsArray(files) || strlen(id->valuestring) >= sizeof(p->id))
-        return ctl_fail("the server's answer is no upload");
+        return ctl_fail("the server's answer is not upload");
     snprintf(p->id, sizeof(p->id), "%s", id->valuestring);
     cJSON_ArrayForEach(file, files)
     {
@@ -304,7 +307,7 @@ static int send_missing(push *p, const cJSON *upload)
                       strcmp(state->valuestring, "partial") == 0;
         if (i == FILES || !wanted) continue;
         if (json_int(file, "offset", 0, p->file[i].bytes, &offset, NULL, NULL))
-            return ctl_fail("the server's answer is no upload");
+            return ctl_fail("the server's answer is not upload");
         int status = send_file(p, i, offset);
         if (status) return status;
     }

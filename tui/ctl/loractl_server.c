@@ -21,6 +21,7 @@ static const column usage_columns[] = {
     {"INPUT", "input_tokens", CELL_INT, false},
     {"CACHED", "input_cached_tokens", CELL_INT, false},
     {"OUTPUT", "output_tokens", CELL_INT, false},
+    {"COST", "cost_micros", CELL_MICROS, false},
     {"TENANT-ID", "project_id", CELL_TEXT, true},
     {"KEY-ID", "api_key_id", CELL_TEXT, true},
     {"ADAPTER-ID", "adapter_id", CELL_TEXT, true},
@@ -76,7 +77,7 @@ static bool add_time(const ctl *c, const char *name, char *query, size_t cap)
     const char *v = cli_value(&c->cli, name);
     if (!v) return true;
     if (!ctl_time(v, &t)) {
-        (void)ctl_usage("--%s: '%s' is no time (2026-12-31, -7d, seconds since 1970)", name, v);
+        (void)ctl_usage("--%s: '%s' is not a time (2026-12-31, -7d, seconds since 1970)", name, v);
         return false;
     }
     snprintf(query + n, cap - n, "&%s=%lld", name, (long long)t);
@@ -104,7 +105,7 @@ int ctl_usage_show(void *p)
     int status = ctl_call(c, admin ? ADMIN_SIDE : TENANT_SIDE, "GET", NULL, &tree, "%s%s",
                           admin ? "/admin/v1/usage" : "/v1/usage", query);
     if (!status && c->format == TABLE_JSON && !cli_given(&c->cli, "fields")) {
-        table_print_json(stdout, tree);
+        ctl_print_json(c, tree);
     } else if (!status) {
         cJSON *rows = flatten(tree);
         status = print_usage(c, by, rows);
@@ -127,6 +128,7 @@ static const column request_columns[] = {
     {"PROMPT", "prompt_tokens", CELL_INT, false},
     {"OUT", "output_tokens", CELL_INT, false},
     {"MAX", "max_tokens", CELL_INT, true},
+    {"UNREAD", "unread_ms", CELL_MS, true},
     {"COMPUTED", "computed_tokens", CELL_INT, true},
     {"PREEMPTED", "preempted", CELL_INT, true},
     {"STREAM", "stream", CELL_BOOL, true},
@@ -169,18 +171,19 @@ int ctl_requests_list(void *p)
     const char *slow = cli_value(&c->cli, "slow");
     char least[32] = "";
     bool ended = cli_given(&c->cli, "ended") || slow || (state && strcmp(state, "ended") == 0);
-    int64_t slow_s = slow ? ctl_span(slow) : 0;
-    if (slow && slow_s < 1) return ctl_usage("--slow: '%s' is no time such as 10s or 2m", slow);
+    int64_t slow_ms = slow ? ctl_span_ms(slow) : 0;
+    if (slow && slow_ms < 1)
+        return ctl_usage("--slow must be a time such as 200ms, 10s or 2m, not '%s'", slow);
     if (ended && state && strcmp(state, "ended") != 0)
         return ctl_usage("--ended and --slow do not go with --state %s", state);
-    if (slow) snprintf(least, sizeof(least), "&slow=%lld", (long long)slow_s * 1000);
+    if (slow) snprintf(least, sizeof(least), "&slow=%lld", (long long)slow_ms);
     if (ended) state = "ended";
     int status =
         ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/requests?limit=10000%s%s%s%s%s",
                  tenant ? "&tenant=" : "", tenant ? ctl_seg(tenant) : "", state ? "&state=" : "",
                  state ? ctl_seg(state) : "", least);
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
-    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
+    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is not a list");
     if (!status) status = ctl_print_rows(c, ended ? ended_columns : request_columns, data);
     cJSON_Delete(tree);
     return status;
@@ -246,11 +249,11 @@ int ctl_classes(void *p)
 int ctl_node_list(void *p)
 {
     static const column columns[] = {
-        {"NODE", "node", CELL_INT, false},       {"NAME", "name", CELL_TEXT, false},
-        {"STATE", "state", CELL_TEXT, false},    {"THIS", "this", CELL_BOOL, false},
-        {"SILENT", "silent_ms", CELL_MS, false}, {"BEHIND", "behind", CELL_INT, false},
-        {"APPLIED", "applied", CELL_INT, true},  {"EPOCH", "epoch", CELL_INT, true},
-        {NULL, NULL, CELL_TEXT, false},
+        {"NODE", "node", CELL_INT, false},     {"NAME", "name", CELL_TEXT, false},
+        {"STATE", "state", CELL_TEXT, false},  {"ROLE", "role", CELL_TEXT, false},
+        {"THIS", "this", CELL_BOOL, false},    {"SILENT", "silent_ms", CELL_MS, false},
+        {"BEHIND", "behind", CELL_INT, false}, {"APPLIED", "applied", CELL_INT, true},
+        {"EPOCH", "epoch", CELL_INT, true},    {NULL, NULL, CELL_TEXT, false},
     };
     ctl *c = p;
     cJSON *rows;
@@ -260,34 +263,13 @@ int ctl_node_list(void *p)
     return status;
 }
 
-int ctl_audit(void *p)
-{
-    static const column columns[] = {
-        {"TIME", "time", CELL_TIME, false},     {"ACTION", "action", CELL_TEXT, false},
-        {"OBJECT", "object", CELL_TEXT, false}, {"DETAIL", "detail", CELL_TEXT, false},
-        {"BY", "actor", CELL_TEXT, false},      {"KEY", "actor_key", CELL_TEXT, false},
-        {"TENANT", "tenant", CELL_TEXT, true},  {"ID", "id", CELL_TEXT, true},
-        {NULL, NULL, CELL_TEXT, false},
-    };
-    ctl *c = p;
-    cJSON *tree;
-    const char *before = cli_value(&c->cli, "before");
-    int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/audit%s%s",
-                          before ? "?before=" : "", before ? ctl_seg(before) : "");
-    const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
-    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
-    if (!status) status = ctl_print_rows(c, columns, data);
-    cJSON_Delete(tree);
-    return status;
-}
-
 /* --------------------------------------------------------------------- changing it -- */
 
 int ctl_drain(void *p)
 {
     ctl *c = p;
     cJSON *tree;
-    if (!ctl_confirm(c, "The server will take no new requests, finish what runs, and stop."))
+    if (!ctl_confirm(c, "The server will refuse new requests, finish the running ones, and stop."))
         return CTL_REFUSED;
     int status = ctl_call(c, ADMIN_SIDE, "POST", NULL, &tree, "/admin/v1/drain");
     if (!status) ctl_done(c, tree, "draining");
@@ -308,7 +290,7 @@ static int change_node(ctl *c, const char *what, const char *done)
 int ctl_node_drain(void *p)
 {
     ctl *c = p;
-    if (!ctl_confirm(c, "Node %s will take no new requests, finish what runs, and stop.",
+    if (!ctl_confirm(c, "Node %s will refuse new requests, finish the running ones, and stop.",
                      c->cli.arg[0]))
         return CTL_REFUSED;
     return change_node(c, "drain", "drains");

@@ -10,10 +10,10 @@
 
 static const cli_option everywhere[] = {
     {"context", 'c', "NAME", "Use this context instead of the current one", "@contexts"},
-    {"output", 'o', "FORMAT", "table, wide, json, csv or name (the first column alone)",
-     "table wide json csv name"},
+    {"output", 'o', "FORMAT", "table, wide, json, yaml, csv or name (the first column alone)",
+     "table wide json yaml csv name"},
     {"json", 0, NULL, "The same as -o json", NULL},
-    {"yes", 'y', NULL, "Do not ask before what cannot be undone", NULL},
+    {"yes", 'y', NULL, "Do not ask for confirmation", NULL},
     {"quiet", 'q', NULL, "No progress and no remarks", NULL},
     {"timeout", 0, "TIME", "Give up after so long (30s, 5m)", NULL},
     {"url", 0, "URL", "Server for tenants (https://host:port)", NULL},
@@ -45,18 +45,19 @@ static const cli_option showing[] = {
         "networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL \
     }
 
-#define OF_TENANT                                                                              \
-    {"weight", 0, "NUMBER", "Share among tenants that compete (1 is normal)", NULL},           \
-        {"class", 0, "CLASS", "Class of requests that ask for none", "@classes"},              \
-        {"classes", 0, "A,B", "Classes that may be asked for", NULL},                          \
-        {"target", 0, "CLASS=TTFT,TPOT",                                                       \
-         "Its own targets in a class (300ms,40ms; none: the class's); may be repeated", NULL}, \
-        {"models", 0, "A,B", "Models that may be asked for", NULL},                            \
-        {"source", 0, "TEMPLATE",                                                              \
-         "Where adapters come from at first use (hf://acme/{name}); empty: nowhere", NULL},    \
-        NETWORKS,                                                                              \
-    {                                                                                          \
-        "limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL      \
+#define OF_TENANT                                                                                  \
+    {"weight", 0, "NUMBER", "Share among tenants that compete (1 is normal)", NULL},               \
+        {"class", 0, "CLASS", "Class of requests that ask for none", "@classes"},                  \
+        {"classes", 0, "A,B", "Classes that may be asked for", NULL},                              \
+        {"target", 0, "CLASS=TTFT,TPOT",                                                           \
+         "Its own targets in a class (300ms,40ms; none: the class's); may be repeated", NULL},     \
+        {"models", 0, "A,B", "Models that may be asked for", NULL},                                \
+        {"source", 0, "TEMPLATE",                                                                  \
+         "Source of adapters that are fetched at their first use (hf://acme/{name}); empty: none", \
+         NULL},                                                                                    \
+        NETWORKS,                                                                                  \
+    {                                                                                              \
+        "limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL          \
     }
 
 static const cli_option tenant_settings[] = {OF_TENANT, END};
@@ -118,8 +119,9 @@ static const cli_option request_settings[] = {
     {"tenant", 't', "NAME", "Only this tenant's", "@tenants"},
     {"state", 0, "STATE", "Only those: waiting, prefill, decode or ended",
      "waiting prefill decode ended"},
-    {"ended", 0, NULL, "Those that have ended, the latest first", NULL},
-    {"slow", 0, "TIME", "Those that took at least so long (10s), the slowest first", NULL},
+    {"ended", 0, NULL, "Ended requests, the latest first", NULL},
+    {"slow", 0, "TIME", "Ended requests that took at least this long (10s), the slowest first",
+     NULL},
     END,
 };
 
@@ -131,7 +133,14 @@ static const cli_option history_settings[] = {
     END,
 };
 
+static const cli_option event_settings[] = {
+    {"follow", 'f', NULL, "Print new ones as they come, until Ctrl-C", NULL},
+    {"level", 0, "LEVEL", "Only these: audit, info, warning or error", "audit info warning error"},
+    END,
+};
+
 static const cli_option audit_settings[] = {
+    {"follow", 'f', NULL, "Print new ones as they come, until Ctrl-C", NULL},
     {"before", 0, "ID", "Those before this one (-o wide shows ids)", NULL},
     END,
 };
@@ -149,10 +158,10 @@ static const cli_option list_settings[] = {
 static const cli_option push_settings[] = {
     {"name", 'n', "NAME", "Name of the adapter (the folder's)", NULL},
     {"description", 0, "TEXT", "A line about it", NULL},
-    {"no-activate", 0, NULL, "Publish the version, but let 'default' stay where it is", NULL},
+    {"no-activate", 0, NULL, "Publish the version without moving the alias 'default'", NULL},
     {"new", 0, NULL, "Only if there is no adapter of this name yet", NULL},
-    {"sha256", 0, "HEX", "Of a URL: what adapter_model.safetensors, or the tar, must have", NULL},
-    {"credentials", 0, "FILE", "Of a URL: a JSON object as the API takes it", NULL},
+    {"sha256", 0, "HEX", "For a URL: the digest of adapter_model.safetensors, or of the tar", NULL},
+    {"credentials", 0, "FILE", "For a URL: a JSON object, as in the API", NULL},
     END,
 };
 
@@ -167,7 +176,7 @@ static const cli_option alias_settings[] = {
 };
 
 static const cli_option warm_settings[] = {
-    {"wait", 0, "TIME", "Come back when it is in memory, at most after so long", NULL},
+    {"wait", 0, "TIME", "Wait until it is in memory, at most this long", NULL},
     END,
 };
 
@@ -182,9 +191,9 @@ static const cli_option delete_settings[] = {
 };
 
 static const cli_option batch_settings[] = {
-    {"endpoint", 0, "URL", "What the lines are for (the url of the first)",
+    {"endpoint", 0, "URL", "The API of all lines (the url of the first)",
      "/v1/chat/completions /v1/completions /v1/responses /v1/embeddings"},
-    {"follow", 0, NULL, "Come back when it has ended; 1 where it is not completed", NULL},
+    {"follow", 0, NULL, "Wait until it has ended; exit with 1 if it is not completed", NULL},
     END,
 };
 
@@ -197,12 +206,12 @@ static const cli_option result_settings[] = {
 static const cli_option chat_settings[] = {
     {"system", 's', "TEXT", "Instruction before the talk", NULL},
     {"max-tokens", 'm', "N", "Longest answer", NULL},
-    {"temperature", 'T', "NUMBER", "0 takes the likeliest token each time", NULL},
-    {"top-p", 0, "NUMBER", "Draw from the likeliest tokens that make up this share", NULL},
+    {"temperature", 'T', "NUMBER", "0 chooses the most likely token each time", NULL},
+    {"top-p", 0, "NUMBER", "Sample from the most likely tokens with this total probability", NULL},
     {"seed", 0, "N", "The same seed gives the same answer", NULL},
     {"stop", 0, "TEXT", "End before this text; may be repeated", NULL},
     {"class", 0, "CLASS", "Class of service", "@classes"},
-    {"no-stream", 0, NULL, "Print the answer when it is whole", NULL},
+    {"no-stream", 0, NULL, "Print the answer when it is complete", NULL},
     END,
 };
 
@@ -220,6 +229,7 @@ static const cli_option context_settings[] = {
 
 static const cli_command commands[] = {
     {.name = "chat",
+     .heading = "For tenants",
      .args = "MODEL [PROMPT...]",
      .least = 1,
      .most = -1,
@@ -244,7 +254,7 @@ static const cli_command commands[] = {
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "List the models that the key may ask for",
+     .help = "List the models that the key can use",
      .run = ctl_models,
      .shows = true,
      .examples = "loractl models\n"
@@ -253,7 +263,7 @@ static const cli_command commands[] = {
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "Show the key, its limits and what remains of them",
+     .help = "Show the key, its limits, and what is left of each",
      .run = ctl_whoami,
      .shows = true,
      .examples = "loractl whoami\n"
@@ -262,7 +272,7 @@ static const cli_command commands[] = {
      .args = "FILE.jsonl",
      .least = 1,
      .most = 1,
-     .help = "Upload a file of requests, and have them answered when there is room",
+     .help = "Upload a file of requests, which run when the server has capacity to spare",
      .options = batch_settings,
      .run = ctl_batch_create,
      .words = "FILE",
@@ -288,7 +298,7 @@ static const cli_command commands[] = {
      .args = "BATCH",
      .least = 1,
      .most = 1,
-     .help = "Come back when it has ended; 1 where it is not completed",
+     .help = "Wait until it has ended; exit with 1 if it is not completed",
      .run = ctl_batch_wait,
      .examples = "loractl batch wait batch_6a1f && loractl batch results batch_6a1f\n"},
     {.name = "batch results",
@@ -304,7 +314,7 @@ static const cli_command commands[] = {
      .args = "BATCH",
      .least = 1,
      .most = 1,
-     .help = "Run no more lines of it",
+     .help = "Cancel a batch: its lines that have not started do not run",
      .run = ctl_batch_cancel,
      .examples = "loractl batch cancel batch_6a1f\n"},
     {.name = "adapter list",
@@ -333,9 +343,8 @@ static const cli_command commands[] = {
      .args = "DIR|FILE.gguf|URL",
      .least = 1,
      .most = 1,
-     .help = "Upload the folder that PEFT saved (or a GGUF) and publish it; goes on where it broke "
-             "off. "
-             "A URL (https://, hf://, s3://) is fetched by the server",
+     .help = "Upload the folder that PEFT saved (or a GGUF) and publish it; continues an "
+             "interrupted upload. A URL (https://, hf://, s3://) is fetched by the server",
      .options = push_settings,
      .run = ctl_adapter_push,
      .words = "DIR",
@@ -355,7 +364,7 @@ static const cli_command commands[] = {
      .args = "NAME VERSION",
      .least = 2,
      .most = 2,
-     .help = "Let the bare name mean this version",
+     .help = "Make this version the one that the bare name selects",
      .run = ctl_adapter_activate,
      .words = "@adapters",
      .examples = "loractl adapter activate support 2\n"},
@@ -391,7 +400,7 @@ static const cli_command commands[] = {
      .args = "NAME",
      .least = 1,
      .most = 1,
-     .help = "Let it leave memory when others need room",
+     .help = "Allow its eviction when other adapters need the memory",
      .run = ctl_adapter_unpin,
      .words = "@adapters",
      .examples = "loractl adapter unpin support\n"},
@@ -408,7 +417,7 @@ static const cli_command commands[] = {
      .args = "NAME none|all|TENANT...",
      .least = 2,
      .most = -1,
-     .help = "Say who else may ask for owner/NAME",
+     .help = "Select the tenants that can also use owner/NAME",
      .run = ctl_adapter_share,
      .words = "@adapters",
      .examples = "loractl adapter share support acme globex\n"
@@ -426,7 +435,7 @@ static const cli_command commands[] = {
      .args = "PATH",
      .least = 1,
      .most = 1,
-     .help = "Serve a tree of adapter folders where it lies on the server",
+     .help = "Serve a tree of adapter folders from its place on the server, without copies",
      .options = register_settings,
      .run = ctl_adapter_register,
      .examples = "loractl adapter register /srv/adapters --tenant acme\n"},
@@ -451,6 +460,7 @@ static const cli_command commands[] = {
      .examples = "loractl usage --by model --start -7d --bucket 1d\n"
                  "loractl usage --all --by tenant -o csv\n"},
     {.name = "tenant list",
+     .heading = "For operators",
      .args = "",
      .least = 0,
      .most = 0,
@@ -505,7 +515,7 @@ static const cli_command commands[] = {
      .args = "NAME",
      .least = 1,
      .most = 1,
-     .help = "Refuse a tenant for good; its usage stays in the books",
+     .help = "Delete a tenant; its usage records stay",
      .run = ctl_tenant_delete,
      .words = "@tenants",
      .examples = "loractl tenant delete acme --yes\n"},
@@ -522,7 +532,7 @@ static const cli_command commands[] = {
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "Make a key; it is shown once",
+     .help = "Create a key; it is shown once",
      .options = key_settings,
      .run = ctl_key_create,
      .examples =
@@ -557,7 +567,7 @@ static const cli_command commands[] = {
      .args = "[TENANT[/ADAPTER]]",
      .least = 0,
      .most = 1,
-     .help = "Show limits and what is used of them",
+     .help = "Show limits and their use",
      .run = ctl_limits_show,
      .words = "@tenants",
      .shows = true,
@@ -568,16 +578,23 @@ static const cli_command commands[] = {
      .args = "TENANT[/ADAPTER] NAME=NUMBER...",
      .least = 2,
      .most = -1,
-     .help = "Set limits (requests_per_minute, tokens_per_day ...; none lifts one)",
+     .help =
+         "Set limits, budgets (cost_per_day in micros) and adapters' surcharges; none: no limit",
      .run = ctl_limits_set,
      .words = "@tenants",
+     .more_words = "requests_per_minute= tokens_per_minute= max_concurrent= max_queued= "
+                   "tokens_per_day= tokens_per_month= cost_per_day= cost_per_month= "
+                   "max_adapters= max_adapter_bytes= surcharge_prompt= surcharge_cached= "
+                   "surcharge_output=",
      .examples = "loractl limits set acme tokens_per_day=2M max_concurrent=16\n"
-                 "loractl limits set acme/support requests_per_minute=none\n"},
+                 "loractl limits set acme cost_per_month=250M\n"
+                 "loractl limits set acme/support requests_per_minute=none\n"
+                 "loractl limits set acme/support surcharge_output=500k\n"},
     {.name = "requests list",
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "List what runs and waits, or what has ended",
+     .help = "List running and waiting requests, or ended ones",
      .options = request_settings,
      .run = ctl_requests_list,
      .shows = true,
@@ -604,7 +621,7 @@ static const cli_command commands[] = {
      .args = "[NAME]",
      .least = 0,
      .most = 1,
-     .help = "Show what was seen of classes, tenants or adapters, span by span",
+     .help = "Show the history of classes, tenants or adapters, one row per span",
      .options = history_settings,
      .run = ctl_history,
      .words = "@classes",
@@ -615,7 +632,7 @@ static const cli_command commands[] = {
      .args = "[REQUEST|CLASS|TENANT]",
      .least = 0,
      .most = 1,
-     .help = "Say what is wrong now, or why something was slow in the last hour",
+     .help = "Name what is wrong now, or why something was slow in the last hour",
      .run = ctl_why,
      .words = "@classes",
      .shows = true,
@@ -646,17 +663,28 @@ static const cli_command commands[] = {
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "List what operators and tenants have changed",
+     .help = "List the changes that operators and tenants made",
      .options = audit_settings,
      .run = ctl_audit,
      .shows = true,
      .examples = "loractl audit\n"
+                 "loractl audit --follow --json\n"
                  "loractl audit --fields time,action,object -o csv\n"},
+    {.name = "events",
+     .args = "",
+     .least = 0,
+     .most = 0,
+     .help = "List the server's events, oldest first",
+     .options = event_settings,
+     .run = ctl_events,
+     .shows = true,
+     .examples = "loractl events\n"
+                 "loractl events --follow --level warning\n"},
     {.name = "drain",
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "Take no new requests, finish what runs, stop",
+     .help = "Refuse new requests, finish the running ones, stop",
      .run = ctl_drain,
      .examples = "loractl drain --yes\n"},
     {.name = "node list",
@@ -671,21 +699,21 @@ static const cli_command commands[] = {
      .args = "NODE",
      .least = 1,
      .most = 1,
-     .help = "Have a server of the fleet finish what runs and stop",
+     .help = "Make a server of the fleet finish its running requests and stop",
      .run = ctl_node_drain,
      .examples = "loractl node drain 2 --yes\n"},
     {.name = "node fence",
      .args = "NODE",
      .least = 1,
      .most = 1,
-     .help = "Free what a server that is gone held of limits",
+     .help = "Release the limits that a server held that is gone",
      .run = ctl_node_fence,
      .examples = "loractl node fence 2 --yes\n"},
     {.name = "config show",
      .args = "[BEGINNING...]",
      .least = 0,
      .most = CLI_ARGS_MAX,
-     .help = "Show the options in force, who set them, and which a running server takes",
+     .help = "Show the options in force, their origin, and which can change at run time",
      .options = config_settings,
      .run = ctl_config_show,
      .words = "@options",
@@ -706,22 +734,22 @@ static const cli_command commands[] = {
      .most = CLI_ARGS_MAX,
      .help = "Set options of the running server, all or none, until it stops",
      .run = ctl_config_set,
-     .words = "@options",
+     .words = "@live",
      .examples = "loractl config set class.batch.weight=0.5 class.batch.overload=reject\n"
                  "loractl config set log.level=debug\n"},
     {.name = "config reset",
      .args = "OPTION...",
      .least = 1,
      .most = CLI_ARGS_MAX,
-     .help = "Take options that were set back to what the configuration says",
+     .help = "Reset options to the values of the configuration",
      .run = ctl_config_reset,
-     .words = "@options",
+     .words = "@live",
      .examples = "loractl config reset log.level\n"},
     {.name = "reload",
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "Read certificate and configuration again, and take what is live",
+     .help = "Read certificate and configuration again, and apply the live options",
      .run = ctl_reload,
      .examples = "loractl reload\n"},
     {.name = "backup",
@@ -732,10 +760,11 @@ static const cli_command commands[] = {
      .run = ctl_backup,
      .examples = "loractl backup /srv/backup/lorad.db\n"},
     {.name = "context list",
+     .heading = "On this machine",
      .args = "",
      .least = 0,
      .most = 0,
-     .help = "List the servers that are known",
+     .help = "List the contexts",
      .run = ctl_context_list,
      .shows = true,
      .examples = "loractl context list\n"},
@@ -760,7 +789,7 @@ static const cli_command commands[] = {
      .args = "NAME",
      .least = 1,
      .most = 1,
-     .help = "Make or change a context (--url, --ca, --key-file ... are kept in it)",
+     .help = "Create or change a context; it stores --url, --ca, --key-file and the others",
      .options = context_settings,
      .run = ctl_context_set,
      .words = "@contexts",

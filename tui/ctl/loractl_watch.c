@@ -32,7 +32,7 @@ static void begin_picture(const ctl *c, int64_t seconds)
     char line[512], clean[600], clock[16] = "";
     time_t now = time(NULL);
     struct tm tm;
-    if (localtime_r(&now, &tm)) (void)strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
+    if (gmtime_r(&now, &tm)) (void)strftime(clock, sizeof(clock), "%H:%M:%SZ", &tm);
     snprintf(line, sizeof(line), "%s  every %lld s: %s %s%s%s (Ctrl-C ends)", clock,
              (long long)seconds, loractl_program.name, c->cli.command->name,
              c->cli.n_arg ? " " : "", c->cli.n_arg ? c->cli.arg[0] : "");
@@ -44,12 +44,24 @@ static void begin_picture(const ctl *c, int64_t seconds)
     printf("%s\n\n", clean);
 }
 
-/* A server that was there may be away for a while: it is asked again.  What is wrong from the start
- * stays wrong. */
-static bool goes_on(int status, bool first)
+int ctl_repeat(ctl *c, int64_t ms, int (*turn)(ctl *c, void *state), void *state)
 {
-    if (status == CTL_OK) return true;
-    return !first && (status == CTL_REFUSED || status == CTL_UNREACHABLE);
+    ctl_keep_running();
+    for (bool first = true;; first = false) {
+        int status = turn(c, state);
+        bool away = !first && (status == CTL_REFUSED || status == CTL_UNREACHABLE);
+        if (fflush(stdout) != 0) return CTL_REFUSED; /* nobody reads on */
+        if (status == CTL_INTERRUPTED) return CTL_OK;
+        if (status != CTL_OK && !away) return status;
+        if (!ctl_wait(-1, ms)) return CTL_OK;
+    }
+}
+
+static int show_again(ctl *c, void *seconds)
+{
+    look_at_screen(c);
+    if (c->width) begin_picture(c, *(const int64_t *)seconds);
+    return c->cli.command->run(c);
 }
 
 int ctl_watch(ctl *c)
@@ -57,15 +69,7 @@ int ctl_watch(ctl *c)
     const char *pace = cli_value(&c->cli, "watch");
     int64_t seconds;
     if (!take_pace(pace, &seconds))
-        return ctl_usage("--watch: '%s' is no time of at least a second, such as 2s or 1m", pace);
-    ctl_keep_running();
-    for (bool first = true;; first = false) {
-        look_at_screen(c);
-        if (c->width) begin_picture(c, seconds);
-        int status = c->cli.command->run(c);
-        if (fflush(stdout) != 0) return CTL_REFUSED; /* nobody reads on */
-        if (status == CTL_INTERRUPTED) return CTL_OK;
-        if (!goes_on(status, first)) return status;
-        if (!ctl_wait(-1, seconds * 1000)) return CTL_OK;
-    }
+        return ctl_usage("--watch: '%s' is not a time of at least a second, such as 2s or 1m",
+                         pace);
+    return ctl_repeat(c, seconds * 1000, show_again, &seconds);
 }

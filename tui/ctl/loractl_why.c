@@ -10,6 +10,8 @@
 #include "tui/text.h"
 
 enum { FINE_S = 10, HOUR_S = 3600, SHOWN = 5, CERTIFICATE_WARN_S = 14 * 86400 };
+enum { SPOOL_LATE_US = 5000000, SLOW_CLIENT_MS = 1000, UNREAD_MS = 2000, TEXT_CAP = 800 };
+#define TABLES "/admin/v1/stats?tables=tenants"
 
 /* With --json or --fields it is rows, not sentences. */
 static bool for_programs(const ctl *c)
@@ -47,7 +49,7 @@ static int get_history(ctl *c, const char *by, const char *name, int64_t start, 
                           "/admin/v1/history?limit=50000&by=%s&start=%lld%s%s%s", by,
                           (long long)start, name ? "&name=" : "", name ? ctl_seg(name) : "", more);
     *rows = !status && cJSON_IsObject(*tree) ? json_get(*tree, "data") : NULL;
-    if (!status && !cJSON_IsArray(*rows)) status = ctl_fail("the server's answer is no list");
+    if (!status && !cJSON_IsArray(*rows)) status = ctl_fail("the server's answer is not a list");
     return status;
 }
 
@@ -79,55 +81,52 @@ int ctl_history(void *p)
 
 /* ----------------------------------------------------------------- why: a request -- */
 
-static double number_of(const cJSON *row, const char *name)
-{
-    const cJSON *v = json_get(row, name);
-    return cJSON_IsNumber(v) ? v->valuedouble : -1;
-}
-
-static const char *word_of(const cJSON *row, const char *name)
-{
-    const cJSON *v = json_get(row, name);
-    return cJSON_IsString(v) ? v->valuestring : "";
-}
-
 static void say_phase(const cJSON *row, const char *field, const char *words, double whole)
 {
     char ms[32];
-    double v = number_of(row, field);
+    double v = ctl_real(row, field, -1);
     if (v <= 0) return;
     text_ms(v, ms, sizeof(ms));
     printf("  %-10s %3.0f %%  %s\n", ms, whole > 0 ? 100 * v / whole : 0, words);
 }
 
-static void say_request(const cJSON *r)
+static void say_request(cJSON *r)
 {
     char took[32], model[128], class[80], tenant[80];
-    double whole = number_of(r, "duration_ms");
-    const char *missed = word_of(r, "missed"), *beside = word_of(r, "beside");
+    double whole = ctl_real(r, "duration_ms", -1);
+    const char *missed = ctl_word(r, "missed"), *beside = ctl_word(r, "beside");
     text_ms(whole, took, sizeof(took));
-    (void)text_clean(word_of(r, "model"), model, sizeof(model), 30);
-    (void)text_clean(word_of(r, "class"), class, sizeof(class), 18);
-    (void)text_clean(word_of(r, "tenant"), tenant, sizeof(tenant), 18);
+    (void)text_clean(ctl_word(r, "model"), model, sizeof(model), 30);
+    (void)text_clean(ctl_word(r, "class"), class, sizeof(class), 18);
+    (void)text_clean(ctl_word(r, "tenant"), tenant, sizeof(tenant), 18);
     printf("A request for %s, class %s, tenant %s: %.0f tokens in %s.\n", model, class, tenant,
-           number_of(r, "output_tokens"), took);
+           ctl_real(r, "output_tokens", -1), took);
     if (*missed)
-        printf("It missed its promise by %s%s%s.\n", missed, *beside ? ", beside " : "", beside);
+        printf("It missed its target because of: %s%s%s.\n", missed, *beside ? ", beside " : "",
+               beside);
     else
-        printf("It missed no promise.\n");
-    say_phase(r, "queue_ms", "waited for a seat", whole);
+        printf("It met its targets.\n");
+    say_phase(r, "queue_ms", "waited for a slot", whole);
     say_phase(r, "adapter_ms", "waited for its adapter", whole);
     say_phase(r, "prompt_ms", "prompt, to the first token", whole);
     say_phase(r, "decode_ms", "the further tokens", whole);
-    say_phase(r, "rest_ms", "its body, its client, its books", whole);
+    cJSON_AddNumberToObject(r, "receive_ms",
+                            ctl_real(r, "rest_ms", -1) - ctl_real(r, "send_ms", -1));
+    say_phase(r, "receive_ms", "received the request, and prepared it", whole);
+    say_phase(r, "send_ms", "sent the rest of the answer, and recorded usage", whole);
+    double send = ctl_real(r, "send_ms", -1);
+    if (send > SLOW_CLIENT_MS && 2 * send > whole)
+        printf("Its client reads slowly: the answer was ready and waited for it.\n"
+               "  next: look at the client and its network\n");
 }
 
-static const cJSON *find_request(const cJSON *tree, const char *id)
+static cJSON *find_request(const cJSON *tree, const char *id)
 {
-    const cJSON *row, *data = cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
+    cJSON *row;
+    const cJSON *data = cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
     cJSON_ArrayForEach(row, data)
     {
-        if (strcmp(word_of(row, "id"), id) == 0 || strcmp(word_of(row, "request_id"), id) == 0)
+        if (strcmp(ctl_word(row, "id"), id) == 0 || strcmp(ctl_word(row, "request_id"), id) == 0)
             return row;
     }
     return NULL;
@@ -138,7 +137,7 @@ static int why_request(ctl *c, const char *id)
     cJSON *tree;
     int status =
         ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/requests?state=ended&limit=10000");
-    const cJSON *row = status ? NULL : find_request(tree, id);
+    cJSON *row = status ? NULL : find_request(tree, id);
     if (row && for_programs(c))
         status = ctl_print_tree(c, row);
     else if (row)
@@ -161,15 +160,17 @@ typedef struct tally {
 
 static void add_span(tally *t, const cJSON *row)
 {
-    double missed = number_of(row, "missed");
-    int64_t start = (int64_t)number_of(row, "start");
-    t->requests += number_of(row, "met") + missed;
-    if (number_of(row, "ttft_p99_ms") > t->ttft_ms) t->ttft_ms = number_of(row, "ttft_p99_ms");
-    if (number_of(row, "tpot_p99_ms") > t->tpot_ms) t->tpot_ms = number_of(row, "tpot_p99_ms");
+    double missed = ctl_real(row, "missed", -1);
+    int64_t start = (int64_t)ctl_real(row, "start", -1);
+    t->requests += ctl_real(row, "met", -1) + missed;
+    if (ctl_real(row, "ttft_p99_ms", -1) > t->ttft_ms)
+        t->ttft_ms = ctl_real(row, "ttft_p99_ms", -1);
+    if (ctl_real(row, "tpot_p99_ms", -1) > t->tpot_ms)
+        t->tpot_ms = ctl_real(row, "tpot_p99_ms", -1);
     if (missed <= 0) return;
     t->missed += missed;
     if (!t->since) t->since = start;
-    t->until = start + (int64_t)number_of(row, "seconds");
+    t->until = start + (int64_t)ctl_real(row, "seconds", -1);
 }
 
 /* "queue:3,machine:1" into an object of sums. */
@@ -205,7 +206,7 @@ static int tallies(const cJSON *rows, const char *prefix, tally *out, int cap)
     int n = 0;
     cJSON_ArrayForEach(row, rows)
     {
-        const char *name = word_of(row, "name");
+        const char *name = ctl_word(row, "name");
         int i = 0;
         if (strncmp(name, prefix, strlen(prefix)) != 0) continue;
         while (i < n && strcmp(out[i].name, name) != 0) i++;
@@ -224,7 +225,7 @@ static void put_clock(int64_t s, char out[32])
 {
     struct tm tm;
     time_t t = (time_t)s;
-    if (!localtime_r(&t, &tm) || !strftime(out, 32, "%H:%M:%S", &tm)) out[0] = '\0';
+    if (!gmtime_r(&t, &tm) || !strftime(out, 32, "%H:%M:%S", &tm)) out[0] = '\0';
 }
 
 static void say_who(cJSON *all, const tally *t, int n)
@@ -239,34 +240,125 @@ static void say_who(cJSON *all, const tally *t, int n)
     }
 }
 
-static void say_now(const cJSON *class)
+/* The cause of most misses, and the second where it is no less than a quarter of them: a busy
+ * machine must not hide a tenant that floods. */
+static void say_causes(ctl *c, const cJSON *stats, const cJSON *class)
 {
-    char name[400], verdict[800];
-    const char *now = word_of(class, "verdict");
-    if (!*now) return;
-    (void)text_clean(word_of(class, "name"), name, sizeof(name), 90);
-    (void)text_clean(now, verdict, sizeof(verdict), 200);
-    printf("%s is broken now, %s.\n", name, verdict);
+    const char *list = strstr(ctl_word(class, "verdict"), "missed (");
+    char word[2][32] = {"", ""};
+    int n[2] = {0, 0};
+    if (!list ||
+        sscanf(list, "missed (%31[a-z_]:%d,%31[a-z_]:%d", word[0], &n[0], word[1], &n[1]) < 2) {
+        ctl_say_cause(c, stats, class, ctl_word(class, "verdict_cause"));
+        return;
+    }
+    ctl_say_cause(c, stats, class, word[0]);
+    if (n[1] == 0 || 4 * (int64_t)n[1] < n[0]) return;
+    printf("  second cause: %s\n", word[1]);
+    ctl_say_cause(c, stats, class, word[1]);
 }
 
-/* Of a server as a whole; true: there was something to say. */
+static void say_now(ctl *c, const cJSON *stats, const cJSON *class)
+{
+    char name[400], verdict[800];
+    const char *now = ctl_word(class, "verdict");
+    if (!*now) return;
+    (void)text_clean(ctl_word(class, "name"), name, sizeof(name), 90);
+    (void)text_clean(now, verdict, sizeof(verdict), 200);
+    printf("%s misses its targets now, %s.\n", name, verdict);
+    say_causes(c, stats, class);
+}
+
+static void say_spool(const cJSON *server, bool full)
+{
+    char reason[TEXT_CAP], holder[TEXT_CAP];
+    printf("Usage can't be written to the database right now; %.0f rows are queued on disk and "
+           "nothing is lost.%s\n",
+           ctl_real(server, "spool_used", -1),
+           full ? " The spool is full: requests are refused." : "");
+    (void)text_clean(ctl_word(server, "storage_reason"), reason, sizeof(reason), 190);
+    (void)text_clean(ctl_word(server, "storage_holder"), holder, sizeof(holder), 60);
+    if (*holder)
+        printf("  culprit: process %s holds the database\n"
+               "  next: ps -fp %.*s; usage is written as soon as that process lets go\n",
+               holder, (int)strcspn(holder, " "), holder);
+    else
+        printf("  culprit: %s\n"
+               "  next: df -h on the disk of data.dir; the server's log has more under 'storage'\n",
+               *reason ? reason : "the database is slow");
+}
+
+static void say_disk(const cJSON *server)
+{
+    char free_text[32], floor_text[32];
+    text_bytes(ctl_real(server, "disk_free_bytes", -1), free_text, sizeof(free_text));
+    text_bytes(ctl_real(server, "disk_floor_bytes", -1), floor_text, sizeof(floor_text));
+    printf("The disk is low: uploads are refused. %s are free, data.min_free keeps %s free.\n",
+           free_text, floor_text);
+    printf(
+        "  next: free space on the disk of data.dir, or loractl config set data.min_free=SIZE\n");
+}
+
+/* True: something is wrong with the server itself, and was printed. */
 static bool say_server(const cJSON *server)
 {
-    const char *storage = word_of(server, "storage");
-    double left_s = number_of(server, "certificate_until_s") - number_of(server, "now_us") / 1e6;
-    bool ends = number_of(server, "certificate_until_s") > 0 && left_s < CERTIFICATE_WARN_S;
-    bool behind = *storage && strcmp(storage, "ok") != 0;
+    const char *storage = ctl_word(server, "storage");
+    double left_s =
+        ctl_real(server, "certificate_until_s", -1) - ctl_real(server, "now_us", -1) / 1e6;
+    bool ends = ctl_real(server, "certificate_until_s", -1) > 0 && left_s < CERTIFICATE_WARN_S;
+    bool low = cJSON_IsTrue(json_get(server, "disk_low"));
+    bool full = strcmp(storage, "full") == 0;
+    /* A commit of a second puts the spool behind for a moment, which is no incident. */
+    bool behind = full || ctl_real(server, "spool_oldest_us", 0) >= SPOOL_LATE_US ||
+                  ctl_word(server, "storage_reason")[0];
     bool restarts = cJSON_IsTrue(json_get(server, "restarting"));
     bool failed = cJSON_IsFalse(json_get(server, "healthy"));
-    if (failed) printf("The device has failed, and does not come back.\n");
-    if (restarts) printf("The device has failed, and is opened again.\n");
-    if (behind)
-        printf("The database takes no usage (%.64s): %.0f rows wait in the spool.\n",
-               strcmp(storage, "full") == 0 ? "the spool is full" : "it waits",
-               number_of(server, "spool_used"));
+    if (failed)
+        printf("The device has failed and can't be used again.\n"
+               "  next: systemctl restart lorad, then loractl events --level error\n");
+    if (restarts)
+        printf("The device has failed and is being opened again.\n"
+               "  next: loractl events --level error, then the server's log\n");
+    if (behind) say_spool(server, full);
+    if (low) say_disk(server);
     if (ends && left_s > 0) printf("The certificate ends in %.0f days.\n", floor(left_s / 86400));
-    if (ends && left_s <= 0) printf("The certificate has expired: clients refuse it.\n");
-    return failed || restarts || behind || ends;
+    if (ends && left_s <= 0) printf("The certificate has expired: clients reject it.\n");
+    if (ends) printf("  next: lorad cert, then loractl reload\n");
+    return failed || restarts || behind || low || ends;
+}
+
+/* The client that has read nothing of its answer for longest.  True: there is one. */
+static bool say_unread(ctl *c)
+{
+    char tenant[TEXT_CAP];
+    cJSON *tree = ctl_ask(c, ADMIN_SIDE, "/admin/v1/requests?limit=10000");
+    const cJSON *most =
+        cJSON_IsObject(tree) ? ctl_most_of(json_get(tree, "data"), "unread_ms") : NULL;
+    double best = most ? ctl_real(most, "unread_ms", 0) : 0;
+    bool found = best >= UNREAD_MS;
+    if (found) {
+        (void)text_clean(ctl_word(most, "tenant"), tenant, sizeof(tenant), 90);
+        printf("An answer waits for a client that does not read, for %.0f s.\n"
+               "  culprit: a client of %s, request %.40s\n"
+               "  next: loractl requests cancel %.40s, or look at the client and its network\n",
+               best / 1e3, tenant, ctl_word(most, "request_id"), ctl_word(most, "request_id"));
+    }
+    cJSON_Delete(tree);
+    return found;
+}
+
+/* Tenants whose limits refuse requests now.  That is what limits are for, so nothing is wrong. */
+static bool say_limited(const cJSON *stats)
+{
+    char name[TEXT_CAP];
+    double rate = ctl_real(json_get(stats, "rates"), "rate_limited", 0);
+    const cJSON *most = rate > 0 ? ctl_most_of(json_get(stats, "tenants"), "limited") : NULL;
+    if (!most) return false;
+    (void)text_clean(ctl_word(most, "name"), name, sizeof(name), 90);
+    printf("Limits refuse %.1f requests each second, most of them of %s.\n"
+           "  next: loractl why %s\n",
+           rate, name, name);
+    return true;
 }
 
 /* All classes that are broken now, and what is wrong with the server itself. */
@@ -275,7 +367,7 @@ static int why_server(ctl *c)
     cJSON *tree;
     const cJSON *class;
     bool some = false;
-    int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/stats?tables=");
+    int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, TABLES);
     const cJSON *classes = cJSON_IsObject(tree) ? json_get(tree, "classes") : NULL;
     const cJSON *server = cJSON_IsObject(tree) ? json_get(tree, "server") : NULL;
     if (!status && (!cJSON_IsArray(classes) || !cJSON_IsObject(server)))
@@ -286,13 +378,40 @@ static int why_server(ctl *c)
         some = say_server(server);
         cJSON_ArrayForEach(class, classes)
         {
-            some |= word_of(class, "verdict")[0] != 0;
-            say_now(class);
+            some |= ctl_word(class, "verdict")[0] != 0;
+            say_now(c, tree, class);
         }
-        if (!some) printf("Nothing is wrong: all classes keep their promises.\n");
+        some |= say_unread(c);
+        bool limited = say_limited(tree);
+        if (!some && limited) printf("All classes meet their targets.\n");
+        if (!some && !limited) printf("Nothing is wrong: all classes meet their targets.\n");
     }
     cJSON_Delete(tree);
     return status;
+}
+
+/* What its limits refused, and the command that changes the one that refused most. */
+static void print_refused(const cJSON *all)
+{
+    const cJSON *row, *rows = json_get(all, "refused");
+    const char *top = NULL;
+    double sum = 0;
+    char tenant[400];
+    cJSON_ArrayForEach(row, rows) sum += ctl_real(row, "last_hour", -1);
+    if (sum <= 0) return;
+    (void)text_clean(ctl_word(all, "tenant"), tenant, sizeof(tenant), 90);
+    printf("Limits refused %.0f requests of %s in the last hour:\n", sum, tenant);
+    cJSON_ArrayForEach(row, rows)
+    {
+        const char *limit = ctl_word(row, "limit"), *scope = ctl_word(row, "scope");
+        bool own = strcmp(scope, "tenant") == 0;
+        double most = own ? ctl_real(json_get(all, "limits"), limit, -1) : -1;
+        printf("  %.0f by %.40s of the %.16s", ctl_real(row, "last_hour", -1), limit, scope);
+        if (most > 0) printf(", which is %.0f", most);
+        printf("\n");
+        if (own && !top) top = limit;
+    }
+    if (top) printf("  next: loractl limits set %s %.40s=N\n", tenant, top);
 }
 
 static void print_why(const cJSON *all, const tally *t)
@@ -300,26 +419,30 @@ static void print_why(const cJSON *all, const tally *t)
     char since[32], until[32], ttft[32], tpot[32], name[400];
     const cJSON *v;
     (void)text_clean(t->name, name, sizeof(name), 90);
-    say_now(all);
-    if (t->requests <= 0) return;
+    print_refused(all);
+    if (t->requests <= 0) {
+        if (ctl_word(all, "name")[0] && !ctl_word(all, "verdict")[0])
+            printf("%s: no finished request is recorded for the last hour.\n", name);
+        return;
+    }
     if (t->missed <= 0) {
-        printf("%s: none of %.0f requests of the last hour missed its promise.\n", name,
-               t->requests);
+        printf("%s: all %.0f requests of the last hour met their targets.\n", name, t->requests);
         return;
     }
     put_clock(t->since, since);
     put_clock(t->until, until);
     text_ms(t->ttft_ms, ttft, sizeof(ttft));
     text_ms(t->tpot_ms, tpot, sizeof(tpot));
-    printf("%s: %.0f of %.0f requests of the last hour missed their promise, from %s to %s.\n",
+    printf("%s: %.0f of %.0f requests of the last hour missed their targets, from %s to %s UTC.\n",
            name, t->missed, t->requests, since, until);
     printf("Worst ten seconds: first token %s, further ones %s (p99).\nBy cause:", ttft, tpot);
     cJSON_ArrayForEach(v, json_get(all, "causes")) printf(" %s %.0f", v->string, v->valuedouble);
     printf("\n");
     cJSON_ArrayForEach(v, json_get(all, "who"))
     {
-        (void)text_clean(word_of(v, "name"), name, sizeof(name), 60);
-        printf("  %s: %.0f of %.0f\n", name, number_of(v, "missed"), number_of(v, "requests"));
+        (void)text_clean(ctl_word(v, "name"), name, sizeof(name), 60);
+        printf("  %s: %.0f of %.0f\n", name, ctl_real(v, "missed", -1),
+               ctl_real(v, "requests", -1));
     }
 }
 
@@ -341,15 +464,29 @@ static int add_who(ctl *c, bool class, const char *name, int64_t start, cJSON *a
 /* What is so now, of a class: the hour's sums tell of what is over, too. */
 static void add_verdict(ctl *c, const char *name, cJSON *all)
 {
-    cJSON *stats = ctl_ask(c, ADMIN_SIDE, "/admin/v1/stats?tables=");
+    cJSON *stats = ctl_ask(c, ADMIN_SIDE, TABLES);
     const cJSON *class, *classes = cJSON_IsObject(stats) ? json_get(stats, "classes") : NULL;
     cJSON_ArrayForEach(class, classes)
     {
-        if (strcmp(word_of(class, "name"), name) != 0) continue;
+        if (strcmp(ctl_word(class, "name"), name) != 0) continue;
         (void)cJSON_AddStringToObject(all, "name", name);
-        (void)cJSON_AddStringToObject(all, "verdict", word_of(class, "verdict"));
+        (void)cJSON_AddStringToObject(all, "verdict", ctl_word(class, "verdict"));
+        if (!for_programs(c)) say_now(c, stats, class);
     }
     cJSON_Delete(stats);
+}
+
+/* A tenant's limits and what they refused; there is no such tenant: nothing is added. */
+static void add_limits(ctl *c, const char *name, cJSON *all)
+{
+    cJSON *tree = ctl_ask(c, ADMIN_SIDE, "/admin/v1/limits/%s", ctl_seg(name));
+    if (cJSON_IsObject(tree)) {
+        cJSON *limits = cJSON_DetachItemFromObjectCaseSensitive(tree, "limits");
+        cJSON *refused = cJSON_DetachItemFromObjectCaseSensitive(tree, "refused");
+        if (limits) cJSON_AddItemToObject(all, "limits", limits);
+        if (refused) cJSON_AddItemToObject(all, "refused", refused);
+    }
+    cJSON_Delete(tree);
 }
 
 /* *known: there was something of this name. */
@@ -362,8 +499,10 @@ static int why_name(ctl *c, bool class, const char *name, bool *known)
     int status = get_history(c, class ? "class" : "tenant", name, start, "", &tree, &rows);
     *known = !status && tallies(rows, "", &t, 1) == 1;
     all = cJSON_CreateObject();
-    if (class && !status) add_verdict(c, name, all);
-    *known |= word_of(all, "verdict")[0] != 0; /* of the first span, which is not over */
+    if (!status && class) add_verdict(c, name, all);
+    if (!status && !class) add_limits(c, name, all);
+    /* A class that is served, or refusals of the ten seconds that are not over. */
+    *known |= json_get(all, "name") != NULL || cJSON_GetArraySize(json_get(all, "refused")) > 0;
     if (!*known) {
         cJSON_Delete(all);
         cJSON_Delete(tree);
@@ -379,7 +518,7 @@ static int why_name(ctl *c, bool class, const char *name, bool *known)
     cJSON_AddNumberToObject(all, "ttft_p99_ms", t.ttft_ms);
     cJSON_AddNumberToObject(all, "tpot_p99_ms", t.tpot_ms);
     cJSON *causes = cJSON_AddObjectToObject(all, "causes");
-    cJSON_ArrayForEach(row, rows) add_causes(causes, word_of(row, "causes"));
+    cJSON_ArrayForEach(row, rows) add_causes(causes, ctl_word(row, "causes"));
     cJSON_Delete(tree);
     status = add_who(c, class, name, start, all);
     if (!status && for_programs(c))
@@ -401,6 +540,8 @@ int ctl_why(void *p)
     int status = why_name(c, true, what, &known);
     if (!status && !known) status = why_name(c, false, what, &known);
     if (!status && !known)
-        status = ctl_fail("nothing of a class or tenant '%s' has ended in the last hour", what);
+        status = ctl_fail(
+            "no class or tenant named '%s' finished or was refused a request in the last hour",
+            what);
     return status;
 }

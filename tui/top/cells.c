@@ -1,4 +1,18 @@
-/* cells.c -- the grid of characters that a screen is, and which of them may stand in it. */
+/* cells.c -- the screen as a grid of characters with styles; drawing primitives and graphs. No
+ * terminal here.
+ *
+ * Everything that loratop shows is drawn into cells, then compared with the terminal by term.c, or
+ * printed as text (cells_row()) by tests and --once. So the whole view can be tested without a
+ * terminal.
+ *
+ * A wide character takes two cells, the second with ch = 0; set() never leaves half of one. Only
+ * characters whose width all terminals agree on are shown (`printable`); any other becomes '?', so
+ * untrusted names cannot contain control sequences or shift a line.
+ *
+ * Graphs: braille characters, 2 x 4 dots per cell (two samples per column), or blocks, or ASCII.
+ *
+ * Threads: one. Memory: the grid, reallocated on a resize.
+ */
 #include "tui/top/cells.h"
 
 #include <assert.h>
@@ -66,7 +80,7 @@ static void set(cells *c, int row, int col, uint32_t ch, style s)
 {
     if (row < 0 || row >= c->rows || col < 0 || col >= c->cols) return;
     cell *at = &c->at[(size_t)row * (size_t)c->cols + (size_t)col];
-    /* No half of a wide character is left alone. */
+    /* Never leave half of a wide character. */
     if (at->ch == 0 && ch != 0 && col > 0) at[-1].ch = ' ';
     if (at->ch != 0 && col + 1 < c->cols && at[1].ch == 0) at[1].ch = ' ';
     *at = (cell){ch, (uint8_t)s};

@@ -1,4 +1,20 @@
-/* feed.c -- the dashboard's thread that asks a server for its statistics again and again. */
+/* feed.c -- loratop's network thread: one per server, polls /admin/v1/stats and carries out
+ * actions.
+ *
+ *   thread:  wait for the cursor --> GET stats?cursor=.. --> item to the main thread --> actions
+ *            --> sleep
+ *   main:    feed_take() --> topdata_apply() --> feed_set_cursor()
+ *
+ * The next poll is not sent before the main thread has applied the last answer and returned its
+ * cursor, so no delta is lost or applied twice. If more rows are left (`more`), it follows at once.
+ * Failures back off from 250 ms to 4 s. Every ten seconds the thread also asks for the history
+ * (FEED_PAST).
+ *
+ * A byte written to the pipe `wake` interrupts the main thread's poll(). feed_close() cancels the
+ * running request, so quitting does not wait for a dead server.
+ *
+ * Threads: `mu` guards queue, actions and cursor; the HTTP client belongs to the thread.
+ */
 #include "tui/top/feed.h"
 
 #include <assert.h>
@@ -54,7 +70,7 @@ static void put(feed *f, feed_kind kind, const char *text, size_t len, bool ok)
     if (write(f->wake, "x", 1) < 0) return; /* a full pipe wakes as well */
 }
 
-/* Everything that waits, at once; true while the thread is to go on. */
+/* Sleeps until `end_us`, an action or the stop; true: go on. */
 static bool sleep_until(feed *f, int64_t end_us)
 {
     lock_take(&f->mu);
@@ -107,7 +123,7 @@ static void do_actions(feed *f)
     }
 }
 
-/* The cursor that the reader of the last answer gave; until it has, nothing new is asked. */
+/* Waits for the cursor of the last answer. */
 static bool cursor_of(feed *f, char out[64])
 {
     lock_take(&f->mu);
@@ -119,7 +135,7 @@ static bool cursor_of(feed *f, char out[64])
     return go;
 }
 
-/* What the server has kept; one that keeps nothing is none the worse. */
+/* Asks for the history; a server without one is fine. */
 static void ask_past(feed *f)
 {
     char path[96];

@@ -1,4 +1,4 @@
-/* replay.h -- answers to a file, and back: one JSON object a line.
+/* replay.h -- records servers' answers in a file, and replays them: one JSON object per line.
  *
  *     {"at_us":123,"server":"name","stats":{...}}     at_us: the recorder's clock
  *

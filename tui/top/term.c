@@ -63,7 +63,7 @@ err_code term_open(bool ascii, err *e)
 {
     (void)setlocale(LC_ALL, "");
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) {
-        return err_set(e, ERR_UNSUPPORTED, "this is no terminal; try --once, --json or --csv");
+        return err_set(e, ERR_UNSUPPORTED, "this is not a terminal; try --once, --json or --csv");
     }
     const char *name = getenv("TERM");
     int known = 0;

@@ -1,4 +1,19 @@
-/* topdata.c -- reads answers of /stats by the protocol's own lists of fields. */
+/* topdata.c -- loratop's copy of a server's statistics: applies answers of /admin/v1/stats, derives
+ * rates and series.
+ *
+ *   answer = head (server, totals, classes) + changed rows per table + ids of deleted rows + cursor
+ *
+ * The answer is parsed by the field lists of gateway/admin_proto.h, so both sides share one
+ * definition; unknown fields of a newer server are skipped. Head and classes are read into a copy
+ * first: a malformed answer changes nothing.
+ *
+ * A rowset is an array of rows in no order with an open-addressing hash of ids; deletion moves the
+ * last row into the gap and repairs the probe chain (rowset_drop()). Beside each row is what only
+ * loratop knows: rates, fading event counts (half a minute), the tag.
+ *
+ * Totals of successive answers give the series for graphs; percentiles and history come from the
+ * server. Threads: one.
+ */
 #include "tui/top/topdata.h"
 
 #include <assert.h>
@@ -201,7 +216,7 @@ static uint64_t id_of(const char *s)
 
 /* ------------------------------------------------------------------------ tables -- */
 
-/* What is counted to make a rate of. */
+/* The counter of a row whose difference makes its rate. */
 static int64_t counter_of(int table, const void *row)
 {
     if (table == TABLE_TENANTS) {
@@ -219,7 +234,7 @@ static int64_t events_of(int table, const void *row, int k)
     return k == 0 ? a->loads : a->evictions;
 }
 
-/* Each fades, so that a look tells of the last half minute and not of one interval.  row NULL:
+/* Event counts decay, so they show about the last half minute instead of one interval. row NULL:
  * nothing came. */
 static void fade_events(row_side *s, int64_t now, int table, const void *row)
 {

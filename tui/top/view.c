@@ -1,4 +1,20 @@
-/* view.c -- the dashboard's state: which rows each table shows, and what keys do. */
+/* view.c -- the state of loratop's user interface: which rows each table shows, selection, modes,
+ * and the effect of keys and the mouse.
+ *
+ *   key --> view_key(): by mode (search, filter, input, menu, confirm, ..) else screen, table,
+ *   program keys
+ *   view_refresh(): rows of the data that match filter, class and tenant --> sorted index list
+ *
+ * It draws nothing and calls nothing: view_draw() (view_draw.c, view_panels.c) turns the state into
+ * cells, and actions (view_menu.c) are left for the caller to carry out. Time is an argument, so
+ * tests run keys against recorded data.
+ *
+ * The selection follows the id of its row, not its position, so it stays on a tenant while the
+ * order changes. Enter goes down a trail (class, tenant, request, adapter), Esc goes back; the
+ * trail keeps the filters.
+ *
+ * Threads: one.
+ */
 #include "tui/top/view.h"
 
 #include <stdarg.h>

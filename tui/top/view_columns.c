@@ -580,7 +580,7 @@ static style time_cell(const view_column *c, const view_row *r, char *out, size_
 {
     time_t at = (time_t)(int_at(c, r) / 1000000);
     struct tm tm;
-    if (localtime_r(&at, &tm)) (void)strftime(out, cap, "%H:%M:%S", &tm);
+    if (gmtime_r(&at, &tm)) (void)strftime(out, cap, "%H:%M:%S", &tm);
     return STYLE_DIM;
 }
 

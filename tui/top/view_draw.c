@@ -35,7 +35,7 @@ static const char *const help[] = {
     "          LOAD/M, EVIC/M loads, evictions a minute; LATE missed by waiting for it; WAIT all",
     "Limits    used of what is allowed; AT LIMIT what refuses now, 429/M refusals a minute",
     "Requests  SLACK time left until its class wants the next token",
-    "Ended     waited for a seat, for the adapter; prompt to first token; further ones; rest",
+    "Ended     waited for a slot, for the adapter; prompt to first token; further ones; rest",
     "SLO%      requests that met both targets of their class: first token, and pace",
 };
 
@@ -65,8 +65,9 @@ static void draw_title(view *v, cells *c)
     const proto_server *p = &s->data.server;
     char up[24], clock[16] = "";
     struct tm tm;
-    time_t at = (time_t)(v->wall_us / 1000000);
-    if (localtime_r(&at, &tm)) (void)strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
+    /* A recording shows its own time. */
+    time_t at = (time_t)((v->replay && s->data.any ? p->now_us : v->wall_us) / 1000000);
+    if (gmtime_r(&at, &tm)) (void)strftime(clock, sizeof(clock), "%H:%M:%SZ", &tm);
     cells_fill(c, 0, 0, -1, STYLE_TITLE, ' ');
     int x = cells_printf(c, 0, 0, c->cols, STYLE_TITLE, "loratop %s", s->name);
     if (s->data.any) {
@@ -78,6 +79,10 @@ static void draw_title(view *v, cells *c)
         if (p->storage[0] && strcmp(p->storage, "ok") != 0)
             x += cells_printf(c, 0, x, c->cols - x, st, ": %lld of %lld rows wait",
                               (long long)p->spool_used, (long long)p->spool_rows);
+        if (p->disk_low)
+            x += cells_printf(c, 0, x, c->cols - x, STYLE_WARN, "  disk low: uploads refused");
+        if (p->gpu_unused[0])
+            x += cells_text(c, 0, x, c->cols - x, STYLE_WARN, "  GPU UNUSED: see /readyz");
         int64_t days = (p->certificate_until_s - p->now_us / 1000000) / 86400;
         if (p->certificate_until_s && days < 14)
             x += cells_printf(c, 0, x, c->cols - x, days < 2 ? STYLE_BAD : STYLE_WARN,

@@ -492,7 +492,7 @@ static void draw_past_axis(const topdata *d, cells *c, int row)
         time_t at = (time_t)(past_end_s(d) - (int64_t)(w - x) * per * PAST_S);
         char text[16];
         struct tm tm;
-        if (!localtime_r(&at, &tm) || !strftime(text, sizeof(text), "%H:%M:%S", &tm)) return;
+        if (!gmtime_r(&at, &tm) || !strftime(text, sizeof(text), "%H:%M:%S", &tm)) return;
         (void)cells_text(c, row, col + x, 8, STYLE_DIM, text);
     }
     (void)cells_text(c, row, 0, col - 1, STYLE_DIM, "10 s a point");
@@ -610,6 +610,8 @@ static void draw_server(const view *v, cells *c, int y, const view_server *s)
         (void)cells_text(c, y, x, -1, STYLE_BAD, s->error);
     else if (p->fleet && p->fleet_behind > 0)
         (void)cells_printf(c, y, x, -1, STYLE_WARN, "%lld behind", (long long)p->fleet_behind);
+    else if (p->fleet && strcmp(p->fleet_role, "both") != 0)
+        (void)cells_text(c, y, x, -1, STYLE_DIM, p->fleet_role);
 }
 
 /* Servers that are away stand in no sum: what they said last is no longer so. */

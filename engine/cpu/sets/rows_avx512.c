@@ -1,3 +1,3 @@
-/* rows_avx512.c -- rows_kernels.h, compiled for this instruction set. */
+/* rows_avx512.c -- compiles rows_kernels.h for AVX-512. */
 #define KERNELS rows_avx512
 #include "engine/cpu/rows_kernels.h"

@@ -1,4 +1,24 @@
-/* blas.c -- plans: candidates of the heuristic, tried on the device for equal bits and for time. */
+/* blas.c -- chooses a kernel for each matrix shape and number of rows such that all give equal bits
+ * (blas.h has the reason).
+ *
+ * A plan belongs to a shape.  Numbers of rows are in buckets, each up to twice as large as the one
+ * before.  When the first matrix of a shape is loaded, each candidate computes each bucket's
+ * product:
+ *
+ *                up to 16 rows   up to 32   up to 64 ...
+ *   cuBLAS #1        b7              b7        b7
+ *   cuBLAS #2        b7              -         c4         b7, c4: hashes of results
+ *   our chain        b7              b7        b7         -: bits depend on the number of rows
+ *   our chunks       a1              a1        a1
+ *
+ * The rows of x repeat every 16 rows, so a result is consistent if each row equals the row 16
+ * before it; first and last rows are compared, for four numbers of rows per bucket.  The order of
+ * the shape is the first hash that occurs in every column.
+ *
+ * Among candidates with this hash place_of() decides by choices.h and the heuristic's order, never
+ * by time: so equal servers choose alike.  blas_order() hashes the orders of all shapes for
+ * `system_fingerprint`.
+ */
 #include "engine/cuda/products/blas.h"
 
 #include <assert.h>
@@ -7,11 +27,14 @@
 #include <string.h>
 
 #include "engine/base/log.h"
+#include "engine/cuda/products/choices.h"
 #include "engine/cuda/products/gemm.h"
 
 enum {
     CANDIDATES = 8, /* of each bucket */
 };
+
+#define HASH_PRIME UINT64_C(1099511628211)
 
 static int lt_type(dtype t)
 {
@@ -54,7 +77,7 @@ err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, d
                    err *e)
 {
     memset(b, 0, sizeof(*b));
-    b->trying = BE_TRIAL_N;
+    b->trying = NULL;
     b->wait = wait;
     err_code rc = blas_load(&b->api, e);
     if (rc) return rc;
@@ -115,9 +138,19 @@ static lt_status set_rows(blas *b, const blas_plan *p, int rows, int stride)
     return s ? s : b->api.layout_set(p->ly, LT_LAYOUT_LD, &apart, sizeof(apart));
 }
 
+const blas_choice *blas_choice_of(int capability)
+{
+    const blas_choice *best = &blas_choices[0];
+    for (size_t i = 1; i < sizeof(blas_choices) / sizeof(blas_choices[0]); i++) {
+        if (blas_choices[i].capability <= capability) best = &blas_choices[i];
+    }
+    return best;
+}
+
 /* Whose kernels make a product: ours by chunks, and where rows are many by wgmma; ours by one
- * chain, of few rows alone, by each cut; cuBLAS's. */
-typedef enum { BY_CHUNKS, BY_WGMMA, BY_CHAIN, BY_CUBLAS = BY_CHAIN + BLAS_CUTS, WAYS } way;
+ * chain, of few rows alone; cuBLAS's. */
+typedef enum { BY_CHUNKS, BY_WGMMA, BY_CHAIN, BY_CUBLAS, WAYS } way;
+static const char *const way_name[WAYS] = {"chunks", "wgmma", "chain", "cuBLAS"};
 
 /* Stands where an algorithm of cuBLAS's does. */
 static lt_algo own_by(way w)
@@ -140,40 +173,11 @@ static bool is_own(const lt_algo *algo)
     return way_of(algo) != BY_CUBLAS;
 }
 
-static bool in_clusters(way w)
-{
-    return w >= BY_CHAIN + BLAS_CUT_CLUSTER && w < BY_CUBLAS;
-}
-
-static bool by_chain(way w)
-{
-    return w >= BY_CHAIN && w < BY_CUBLAS;
-}
-
-void blas_cut(const blas *b, int cut, gemm_args *a)
-{
-    static const struct {
-        int part, of, ring;
-    } cuts[BLAS_CUT_CLUSTER] = {
-        {1, 1, GEMM_RING}, {1, 1, GEMM_DEEP}, {2, 3, GEMM_DEEP}, {1, 2, GEMM_DEEP}};
-    if (cut >= BLAS_CUT_CLUSTER) {
-        a->n_sm = b->cluster_sm[cut - BLAS_CUT_CLUSTER];
-        a->stream = GEMM_RING;
-        a->cluster = 2 << (cut - BLAS_CUT_CLUSTER);
-        return;
-    }
-    int n_sm = b->n_sm * cuts[cut].part / cuts[cut].of;
-    a->n_sm = n_sm > 0 ? n_sm : 1;
-    a->stream = cuts[cut].ring;
-    if (a->n_sm < b->n_sm && !gemm_stream_takes(a)) a->stream = GEMM_RING; /* as deep as fits */
-}
-
 /* Few rows go another way by the one, many by the other. */
-static be_trial trial_of(way w, int rows)
+static const char *trial_of(way w, int rows)
 {
-    if (rows > GEMM_SMALL_ROWS) return w == BY_WGMMA ? BE_TRIAL_WGMMA : BE_TRIAL_N;
-    if (in_clusters(w)) return BE_TRIAL_CLUSTER;
-    return by_chain(w) ? BE_TRIAL_CHAIN : BE_TRIAL_N;
+    if (rows > GEMM_SMALL_ROWS) return w == BY_WGMMA ? KERNELS_WGMMA : NULL;
+    return w == BY_CHAIN ? KERNELS_CHAIN : NULL;
 }
 
 static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo, int rows)
@@ -186,8 +190,8 @@ static gemm_args own_args(const blas *b, const blas_plan *p, const lt_algo *algo
                    .rows = rows,
                    .n_sm = b->n_sm,
                    .gated_stride = p->n / 2,
-                   .wide = w == BY_WGMMA};
-    if (by_chain(w)) blas_cut(b, (int)(w - BY_CHAIN), &a);
+                   .wide = w == BY_WGMMA,
+                   .stream = w == BY_CHAIN};
     return a;
 }
 
@@ -227,14 +231,14 @@ static lt_status multiply(blas *b, const blas_plan *p, const lt_algo *algo, cons
 
 /* ---- trials ------------------------------------------------------------------------------ */
 
-/* What is compared of a result: its first and last rows, of each the first and last columns. */
-enum { LOOK_ROWS = BLAS_ROWS_LEAST, LOOK_COLS = 2048, PROBES = 4, RUNS = 2 };
+/* What is compared of a result: its first and last rows, and of each the first and last columns. */
+enum { LOOK_ROWS = BLAS_ROWS_LEAST, LOOK_COLS = 2048, PROBES = 4 };
 
-/* One algorithm, and what it does with each bucket's rows. */
+/* One algorithm, and its results for each bucket's rows. */
 typedef struct candidate {
     lt_algo algo;
     uint64_t bits[BLAS_BUCKETS]; /* of the 16 rows that come again and again; 0: it is no choice */
-    float us[BLAS_BUCKETS];      /* the least time of one run */
+    int8_t named[BLAS_BUCKETS];  /* its place in the heuristic's list; CANDIDATES: not in it */
 } candidate;
 
 typedef struct trial {
@@ -245,22 +249,22 @@ typedef struct trial {
     float *y;
     int cols;           /* compared of each row */
     float *right, *got; /* host, [LOOK_ROWS][cols], [2 * LOOK_ROWS][cols] */
-    cudaEvent_t begin, end;
+    cudaEvent_t end;
     cudaStream_t stream;
     candidate *c;
     int n;
 } trial;
 
-/* Behind all that was enqueued. */
+/* Waits for all that was enqueued. */
 static cudaError_t wait_end(const trial *t)
 {
     cudaError_t ce = cudaEventRecord(t->end, t->stream);
     return ce ? ce : wait_event(t->b->wait, t->end);
 }
 
-/* Values of either sign over fourteen binades, other ones in each column, the same 16 rows again
- * and again.  Over four, 64 of F16 gave an H200 the same bits in any order, and other ones when a
- * model ran. */
+/* Values of either sign over fourteen binades, different in each column; the same 16 rows repeat.
+ * With values over four binades, 64 results in F16 had the same bits in any order on an H200, and
+ * other ones when a model ran. */
 static void fill_x(char *x, dtype type, int rows, int k)
 {
     for (int r = 0; r < rows; r++) {
@@ -295,8 +299,8 @@ static cudaError_t fetch(const trial *t, float *out, int row0, int n)
                              cudaMemcpyDeviceToHost, t->stream);
 }
 
-/* Whether `rows` rows come out as the 16 of t->right do, wherever they stand; `first`: those are
- * learnt from this result.  ERR_DEVICE: nothing more can be tried. */
+/* Whether each of `rows` rows equals its row of t->right, wherever it is; `first`: t->right is
+ * taken from this result.  ERR_DEVICE: nothing more can be tried. */
 static err_code looks_right(trial *t, const lt_algo *algo, int rows, bool first, bool *right)
 {
     int n = rows < LOOK_ROWS ? rows : LOOK_ROWS, last = rows - n;
@@ -325,13 +329,13 @@ static uint64_t bits_of(const float *v, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t u;
         memcpy(&u, &v[i], 4);
-        h = (h ^ u) * 1099511628211ULL;
+        h = (h ^ u) * HASH_PRIME;
         h ^= h >> 29;
     }
     return h ? h : 1;
 }
 
-/* One candidate with the rows of one bucket: all of them, and other numbers that go there. */
+/* One candidate with the largest number of rows of a bucket, and with three others. */
 static err_code try_one(trial *t, candidate *c, int bucket, err *e)
 {
     int most = bucket_rows(bucket), least = bucket > 0 ? bucket_rows(bucket - 1) + 1 : 1;
@@ -343,22 +347,11 @@ static err_code try_one(trial *t, candidate *c, int bucket, err *e)
     }
     if (rc) return err_set(e, rc, "the device failed while products were tried");
     if (!right) return ERR_NONE;
-    for (int i = 0; i < RUNS; i++) {
-        float ms = 0;
-        cudaError_t ce = cudaEventRecord(t->begin, t->stream);
-        bool ran =
-            multiply(t->b, t->p, &c->algo, t->w, t->x, t->y, most, (blas_sum){0}, t->stream) == 0;
-        if (!ce) ce = wait_end(t);
-        if (!ce) ce = cudaEventElapsedTime(&ms, t->begin, t->end);
-        if (ce) return err_set(e, ERR_DEVICE, "cudaEventElapsedTime: %s", cudaGetErrorString(ce));
-        if (!ran) return ERR_NONE;
-        if (i == 0 || ms * 1000 < c->us[bucket]) c->us[bucket] = ms * 1000;
-    }
     c->bits[bucket] = bits_of(t->right, (size_t)LOOK_ROWS * (size_t)t->cols);
     return ERR_NONE;
 }
 
-/* What the heuristic names for a bucket's rows and does not cut K in pieces by itself. */
+/* Adds the heuristic's candidates for a bucket's rows, except those that split K. */
 static void gather(trial *t, int bucket)
 {
     blas *b = t->b;
@@ -374,78 +367,84 @@ static void gather(trial *t, int bucket)
         int32_t split = 0;
         size_t written;
         const lt_algo *algo = &found[i].algo;
-        bool known = false;
+        int k = 0;
         if (found[i].state || found[i].workspace > b->workspace_bytes) continue;
         if (b->api.config_get(algo, LT_CONFIG_SPLITK_NUM, &split, sizeof(split), &written) == 0 &&
             split > 1)
             continue;
-        for (int k = 0; k < t->n && !known; k++) {
-            known = memcmp(&t->c[k].algo, algo, sizeof(*algo)) == 0;
+        while (k < t->n && memcmp(&t->c[k].algo, algo, sizeof(*algo)) != 0) k++;
+        if (k == t->n) {
+            t->c[t->n++] = (candidate){.algo = *algo};
+            memset(t->c[k].named, CANDIDATES, sizeof(t->c[k].named));
         }
-        if (!known) t->c[t->n++] = (candidate){.algo = *algo};
+        t->c[k].named[bucket] = (int8_t)i;
     }
 }
 
-/* The fastest of those that give `bits` (0: any) for a bucket; NULL: none does. */
-static const candidate *fastest(const trial *t, int bucket, uint64_t bits)
+/* The rank of a candidate among those of a bucket with equal bits; the lowest is taken. */
+static int place_of(const trial *t, const candidate *c, int bucket)
+{
+    enum { FIRST, NAMED, LATER = NAMED + CANDIDATES + 1, OURS, LAST };
+    const blas_choice *by = t->b->choice;
+    int rows = bucket_rows(bucket);
+    bool slow = t->p->codes.form && rows > GEMM_SMALL_ROWS && rows < by->slice_rows;
+    switch (way_of(&c->algo)) {
+    case BY_CHAIN: return rows <= by->chain_rows ? FIRST : LATER;
+    case BY_WGMMA: return slow ? LAST : LATER;
+    case BY_CHUNKS: return OURS;
+    default: return NAMED + c->named[bucket];
+    }
+}
+
+/* The candidate that makes a bucket's products with these bits; NULL: none does. */
+static const candidate *chosen(const trial *t, int bucket, uint64_t bits)
 {
     const candidate *best = NULL;
     for (int i = 0; i < t->n; i++) {
         const candidate *c = &t->c[i];
-        if (!c->bits[bucket] || (bits && c->bits[bucket] != bits)) continue;
-        if (!best || c->us[bucket] < best->us[bucket]) best = c;
+        if (c->bits[bucket] != bits) continue;
+        if (!best || place_of(t, c, bucket) < place_of(t, best, bucket)) best = c;
     }
     return best;
 }
 
-/* How many times as long as the fastest of each bucket the fastest with these bits takes, on
- * average; negative: some bucket has none. */
-static double slowdown(const trial *t, int n_buckets, uint64_t bits)
+/* Whether every bucket has a candidate with these bits. */
+static bool everywhere(const trial *t, int n_buckets, uint64_t bits)
 {
-    double sum = 0;
-    for (int i = 0; i < n_buckets; i++) {
-        const candidate *ours = fastest(t, i, bits), *any = fastest(t, i, 0);
-        if (!ours) return -1;
-        sum += any->us[i] > 0 ? (double)ours->us[i] / (double)any->us[i] : 1;
-    }
-    return sum / n_buckets;
+    int i = 0;
+    while (i < n_buckets && chosen(t, i, bits)) i++;
+    return i == n_buckets;
 }
 
-/* A bucket's times of all ways, the fastest of each: "-" where there is none, "!" behind those
- * whose bits are not the law's. */
 static void log_bucket(const trial *t, int bucket, uint64_t law)
 {
-    char said[WAYS][24];
-    float least[WAYS] = {0};
-    for (int w = 0; w < WAYS; w++) (void)snprintf(said[w], sizeof(said[w]), "-");
-    for (int i = 0; i < t->n; i++) {
-        const candidate *c = &t->c[i];
-        way w = way_of(&c->algo);
-        if (!c->bits[bucket] || (least[w] > 0 && c->us[bucket] >= least[w])) continue;
-        least[w] = c->us[bucket];
-        (void)snprintf(said[w], sizeof(said[w]), "%.1f%s", (double)c->us[bucket],
-                       c->bits[bucket] == law ? "" : "!");
+    char same[64] = "", other[64] = "";
+    for (way w = 0; w < WAYS; w++) {
+        bool has[2] = {false, false};
+        for (int i = 0; i < t->n; i++) {
+            const candidate *c = &t->c[i];
+            if (way_of(&c->algo) == w && c->bits[bucket]) has[c->bits[bucket] != law] = true;
+        }
+        for (int i = 0; i < 2; i++) {
+            char *to = i ? other : same;
+            size_t at = strlen(to);
+            if (has[i]) (void)snprintf(to + at, sizeof(same) - at, " %s", way_name[w]);
+        }
     }
-    const candidate *c = fastest(t, bucket, law);
-    log_debug("engine",
-              "products %d x %d, to %d rows: %.1f us; wgmma %s, one chain %s, with a deep ring %s, "
-              "on two thirds of the multiprocessors %s, on half %s, in clusters of 2 %s, of 4 %s, "
-              "ours %s, cuBLAS's %s",
-              t->p->n, t->p->k, bucket_rows(bucket), (double)c->us[bucket], said[BY_WGMMA],
-              said[BY_CHAIN], said[BY_CHAIN + 1], said[BY_CHAIN + 2], said[BY_CHAIN + 3],
-              said[BY_CHAIN + 4], said[BY_CHAIN + 5], said[BY_CHUNKS], said[BY_CUBLAS]);
+    log_debug("engine", "products %d x %d, to %d rows: by %s; equal bits:%s; others:%s", t->p->n,
+              t->p->k, bucket_rows(bucket), way_name[way_of(&chosen(t, bucket, law)->algo)], same,
+              other[0] ? other : " none");
 }
 
-/* The law: bits that some algorithm gives in every bucket; of several, those that the heuristic
- * named first.  Not by time: the next start would measure otherwise, and give other answers. */
+/* The summation order: bits that some candidate gives in every bucket; of several, those of the
+ * candidate that the heuristic named first. */
 static err_code choose(trial *t, int n_buckets, err *e)
 {
     blas_plan *p = t->p;
     uint64_t law = 0;
     for (int i = 0; i < t->n && !law; i++) {
         uint64_t bits = t->c[i].bits[0];
-        p->slowdown = bits ? slowdown(t, n_buckets, bits) : -1;
-        if (p->slowdown > 0) law = bits;
+        if (bits && everywhere(t, n_buckets, bits)) law = bits;
     }
     if (!law) {
         return err_set(e, ERR_UNSUPPORTED,
@@ -454,17 +453,17 @@ static err_code choose(trial *t, int n_buckets, err *e)
                        p->n, p->k);
     }
     int n_own = 0;
+    bool own_order = false;
+    for (int i = 0; i < t->n; i++)
+        own_order |= way_of(&t->c[i].algo) == BY_CHUNKS && t->c[i].bits[0] == law;
+    p->order = own_order ? 0 : law;
     p->n_buckets = n_buckets;
     for (int i = 0; i < n_buckets; i++) {
-        const candidate *c = fastest(t, i, law);
-        p->algo[i] = c->algo;
-        p->us[i] = c->us[i];
+        p->algo[i] = chosen(t, i, law)->algo;
         log_bucket(t, i, law);
-        n_own += is_own(&c->algo);
+        n_own += is_own(&p->algo[i]);
     }
-    log_info("engine",
-             "products %d x %d: of %d sizes ours in %d; equal bits take %.2f times the fastest",
-             p->n, p->k, n_buckets, n_own, p->slowdown);
+    log_info("engine", "products %d x %d: of %d sizes ours in %d", p->n, p->k, n_buckets, n_own);
     return ERR_NONE;
 }
 
@@ -474,22 +473,19 @@ static err_code try_all(trial *t, int n_buckets, err *e)
     bool codes = t->p->codes.form != GEMM_PLAIN;
     for (int i = 0; !t->b->ours && !codes && i < n_buckets; i++) gather(t, i);
     bool halves = t->p->type != DT_F32 && t->p->k % 8 == 0;
-    /* Both, for nobody promises that wgmma has the bits of mma.sync: where it has not, the law of
-     * few rows leaves it out. */
+    /* Both: no manual promises that wgmma has the bits of mma.sync.  If they differ, only one of
+     * them can match the order of few rows. */
     if (halves && t->b->wide) t->c[t->n++] = (candidate){.algo = own_by(BY_WGMMA)};
     if (halves) t->c[t->n++] = (candidate){.algo = own_by(BY_CHUNKS)};
-    /* Last: no law of few rows alone, whatever the most is. */
-    for (way w = BY_CHAIN; halves && t->b->streams && !codes && w < BY_CUBLAS; w++) {
-        candidate c = {.algo = own_by(w)};
-        if (own_args(t->b, t->p, &c.algo, 1).n_sm > 0) t->c[t->n++] = c; /* else no clusters */
-    }
+    /* Last: it takes few rows only, and so must not decide the order. */
+    if (halves && t->b->streams && !codes) t->c[t->n++] = (candidate){.algo = own_by(BY_CHAIN)};
     for (int c = 0; !rc && c < t->n; c++) {
         for (int i = 0; !rc && i < n_buckets; i++) {
             t->b->trying = trial_of(way_of(&t->c[c].algo), bucket_rows(i));
             rc = try_one(t, &t->c[c], i, e);
         }
     }
-    if (!rc) t->b->trying = BE_TRIAL_N;
+    if (!rc) t->b->trying = NULL;
     return rc ? rc : choose(t, n_buckets, e);
 }
 
@@ -533,12 +529,10 @@ static err_code plan_make(blas *b, blas_plan *p, int max_rows, const void *w, vo
         t.got = t.right + (size_t)LOOK_ROWS * (size_t)t.cols;
         fill_x(x, p->type, rows, p->k);
         cudaError_t ce = cudaMemcpyAsync(t.x, x, x_bytes, cudaMemcpyHostToDevice, stream);
-        if (!ce) ce = cudaEventCreateWithFlags(&t.begin, cudaEventDefault);
-        if (!ce) ce = cudaEventCreateWithFlags(&t.end, cudaEventDefault);
+        if (!ce) ce = cudaEventCreateWithFlags(&t.end, cudaEventDisableTiming);
         if (ce) rc = err_set(e, ERR_DEVICE, "products: %s", cudaGetErrorString(ce));
         if (!rc) rc = try_all(&t, n_buckets, e);
     }
-    if (t.begin) (void)cudaEventDestroy(t.begin);
     if (t.end) (void)cudaEventDestroy(t.end);
     free(x);
     free(sums);
@@ -556,7 +550,6 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
         return err_set(e, ERR_LIMIT, "more than %d shapes of matrices", BLAS_SHAPES);
     blas_plan *p = &b->plan[b->n_plan];
     *p = (blas_plan){.type = type, .n = n, .k = k};
-    memset(p->inside, -1, sizeof(p->inside));
     if (codes) p->codes = *codes;
     err_code rc = plan_make(b, p, max_rows, w, trial_memory, stream, e);
     if (rc) {
@@ -568,6 +561,16 @@ err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
     return ERR_NONE;
 }
 
+uint64_t blas_order(const blas *b)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < b->n_plan; i++) {
+        const blas_plan *p = &b->plan[i];
+        if (p->order) h = (h ^ p->order ^ (uint64_t)p->n << 32 ^ (uint64_t)p->k) * HASH_PRIME;
+    }
+    return h;
+}
+
 bool blas_adds(const blas_plan *p, int rows)
 {
     return is_own(&p->algo[bucket_of(p, rows)]);
@@ -575,17 +578,17 @@ bool blas_adds(const blas_plan *p, int rows)
 
 bool blas_streams(const blas_plan *p, int rows)
 {
-    return by_chain(way_of(&p->algo[bucket_of(p, rows)]));
+    return way_of(&p->algo[bucket_of(p, rows)]) == BY_CHAIN;
 }
 
-int blas_inside(const blas_plan *p, int rows)
+bool blas_inside(const blas_plan *p, int rows)
 {
     return p->inside[bucket_of(p, rows)];
 }
 
-void blas_set_inside(blas *b, const blas_plan *p, int rows, int cut)
+void blas_set_inside(blas *b, const blas_plan *p, int rows)
 {
-    b->plan[p - b->plan].inside[bucket_of(p, rows)] = (int8_t)cut;
+    b->plan[p - b->plan].inside[bucket_of(p, rows)] = true;
 }
 
 bool blas_gates(const blas *b, const blas_plan *p, int rows)

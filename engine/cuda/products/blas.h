@@ -7,13 +7,13 @@
  *
  * Batch invariance: cuBLASLt promises nothing about bits across numbers of rows.  So its heuristic
  * is only asked for candidates that do not split K over blocks, for each bucket of rows.  All of
- * them are run on the matrix itself, in all buckets, with several numbers of rows, and timed.  The
- * law of a shape is the bits that some candidate gives in every bucket; of several, those of the
- * candidate that was named first, for few rows.  So every start has the same law: times differ from
- * start to start, and only say which candidate of equal bits a bucket takes.  What is compared is
- * what will run, on this device, with this library: nothing is assumed about its kernels.  Our own
- * kernels (gemm.h), which have one law by their construction, are the last candidate.  Of matrices
- * by their codes there are no others: slices by wgmma, and without.
+ * them are run on the matrix itself, in all buckets, with several numbers of rows.  The order of a
+ * shape is that of the bits which some candidate gives in every bucket; of several, those of the
+ * candidate that was named first, for few rows.  Which candidate with these bits a bucket takes is
+ * a rule and a table (choices.h); nothing is timed, so every start of every server is the same.
+ * What is compared is what will run, on this device, with this library: nothing is assumed about
+ * its kernels.  Our own kernels (gemm.h), which have one order by their construction, are the last
+ * candidate.  Of matrices by their codes there are no others: slices by wgmma, and without.
  *
  * Threads: engine thread (and start-up).
  */
@@ -88,9 +88,17 @@ err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e);
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64, BLAS_CLUSTERS = 2 };
-/* How a product by one chain is cut: blas_cut(). */
-enum { BLAS_CUT_CLUSTER = 4, BLAS_CUTS = BLAS_CUT_CLUSTER + BLAS_CLUSTERS };
+enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64 };
+
+/* The faster kernels on devices of one compute capability; 0 rows: never faster. */
+typedef struct blas_choice {
+    int capability;  /* 10 * major + minor, and those above it */
+    int chain_rows;  /* up to so many rows, gemm_stream.cu before cuBLAS */
+    int inside_rows; /* up to so many rows, LoRA inside the product */
+    int slice_rows;  /* from so many rows on, codes become plain slices for wgmma */
+} blas_choice;
+/* The line of choices.h for this device.  Any thread. */
+const blas_choice *blas_choice_of(int capability);
 
 /* All that multiply by matrices of one shape. */
 typedef struct blas_plan {
@@ -99,12 +107,16 @@ typedef struct blas_plan {
     int n, k;         /* d_out, d_in */
     void *desc, *lw, *lx, *ly;
     lt_algo algo[BLAS_BUCKETS]; /* up to 16, 32, 64 ... rows */
-    float us[BLAS_BUCKETS];     /* what each takes with all of its rows */
-    /* Has LoRA inside, where there is some, by this of the cuts; -1: not.  inside.c */
-    int8_t inside[BLAS_BUCKETS];
+    bool inside[BLAS_BUCKETS];  /* has LoRA inside, where there is some: inside.c */
     int n_buckets;
-    double slowdown; /* by the law: times the fastest of each bucket, on average */
+    uint64_t order; /* of its sums: a hash of what they give for the trial's rows; 0: our own */
 } blas_plan;
+
+/* Kernels that the start tries, and that others can replace: products by wgmma, those of few rows
+ * by one chain, and those with LoRA inside.  debug.cuda_without names them (gateway/device.c). */
+#define KERNELS_WGMMA  "wgmma"
+#define KERNELS_CHAIN  "chain"
+#define KERNELS_INSIDE "inside"
 
 typedef struct blas {
     blas_api api;
@@ -112,13 +124,13 @@ typedef struct blas {
     void *workspace; /* device */
     size_t workspace_bytes;
     int n_sm;
-    bool wide, streams;            /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
-    int cluster_sm[BLAS_CLUSTERS]; /* cu_gemm_cluster_setup() of 2 and of 4 blocks */
+    bool wide, streams; /* cu_gemm_wide_setup(), cu_gemm_stream_setup() has succeeded */
+    const blas_choice *choice;
     bool ours; /* cuBLAS is not asked: our law hangs on k alone, and not on how many rows w has */
     device_wait *wait;
-    /* Which kernels are being tried, BE_TRIAL_N: none; stays as it is where the device is lost, or
+    /* The KERNELS_ that are being tried, NULL: none; stays as it is where the device is lost, or
      * hangs, then. */
-    be_trial trying;
+    const char *trying;
     blas_plan plan[BLAS_SHAPES];
     int n_plan;
 } blas;
@@ -148,20 +160,20 @@ typedef struct blas_sum {
     bool early; /* launches of ours may begin early */
 } blas_sum;
 
+/* Of the orders of summation of all plans; 0: all are our own, which k alone decides.  Equal for
+ * the same matrices only if the orders are equal. */
+uint64_t blas_order(const blas *b);
+
 /* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
 bool blas_gates(const blas *b, const blas_plan *p, int rows);
-/* Whether they are by one chain; by which cut LoRA goes inside them, as was said, or -1. */
+/* Whether a product of so many rows sums each output in one chain (gemm_stream.cu). */
 bool blas_streams(const blas_plan *p, int rows);
-int blas_inside(const blas_plan *p, int rows);
-void blas_set_inside(blas *b, const blas_plan *p, int rows, int cut);
-/* How a product by one chain is cut, into n_sm, stream and cluster of `a`, whose sizes are there:
- * for all multiprocessors with either ring, for two thirds of them, for half; from BLAS_CUT_CLUSTER
- * on in clusters of 2 and of 4 blocks (n_sm 0: the device has none).  Fewer blocks read x fewer
- * times, and each has more columns and more stages on their way; those of a cluster share x. */
-void blas_cut(const blas *b, int cut, gemm_args *a);
-/* y [rows][n] = x [rows][k] w^T, f32 sums and f32 y, x of the plan's type; `more` only where
- * blas_adds() or, to gate, blas_gates(). */
+/* Whether LoRA is computed within the product: no, until blas_set_inside(). */
+bool blas_inside(const blas_plan *p, int rows);
+void blas_set_inside(blas *b, const blas_plan *p, int rows);
+/* y [rows][n] = x [rows][k] w^T with sums and y in f32, and x of the plan's type.  `more` requires
+ * blas_adds(), or blas_gates() if it gates. */
 err_code blas_product(blas *b, const blas_plan *p, const void *w, const void *x, float *y, int rows,
                       blas_sum more, cudaStream_t stream, err *e);
 

@@ -203,10 +203,7 @@ extern "C" cudaError_t cu_gemm(cudaStream_t stream, const gemm_args *args)
                         args->place || (args->codes.form && args->n / 2 % GEMM_PANEL)))
         return cudaErrorInvalidValue;
     if (args->stream && !gemm_stream_takes(args)) return cudaErrorInvalidValue;
-    if (args->cluster && (!args->stream || !gemm_cluster_takes(args))) return cudaErrorInvalidValue;
-    if (args->cluster)
-        cu_gemm_cluster(stream, args);
-    else if (args->stream)
+    if (args->stream)
         cu_gemm_stream(stream, args);
     else if (args->type == DT_F32)
         CU_LAUNCH(gemm_f32_kernel,

@@ -34,8 +34,6 @@ extern "C" {
 #endif
 
 enum { GEMM_CHUNK = 2048, GEMM_SMALL_ROWS = 64 };
-/* Stages that a stream's ring has; or, where it is asked for and they fit. */
-enum { GEMM_RING = 6, GEMM_DEEP = 9 };
 
 typedef struct gemm_args {
     dtype type;    /* of w and x; F32, which few ask for, by a kernel without tensor cores */
@@ -55,11 +53,8 @@ typedef struct gemm_args {
      * is a multiple of GEMM_PANEL. */
     uint16_t *gated;
     bool gelu;
-    bool wide; /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
-    /* By gemm_stream.cu, which has another law, with at most so many stages of its ring: GEMM_RING
-     * or GEMM_DEEP; 0: not.  cu_gemm_stream_setup() likewise. */
-    int stream;
-    int cluster; /* of a stream: 2 or 4 blocks share x by gemm_cluster.cu; 0: none do */
+    bool wide;   /* by gemm_wide.cu where it takes them; cu_gemm_wide_setup() has succeeded */
+    bool stream; /* by gemm_stream.cu, another order; cu_gemm_stream_setup() has succeeded */
     bool early;  /* up to GEMM_SMALL_ROWS rows: the launch may begin early (launch.h) */
 } gemm_args;
 
@@ -81,13 +76,6 @@ void cu_gemm_wide(cudaStream_t stream, const gemm_args *args);
 cudaError_t cu_gemm_stream_setup(void);
 bool gemm_stream_takes(const gemm_args *args);
 void cu_gemm_stream(cudaStream_t stream, const gemm_args *args);
-
-/* The same products, of the same bits, by clusters of so many blocks (gemm_cluster.cu): once, on a
- * device of sm_90, how many multiprocessors they can have, which is n_sm of a product then; 0: the
- * device has none.  Whether it takes one; and the launch, for cu_gemm(). */
-int cu_gemm_cluster_setup(int cluster);
-bool gemm_cluster_takes(const gemm_args *args);
-void cu_gemm_cluster(cudaStream_t stream, const gemm_args *args);
 
 /* A product of codes by gemm_wide.cu: slices of w become plain in device memory of so many bytes,
  * one after another, two launches each.  Whether it can: what that kernel takes, and room. */

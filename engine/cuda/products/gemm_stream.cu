@@ -1,22 +1,27 @@
 /* gemm_stream.cu -- products of few rows whose weights stream through shared memory (gemm.h).
  *
- * Law: one chain over all of k, 16 at a time in ascending order.  This is the order of cuBLAS's
- * products that do not cut k, by mma.sync or by wgmma: on an H200 their bits are equal, and blas.c
- * compares them before it mixes both.  So prompts can be cuBLAS's and decode steps ours.
+ * Summation order: one chain over all of k, 16 at a time in ascending order.  cuBLAS's products
+ * that do not split k have the same order: on an H200 their bits are equal, and blas.c compares
+ * them before it uses both.  So prompts can be cuBLAS's and decode steps ours.
  *
- * A chain cannot be cut, so what fills the device is columns: each block has as many units of 16 as
- * make one wave (two for 4,096 columns on 132 multiprocessors, fourteen for 28,672).  Warps that
- * copy keep all of a multiprocessor's shared memory on its way, by stages of STREAM_K k; the others
- * multiply.  Weights need no launch before, so where this one begins early their first stages come
- * before it waits.
+ * A chain cannot be divided, so the device is filled by columns: each block has as many units of 16
+ * columns as make one wave (two for 4,096 columns on 132 multiprocessors, fourteen for 28,672).
  *
- * Held to its oracle by tests/emu/test_gemm.cu.
+ *   warps    0 .. n_mul-1     multiply: one or two per unit, 8 NT rows each
+ *            + W_WARPS        copy weights:  memory -> ring -> the multiplying warps
+ *            + x_warps        copy rows of x
+ *
+ * The ring has STAGES_ stages of STREAM_K k, so copies keep the memory busy while other warps
+ * multiply.  Weights depend on no earlier launch: where this one begins early, their first stages
+ * are fetched before it waits.
+ *
+ * Its reference is in tests/emu/test_gemm.cu.
  */
 #include "engine/cuda/products/stream.h"
 
-/* A block: `units` of columns.  Its first warps multiply, 8 NT rows each, the next ones copy
- * weights, the last ones x.  Registers leave room for a block of LoRA's shrink beside it, but for
- * 64 rows. */
+/* A block with `units` of columns.  Its first warps multiply, 8 NT rows each, the next ones copy
+ * weights, the last ones x.  Registers leave space for a block of LoRA's shrink on the same
+ * multiprocessor, except with 64 rows. */
 template <int NT, int STAGES_, bool BF16>
 static __global__ void
 __launch_bounds__(NT == 8 ? STREAM_THREADS : CU_UP_TO_SM90(1024, STREAM_THREADS), 1)
@@ -73,9 +78,8 @@ static cudaError_t setup_stages(void)
 template <int NT>
 static cudaError_t setup_rows(void)
 {
-    cudaError_t rc = setup_stages<NT, 3>();
-    if (rc == cudaSuccess) rc = setup_stages<NT, GEMM_RING>();
-    return rc != cudaSuccess || NT != 2 ? rc : setup_stages<2, GEMM_DEEP>();
+    cudaError_t rc = setup_stages<NT, SHORT_RING>();
+    return rc != cudaSuccess ? rc : setup_stages<NT, RING>();
 }
 
 extern "C" cudaError_t cu_gemm_stream_setup(void)
@@ -89,10 +93,8 @@ extern "C" cudaError_t cu_gemm_stream_setup(void)
 
 extern "C" bool gemm_stream_takes(const gemm_args *a)
 {
-    int stages = stream_cut_of(a, 1, 0).stages;
     return a->type != DT_F32 && !a->codes.form && a->rows <= GEMM_SMALL_ROWS && a->k % 8 == 0 &&
-           (!a->gated || a->n % 16 == 0) && stages > 0 &&
-           (a->stream != GEMM_DEEP || stages == GEMM_DEEP);
+           (!a->gated || a->n % 16 == 0) && stream_cut_of(a, 1, 0).stages > 0;
 }
 
 template <int NT, int STAGES_, bool BF16>
@@ -107,12 +109,10 @@ static void launch(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
 template <int NT, bool BF16>
 static void launch_stages(cudaStream_t stream, const gemm_args *a, const stream_cut *c)
 {
-    if (c->stages == GEMM_DEEP) /* of 16 rows a warp alone */
-        launch<2, GEMM_DEEP, BF16>(stream, a, c);
-    else if (c->stages == GEMM_RING)
-        launch<NT, GEMM_RING, BF16>(stream, a, c);
+    if (c->stages == RING)
+        launch<NT, RING, BF16>(stream, a, c);
     else
-        launch<NT, 3, BF16>(stream, a, c);
+        launch<NT, SHORT_RING, BF16>(stream, a, c);
 }
 
 template <int NT>

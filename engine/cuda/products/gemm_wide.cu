@@ -1,13 +1,19 @@
 /* gemm_wide.cu -- products of many rows on sm_90, by wgmma (gemm.h).
  *
- * Law: that of gemm.h.  What an mma.sync of the other kernels adds are 16 k of a step of 32: the
- * first halves of four pieces of 16 bytes, then the second ones (steps.h).  So copies into shared
- * memory go by 8 bytes and bring these together; wgmma then adds the same 16 products to the same
- * sum.  That both round alike is published as observed (arXiv 2511.10909: on Hopper one sum of 17
- * terms, aligned to 25 bits behind the point and cut off) and promised by nobody: blas.c compares
+ * Summation order: that of gemm.h.  One mma.sync of the other kernels adds 16 products of a step of
+ * 32 k: the first halves of four pieces of 16 bytes, then the second ones (steps.h).  So copies
+ * into shared memory have 8 bytes each and put these side by side; wgmma then adds the same 16
+ * products to the same sum.
+ *
+ * That both instructions round alike was observed (arXiv 2511.10909: on Hopper a sum of 17 terms,
+ * aligned and truncated 25 bits behind the point) but is promised by no manual.  blas.c compares
  * the bits on the device before it takes this kernel for a shape.
  *
- * Held to the other kernels by tests/emu/test_gemm.cu.
+ * A block computes WIDE_ROWS x WIDE_COLS with two warpgroups, each half of the rows.  Stages of
+ * TILE_K k are in a ring of WIDE_STAGES: one is read, the one before may still be in use, the
+ * others arrive.
+ *
+ * Compared with the other kernels by tests/emu/test_gemm.cu.
  */
 #include "engine/cuda/products/gemm_inside.h"
 #include "engine/cuda/products/wgmma.h"

@@ -27,8 +27,8 @@
 /* The same for a function in a struct. */
 #define CU_INLINE_METHOD __device__ __forceinline__
 
-/* In launch bounds that keep registers few: what they are up to sm_90, and on what is newer, where
- * they would spill. */
+/* Launch bounds of kernels with few registers: `few` up to sm_90; `more` on newer devices, where
+ * the compiler would spill registers with `few`. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 900
 #    define CU_UP_TO_SM90(few, more) (more)
 #else

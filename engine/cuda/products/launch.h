@@ -7,11 +7,6 @@
  *                                       before have (programmatic dependent launch, sm_90 on).
  *                                       Every thread of such a kernel calls cu_grid_wait(), and
  *                                       until then reads only what no launch of the step writes
- *     CU_LAUNCH_CLUSTER(kernel, grid, block, shared_bytes, stream, early, cluster, args...)
- *                                       early as above; each `cluster` blocks side by side in x are
- *                                       a cluster (sm_90 on), and the grid is a multiple of that
- *     CU_MOST_CLUSTERS(kernel, block, shared_bytes, cluster, &n)
- *                                       how many such clusters the device can run at a time
  *     CU_ALLOW_SHARED(kernel, bytes)    once before launches with more than 48 KiB of it
  *     CU_SHARED(float, name);           the launch's dynamic shared memory:
  *                                       float *name, 16-byte aligned
@@ -30,10 +25,6 @@
         emu_launch(#kernel, kernel, grid, block, shared, stream, false, 1, __VA_ARGS__)
 #    define CU_LAUNCH_EARLY(kernel, grid, block, shared, stream, early, ...) \
         emu_launch(#kernel, kernel, grid, block, shared, stream, early, 1, __VA_ARGS__)
-#    define CU_LAUNCH_CLUSTER(kernel, grid, block, shared, stream, early, cluster, ...) \
-        emu_launch(#kernel, kernel, grid, block, shared, stream, early, cluster, __VA_ARGS__)
-#    define CU_MOST_CLUSTERS(kernel, block, shared, cluster, n) \
-        (*(n) = EMU_SM / (cluster), cudaSuccess)
 #    define CU_ALLOW_SHARED(kernel, bytes) \
         (emu_allow_shared((const void *)(kernel), bytes), cudaSuccess)
 #    define CU_SHARED(type, name) type *name = (type *)emu_dynamic_shared()
@@ -46,52 +37,28 @@
 #    define CU_LAUNCH(kernel, grid, block, shared, stream, ...) \
         kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 #    define CU_LAUNCH_EARLY(kernel, grid, block, shared, stream, early, ...) \
-        cu_launch_early(kernel, grid, block, shared, stream, early, 1, __VA_ARGS__)
-#    define CU_LAUNCH_CLUSTER(kernel, grid, block, shared, stream, early, cluster, ...) \
-        cu_launch_early(kernel, grid, block, shared, stream, early, cluster, __VA_ARGS__)
-#    define CU_MOST_CLUSTERS(kernel, block, shared, cluster, n) \
-        cu_most_clusters((const void *)(kernel), block, shared, cluster, n)
+        cu_launch_early(kernel, grid, block, shared, stream, early, __VA_ARGS__)
 
 /* What it answers is cudaGetLastError()'s as well. */
 template <class... P, class... A>
 static void cu_launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                            cudaStream_t stream, bool early, unsigned cluster, A... args)
+                            cudaStream_t stream, bool early, A... args)
 {
-    cudaLaunchAttribute how[2] = {};
+    cudaLaunchAttribute how = {};
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
     c.blockDim = block;
     c.dynamicSmemBytes = shared;
     c.stream = stream;
-    c.attrs = how;
+    c.attrs = &how;
     if (early) {
-        how[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        how[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-    }
-    if (cluster > 1) {
-        how[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
-        how[c.numAttrs].val.clusterDim.x = cluster;
-        how[c.numAttrs].val.clusterDim.y = how[c.numAttrs].val.clusterDim.z = 1;
-        c.numAttrs++;
+        how.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        how.val.programmaticStreamSerializationAllowed = 1;
+        c.numAttrs = 1;
     }
     (void)cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
 }
 
-static inline cudaError_t cu_most_clusters(const void *kernel, dim3 block, size_t shared,
-                                           unsigned cluster, int *n)
-{
-    cudaLaunchAttribute how = {};
-    how.id = cudaLaunchAttributeClusterDimension;
-    how.val.clusterDim.x = cluster;
-    how.val.clusterDim.y = how.val.clusterDim.z = 1;
-    cudaLaunchConfig_t c = {};
-    c.gridDim = dim3(cluster);
-    c.blockDim = block;
-    c.dynamicSmemBytes = shared;
-    c.attrs = &how;
-    c.numAttrs = 1;
-    return cudaOccupancyMaxActiveClusters(n, kernel, &c);
-}
 /* All that the first-level cache can give: how many blocks fit hangs on it. */
 #    define CU_ALLOW_SHARED(kernel, bytes)                                                     \
         (cudaFuncSetAttribute((const void *)(kernel),                                          \

@@ -1,6 +1,6 @@
-/* stream.h -- what gemm_stream.cu, gemm_cluster.cu and gemm_lora*.cu have in common: how a product
- * of few rows is cut, the ring of stages that weights and rows of x stream through, and the chain.
- * For these .cu files only.
+/* stream.h -- what gemm_stream.cu and gemm_lora.cu have in common: how a product of few rows is
+ * cut, the ring of stages that weights and rows of x stream through, and the chain.  For these .cu
+ * files only.
  */
 #ifndef ENGINE_CUDA_PRODUCTS_STREAM_H
 #define ENGINE_CUDA_PRODUCTS_STREAM_H
@@ -8,13 +8,15 @@
 #include "engine/cuda/products/gemm_inside.h"
 
 enum {
-    STREAM_K = 128,                         /* k of a stage */
-    ROW_BYTES = STREAM_K * 2,               /* of a row of a stage */
-    PIECES = ROW_BYTES / 16,                /* that a row is copied by */
-    W_WARPS = 4,                            /* copy weights; others rows of x */
-    SERIES = W_WARPS * CU_WARP / PIECES,    /* rows of w that are copied together */
-    UNIT = 16,                              /* columns of a warp */
-    UNITS_MAX = 14,                         /* of a block */
+    STREAM_K = 128,                      /* k of a stage */
+    ROW_BYTES = STREAM_K * 2,            /* of a row of a stage */
+    PIECES = ROW_BYTES / 16,             /* that a row is copied by */
+    W_WARPS = 4,                         /* copy weights; others rows of x */
+    SERIES = W_WARPS * CU_WARP / PIECES, /* rows of w that are copied together */
+    UNIT = 16,                           /* columns of a warp */
+    UNITS_MAX = 14,                      /* of a block */
+    RING = 6,
+    SHORT_RING = 3,                         /* stages of a ring; where they do not fit */
     HALVED = 6,                             /* up to so many units have two warps each */
     STREAM_WARPS = UNITS_MAX + W_WARPS + 2, /* as many as 2 HALVED and eight that copy */
     STREAM_THREADS = STREAM_WARPS * CU_WARP,
@@ -55,9 +57,7 @@ static inline stream_cut stream_cut_of(const gemm_args *a, int group, int other_
     c.blocks = (units + c.units - 1) / c.units;
     c.stage = (c.units * UNIT + c.rows) * ROW_BYTES;
     int room = STREAM_SHARED - other_bytes;
-    c.stages = GEMM_RING * c.stage <= room ? GEMM_RING : 3 * c.stage <= room ? 3 : 0;
-    bool deep = a->stream == GEMM_DEEP && GEMM_DEEP * c.stage <= room;
-    if (deep && c.rows <= 16 * c.halves) c.stages = GEMM_DEEP;
+    c.stages = RING * c.stage <= room ? RING : SHORT_RING * c.stage <= room ? SHORT_RING : 0;
     return c;
 }
 
@@ -121,31 +121,30 @@ CU_INLINE void fetch_x(char *stage, const gemm_args *a, int rows, int k0, int t,
     }
 }
 
-/* Fragments of 16 k: of 16 columns, and of 8 NT rows.  Rows of x are X_APART bytes apart: their
- * pieces lie as piece_at() says, or in order where there is room between rows. */
-template <int NT, int X_APART>
+/* Fragments of 16 k: of 16 columns, and of 8 NT rows. */
+template <int NT>
 struct stream_step {
     uint32_t w[4], x[NT / 2][4];
 
     CU_INLINE_METHOD void load(const char *w_at, const char *x_at, int i, int lane)
     {
-        const int moved = X_APART == ROW_BYTES ? lane & 7 : 0;
         cu_ldmatrix_x4(w, w_at + ((2 * i + lane / 16) ^ (lane & 7)) * 16);
         CU_UNROLL
         for (int p = 0; p < NT / 2; p++)
-            cu_ldmatrix_x4(x[p], x_at + p * 16 * X_APART + ((2 * i + lane / 8 % 2) ^ moved) * 16);
+            cu_ldmatrix_x4(x[p],
+                           x_at + p * 16 * ROW_BYTES + ((2 * i + lane / 8 % 2) ^ (lane & 7)) * 16);
     }
 };
 
 /* acc += a stage's products of 16 columns, whose rows begin at w, and 8 NT rows, which do at x. 
  * The next step's fragments are on their way while one is multiplied: a chain has nothing else to
  * do. */
-template <int NT, bool BF16, int X_APART = ROW_BYTES>
+template <int NT, bool BF16>
 CU_INLINE void add_stream(float (*acc)[4], const char *w, const char *x, int lane)
 {
     const char *w_at = w + lane % 16 * ROW_BYTES;
-    const char *x_at = x + (lane % 8 + lane / 16 * 8) * X_APART;
-    stream_step<NT, X_APART> both[2];
+    const char *x_at = x + (lane % 8 + lane / 16 * 8) * ROW_BYTES;
+    stream_step<NT> both[2];
     both[0].load(w_at, x_at, 0, lane);
     CU_UNROLL
     for (int i = 0; i < STREAM_K / 16; i++) {

@@ -246,7 +246,7 @@ extern "C" cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *
 /* Attention's temperature at a position, as rope_table has it. */
 __device__ static void grow_query(const cu_rope_args *a, float *q, int pos, int lane)
 {
-    float runs = floorf(cu_div((float)(pos + 1), a->q_floor));
+    float runs = floorf(cu_div((float)(pos + a->q_from), a->q_floor));
     float by = cu_fma(a->q_scale, log1pf(runs), 1.0F);
     cu_syncwarp(); /* lanes multiply what others turned */
     for (int i = lane; i < a->kv.head_dim; i += WARP) q[i] = cu_mul(q[i], by);

@@ -83,6 +83,7 @@ typedef struct cu_rope_args {
     int first;              /* of the values that turn */
     bool pairs;             /* neighbours turn together, not halves */
     float q_scale, q_floor; /* rope_table's: queries grow with their position; 0: they do not */
+    int q_from;
     int n_rows;
     const int32_t *pos; /* [n_rows] */
     /* [n_rows]: page * CU_PAGE_TOKENS + place in it; negative: nothing is written. */

@@ -1,18 +1,23 @@
-/* grammar_automaton.h -- the automaton behind engine/grammar/grammar.h; for the
- * grammar files and their tests.
+/* grammar_automaton.h -- the pushdown automaton behind engine/grammar/grammar.h; for the grammar
+ * files and their tests.
  *
  * A grammar is a set of rules; each rule is a small non-deterministic automaton over bytes whose
- * edges may call other rules (a pushdown automaton).  A frame of the stack has one counter, so that
- * "at most 500 characters" or "3 to 7 items" takes a few states and not hundreds of copies:
- *     STEP_COUNT  only while the counter is below the frame's upper bound; raises it
- *     STEP_LEAVE  only from the lower bound on
- *     STEP_ENTER  counter to zero, bounds as the edge says
- *     STEP_OPEN   the frame's array begins here
- *     STEP_NEW    only where the item that has just ended differs from the array's earlier ones
- * A configuration is a state, its frame's counter and bounds, and the stack below.  Where the text
- * stands is a set of configurations; leaving some out makes the language smaller, never wrong.
+ * edges may call other rules. Example, an array of digits, `'[' D* ']'`:
  *
- * Builder: owner thread.  A finished automaton is immutable.
+ *   rule A:  s0 --'['--> s1 --call D--> s1 --']'--> end       rule D:  s --'0'..'9'--> end
+ *
+ * A call pushes a frame (return state, counter, bounds); the end of a rule pops it. The counter
+ * makes "at most 500 characters" or "3 to 7 items" a loop instead of hundreds of copies:
+ *   STEP_COUNT  allowed while the counter is below the frame's upper bound; increments it
+ *   STEP_LEAVE  allowed once the counter has reached the lower bound
+ *   STEP_ENTER  sets the counter to zero and takes the bounds of the edge
+ *   STEP_OPEN   an array with uniqueItems begins here
+ *   STEP_NEW    allowed if the last item differs from all earlier items (grammar_unique.h)
+ *
+ * A configuration is a state, its frame's counter and bounds, and the stack below. The position of
+ * a text is a set of configurations. Dropping some of them makes the language smaller, never wrong.
+ *
+ * Threads: the builder has one owner thread; a finished automaton is immutable.
  */
 #ifndef ENGINE_GRAMMAR_AUTOMATON_GRAMMAR_AUTOMATON_H
 #define ENGINE_GRAMMAR_AUTOMATON_GRAMMAR_AUTOMATON_H
@@ -101,6 +106,10 @@ void gb_call(g_builder *b, int32_t from, int32_t rule, int32_t bounds, int32_t t
 int32_t gb_bounds(g_builder *b, int32_t min, int32_t max);
 /* The bytes one after the other. */
 void gb_text(g_builder *b, int32_t from, const char *s, size_t len, int32_t to);
+/* Copies the rules of a finished automaton and returns its root's.  Rules of its `n_shared` states
+ * are taken to be the builder's own, which has the same ones first.  `json`: of its texts as they
+ * stand inside of a JSON string, control characters, quotes and backslashes escaped. */
+int32_t gb_import(g_builder *b, const g_auto *a, bool json);
 /* One of the texts; common beginnings share their states. */
 void gb_texts(g_builder *b, int32_t from, char *const *s, const size_t *len, size_t n, int32_t to);
 
@@ -156,6 +165,7 @@ typedef struct g_limit {
     bool strict; /* not the value itself */
     bool exact;  /* the value is `whole`, which a double may not hold */
     int64_t whole;
+    const char *text; /* the schema's digits, for whole numbers beyond 64 bits; NULL: not kept */
 } g_limit;
 
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
@@ -166,8 +176,8 @@ void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi,
 err_code grammar_build_cfg(g_auto *out, const char *source, err *e);
 
 /* Free text with tags: grammar_spec's json, GRAMMAR_TAGS.  Its root rule has the text between and
- * around the forms, and nothing else. */
-err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e);
+ * around the forms, and nothing else.  `answer`: the form of a text without tags; NULL: free. */
+err_code grammar_build_tags(g_auto *out, const cJSON *spec, const g_auto *answer, err *e);
 
 /* ---------------------------------------------------------------------- the walk -- */
 

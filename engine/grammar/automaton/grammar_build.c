@@ -1,11 +1,25 @@
-/* grammar_build.c -- rules are put together, then cut down to what can be finished.
+/* grammar_build.c -- the builder of automata: rules, states and edges are appended, then
+ * gb_finish() prunes and sorts them.
  *
- * gb_finish() sorts the edges by state and computes for every state how many frames the shallowest
- * way to its rule's end takes: a breadth-first walk backwards from the ends, level by level (a call
- * costs one level more than what it calls).  States that are never reached that way are dead, and
- * edges into them are dropped, so that the runtime never walks into a corner.
+ * gb_finish():
+ *   1. groups the edges by target state and by called rule (counting sort)
+ *   2. computes need[s] for each state: the fewest stack frames on any way to its rule's end
+ *   3. drops edges into states that cannot reach an end, and lays the rest out by source state,
+ *      edges with bytes first
+ *   4. rejects a grammar without a finite text, and left recursion (a rule that calls itself before
+ *      any byte)
+ *
+ * Step 2 is a breadth-first search backwards from the rules' ends, level by level: a call costs one
+ * frame more than its rule. The runtime uses need[] to refuse a configuration that cannot finish
+ * within GRAMMAR_DEPTH_MAX frames, so no sampled prefix is a dead end.
+ *
+ * gb_class() turns ranges of code points into ranges of UTF-8 bytes: a range is split until the
+ * byte ranges at all positions are independent.
+ *
+ * Errors are sticky: after `failed` all calls do nothing, and gb_finish() reports it.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +99,7 @@ int32_t gb_rule(g_builder *b)
 
 int32_t gb_bounds(g_builder *b, int32_t min, int32_t max)
 {
+    assert(min >= 0 && (max < 0 || min <= max));
     for (int i = 0; i < b->n_bounds; i++) {
         if (b->bounds[i].min == min && b->bounds[i].max == max) return i;
     }
@@ -97,6 +112,10 @@ int32_t gb_bounds(g_builder *b, int32_t min, int32_t max)
 
 static void add_edge(g_builder *b, int32_t from, g_edge e)
 {
+    if (b->failed) return;
+    assert(from >= 0 && from < b->n_states && e.to >= 0 && e.to < b->n_states);
+    assert(e.kind != EDGE_CALL || (e.rule >= 0 && e.rule < b->n_rules));
+    assert(e.bounds < b->n_bounds);
     int cap = b->cap_edges;
     if (!grow(b, (void **)&b->edge, b->n_edges, &cap, sizeof(*b->edge), GRAMMAR_EDGE_MAX)) return;
     cap = b->cap_edges;
@@ -108,6 +127,7 @@ static void add_edge(g_builder *b, int32_t from, g_edge e)
 
 void gb_bytes(g_builder *b, int32_t from, int lo, int hi, edge_step step, int32_t to)
 {
+    assert(lo >= 0 && lo <= hi && hi <= 255);
     add_edge(b, from, (g_edge){EDGE_BYTES, (uint8_t)step, (uint8_t)lo, (uint8_t)hi, to, -1, -1});
 }
 
@@ -146,6 +166,82 @@ void gb_text(g_builder *b, int32_t from, const char *s, size_t len, int32_t to)
     }
 }
 
+/* The builder's numbers of an automaton's rules and states; false: no memory. */
+static bool import_states(g_builder *b, const g_auto *a, int32_t *rule, int32_t *state)
+{
+    for (int32_t r = 0; r < a->n_rules; r++) {
+        const g_rule *from = &a->rule[r];
+        rule[r] = from->start < a->n_shared ? r : gb_rule(b);
+        if (b->failed) return false;
+        state[from->start] = b->rule[rule[r]].start;
+        state[from->end] = b->rule[rule[r]].end;
+    }
+    for (int32_t s = 0; s < a->n_states; s++) {
+        const g_rule *own = &a->rule[a->rule_of[s]];
+        b->current = rule[a->rule_of[s]];
+        if (s < a->n_shared)
+            state[s] = s;
+        else if (s != own->start && s != own->end)
+            state[s] = gb_state(b);
+    }
+    return !b->failed;
+}
+
+/* A byte as it stands inside of a JSON string, escaped. */
+static void json_byte(g_builder *b, int32_t from, int byte, const g_edge *e)
+{
+    static const char letters[] = "b\bf\fn\nr\rt\t\"\"\\\\";
+    char text[8] = "";
+    for (const char *s = letters; *s; s += 2)
+        if (s[1] == byte) snprintf(text, sizeof(text), "%c", s[0]);
+    if (!text[0]) snprintf(text, sizeof(text), "u%04x", (unsigned)byte);
+    int32_t next = gb_state(b);
+    gb_bytes(b, from, '\\', '\\', (edge_step)e->step, next);
+    gb_text(b, next, text, strlen(text), e->to);
+}
+
+static void add_json_bytes(g_builder *b, int32_t from, const g_edge *e)
+{
+    for (int lo = e->lo, hi; lo <= e->hi; lo = hi + 1) {
+        bool special = lo < 0x20 || lo == '"' || lo == '\\';
+        for (hi = lo; !special && hi < e->hi && hi + 1 != '"' && hi + 1 != '\\';) hi++;
+        if (special)
+            json_byte(b, from, lo, e);
+        else
+            gb_bytes(b, from, lo, hi, (edge_step)e->step, e->to);
+    }
+}
+
+int32_t gb_import(g_builder *b, const g_auto *a, bool json)
+{
+    assert(b->failed || a->n_shared <= b->n_states);
+    int32_t before = b->current, root = 0;
+    int32_t *rule = calloc((size_t)a->n_rules + 1, sizeof(*rule));
+    int32_t *state = calloc((size_t)a->n_states + 1, sizeof(*state));
+    if (!rule || !state) b->failed = true;
+    if (!b->failed && import_states(b, a, rule, state)) {
+        for (int32_t s = a->n_shared; s < a->n_states; s++) {
+            for (int32_t k = a->first[s]; k < a->first[s + 1]; k++) {
+                g_edge e = a->edge[k];
+                e.to = state[e.to];
+                if (e.kind == EDGE_CALL) e.rule = rule[e.rule];
+                if (e.bounds >= 0)
+                    e.bounds = gb_bounds(b, a->bounds[e.bounds].min, a->bounds[e.bounds].max);
+                b->current = rule[a->rule_of[s]];
+                if (json && e.kind == EDGE_BYTES)
+                    add_json_bytes(b, state[s], &e);
+                else
+                    add_edge(b, state[s], e);
+            }
+        }
+        root = rule[a->root];
+    }
+    free(rule);
+    free(state);
+    b->current = before;
+    return root;
+}
+
 typedef struct {
     const char *s;
     size_t len;
@@ -159,7 +255,7 @@ static int by_bytes(const void *x, const void *y)
     return d ? d : a->len < b->len ? -1 : a->len > b->len;
 }
 
-/* Sorted texts: each goes its predecessor's way as long as they agree. */
+/* Sorts the texts; each shares the states of its predecessor's common prefix (a trie). */
 void gb_texts(g_builder *b, int32_t from, char *const *s, const size_t *len, size_t n, int32_t to)
 {
     size_t longest = 0;
@@ -173,7 +269,7 @@ void gb_texts(g_builder *b, int32_t from, char *const *s, const size_t *len, siz
         const piece *p = &list[i], *q = i ? &list[i - 1] : NULL;
         size_t same = 0;
         while (q && same < q->len && same < p->len && q->s[same] == p->s[same]) same++;
-        if (q && same == p->len && same == q->len) continue; /* said twice */
+        if (q && same == p->len && same == q->len) continue; /* a duplicate */
         way[0] = from;
         for (size_t k = same; k < p->len && !b->failed; k++) {
             way[k + 1] = gb_state(b);
@@ -197,7 +293,8 @@ typedef struct {
     int n[2];
 } leveller;
 
-/* Edges grouped by key(edge): counting sort.  first has n_keys + 1 entries. */
+/* Groups the edges by target state, or by called rule: counting sort. `first` has n_keys + 1
+ * entries. */
 static void group(const g_builder *b, int n_keys, bool calls, int32_t *first, int32_t *list)
 {
     memset(first, 0, ((size_t)n_keys + 1) * sizeof(*first));
@@ -233,11 +330,12 @@ static void offer(leveller *l, int32_t edge, int level)
     if (need >= l->need[s] || need > level + 1) return;
     l->need[s] = need;
     int q = need > level;
+    assert(l->n[q] < l->b->n_states); /* each state once */
     l->queue[q][l->n[q]++] = s;
 }
 
-/* Level by level: all states that need `level` frames are settled before any that needs more.  A
- * state stands in each queue at most once, because its need only falls from level + 1 to level. */
+/* Level by level: all states that need `level` frames are final before any state that needs more. A
+ * state is in each queue at most once, because its need only falls from level + 1 to level. */
 static void settle_levels(leveller *l)
 {
     const g_builder *b = l->b;
@@ -292,6 +390,7 @@ static void lay_out(const g_builder *b, g_auto *a)
     }
     for (int s = b->n_states; s > 0; s--) a->first[s] = a->first[s - 1];
     a->first[0] = 0;
+    assert(a->first[b->n_states] <= b->n_edges);
     a->n_edges = a->first[b->n_states];
     for (int r = 0; r < b->n_rules; r++) a->is_end[b->rule[r].end] = true;
     for (int s = 0; s < b->n_states; s++) {
@@ -373,6 +472,7 @@ err_code gb_finish(g_builder *b, int32_t root, int n_shared, g_auto *a, err *e)
         gb_clear(b);
         return err_set(e, ERR_LIMIT, "it is too large: more than %d states", GRAMMAR_STATE_MAX);
     }
+    assert(root >= 0 && root < b->n_rules && n_shared >= 0 && n_shared <= b->n_states);
     size_t n = (size_t)b->n_states, m = (size_t)b->n_edges, k = (size_t)b->n_rules;
     a->edge = calloc(m + 1, sizeof(*a->edge));
     a->first = calloc(n + 1, sizeof(*a->first));
@@ -450,6 +550,7 @@ static void tidy(g_class *c)
 void g_class_add(g_class *c, uint32_t lo, uint32_t hi)
 {
     if (lo > hi) return;
+    assert(hi <= 0x10FFFF);
     if (c->n == GRAMMAR_RANGES_MAX) tidy(c);
     if (c->n == GRAMMAR_RANGES_MAX) {
         c->failed = true;
@@ -468,7 +569,7 @@ void g_class_not(g_class *c)
 {
     tidy(c);
     g_class out = {.failed = c->failed};
-    uint32_t at = 1; /* NUL is never wanted */
+    uint32_t at = 1; /* NUL is never generated */
     for (int i = 0; i < c->n; i++) {
         if (c->r[i].lo > at) g_class_add(&out, at, c->r[i].lo - 1);
         if (c->r[i].hi + 1 > at) at = c->r[i].hi + 1;
@@ -495,6 +596,7 @@ typedef struct {
  * independent of the others. */
 static void add_range(const target *t, uint32_t lo, uint32_t hi, int n)
 {
+    assert(lo <= hi && n >= 1 && n <= UTF8_MAX);
     for (int i = 1; i < n; i++) {
         uint32_t low_bits = (1U << (6 * i)) - 1;
         if ((lo & ~low_bits) == (hi & ~low_bits)) continue;
@@ -510,8 +612,8 @@ static void add_range(const target *t, uint32_t lo, uint32_t hi, int n)
         }
     }
     char a[UTF8_MAX], z[UTF8_MAX];
-    (void)utf8_encode(lo, a);
-    (void)utf8_encode(hi, z);
+    size_t n_lo = utf8_encode(lo, a), n_hi = utf8_encode(hi, z);
+    assert(n_lo == (size_t)n && n_hi == (size_t)n);
     int32_t s = t->from;
     for (int i = 0; i < n; i++) {
         int32_t next = i + 1 == n ? t->to : gb_state(t->b);

@@ -1,9 +1,22 @@
-/* grammar_mask.c -- which tokens a state allows, and the trie of the vocabulary that tells.
+/* grammar_mask.c -- the set of tokens that one automaton state allows, and the vocabulary trie that
+ * it is computed with.
  *
- * The tokens, sorted by bytes, stand in a trie laid out in preorder: a subtree is one
- * stretch of nodes and of tokens.  A state is tried with NODE_UNKNOWN below it; the
- * walk goes down the trie once, and no further where a loop takes all that follows: inside a
- * string, say, it looks at few tokens but those with quotes and backslashes in them.
+ * The tokens, sorted by bytes, form a trie laid out in preorder, so a subtree is one contiguous
+ * range of nodes and of tokens:
+ *
+ *   node:   a  ab  abc  abd  b  ...      node[i].skip: first node behind the subtree of i
+ *
+ * mask_build() walks one state over the trie with an unknown stack (NODE_UNKNOWN). Each token gets
+ * a kind: allowed, allowed if the counter has k units left, dependent on the stack, or never.
+ * `stays()` cuts the walk: where a state loops over every byte below a node (the inside of a JSON
+ * string), the whole subtree is allowed without visiting it.
+ *
+ * A state_mask stores the allowed tokens as a list or a bitmap (DENSE), the counter limits as one
+ * byte per token, and the dependent tokens in order with the length of the prefix shared with the
+ * previous one. mask_add() combines it with a real stack; a failed prefix skips all tokens that
+ * share it.
+ *
+ * Threads: the trie and finished masks are immutable; each thread brings its own g_walk.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -16,14 +29,23 @@ enum { DENSE = 32 }; /* one allowed token in so many: bits instead of a list */
 /* ----------------------------------------------------------------------- the trie -- */
 
 typedef struct {
+    uint64_t first; /* eight bytes, the first one highest: nearly all comparisons end here */
     const char *s;
-    size_t len;
+    uint32_t len;
     int32_t id;
 } word;
+
+static uint64_t first_bytes(const char *s, size_t len)
+{
+    uint64_t v = 0;
+    for (size_t i = 0; i < sizeof(v); i++) v = v << 8 | (i < len ? (uint8_t)s[i] : 0);
+    return v;
+}
 
 static int by_bytes(const void *x, const void *y)
 {
     const word *a = x, *b = y;
+    if (a->first != b->first) return a->first < b->first ? -1 : 1;
     size_t n = a->len < b->len ? a->len : b->len;
     int d = memcmp(a->s, b->s, n);
     if (d) return d;
@@ -62,6 +84,7 @@ static void plant(token_trie *t, const word *list, int n)
         const word *p = &list[i], *q = i ? &list[i - 1] : NULL;
         size_t same = 0;
         while (q && same < p->len && same < q->len && p->s[same] == q->s[same]) same++;
+        assert(p->len > 0 && p->len <= GRAMMAR_TOKEN_MAX && p->id < t->n_vocab);
         while (depth > (int)same) t->node[open[--depth]].skip = t->n_nodes;
         for (size_t k = same; k < p->len; k++) {
             open[depth++] = t->n_nodes;
@@ -76,6 +99,7 @@ static void plant(token_trie *t, const word *list, int n)
         used += (uint32_t)p->len;
     }
     t->at[n] = used;
+    assert((size_t)t->n_nodes <= used); /* at most one for each byte */
     while (depth > 0) t->node[open[--depth]].skip = t->n_nodes;
     t->n_tokens = n;
 }
@@ -92,10 +116,11 @@ static int group_of(int byte)
     return 42 + (byte >= 'a' ? 2 : 0) + ((byte | 0x20) > 'f');
 }
 
-/* Those below a node stand behind it. */
+/* Fills the summaries from the last node to the first: children are stored behind their parent. */
 static void note_bytes(token_trie *t)
 {
     for (int b = 0; b < 256; b++) {
+        assert(group_of(b) < 64); /* trie_node.below has a bit for each */
         t->group[b] = (uint8_t)group_of(b);
         t->top[b] = -1;
     }
@@ -112,6 +137,7 @@ static void note_bytes(token_trie *t)
 
 bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
 {
+    assert(tok && n_vocab > 0);
     *t = (token_trie){.n_vocab = n_vocab};
     word *list = malloc((size_t)n_vocab * sizeof(*list));
     int n = 0;
@@ -122,7 +148,7 @@ bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
             tokenizer_is_added(tok, id)) {
             continue;
         }
-        list[n++] = (word){s, len, id};
+        list[n++] = (word){first_bytes(s, len), s, (uint32_t)len, id};
     }
     if (list && n) qsort(list, (size_t)n, sizeof(*list), by_bytes);
     bool ok = list && allocate(t, list, n);
@@ -156,9 +182,10 @@ int32_t trie_longest(const token_trie *t, const uint8_t *s, int len, int *n)
 
 /* --------------------------------------------------------------- one state's tokens -- */
 
-/* What the unknown frame has counted; *maybe: it also depends on the lower bound. */
+/* The counter of the unknown bottom frame; *maybe: validity also depends on its lower bound. */
 static int32_t bottom_count(const g_walk *w, const g_conf *f, bool *maybe)
 {
+    assert(w->n_base == 0);
     int32_t bounds = f->bounds, c = f->c, i = f->node; /* no frames from before: base is empty */
     while (i >= 0) {
         bounds = w->node[i].bounds;
@@ -172,6 +199,8 @@ static int32_t bottom_count(const g_walk *w, const g_conf *f, bool *maybe)
 /* 0: allowed as it is; 1..KIND_MOST: if the counter has so much room; KIND_DEPENDS, KIND_NEVER. */
 enum { KIND_MOST = 126, KIND_DEPENDS = 254, KIND_NEVER = 255 };
 
+static_assert((int)GRAMMAR_TOKEN_MAX <= (int)KIND_MOST,
+              "what a token counts is a kind, and less than 128");
 static uint8_t kind_of(const g_walk *w, int depth, bool left)
 {
     int32_t least = INT32_MAX, least_maybe = INT32_MAX;
@@ -181,8 +210,8 @@ static uint8_t kind_of(const g_walk *w, int depth, bool left)
         if (maybe && k < least_maybe) least_maybe = k;
         if (!maybe && k < least) least = k;
     }
-    /* A way that has left its loop wants room for what it counted before: with no less than
-     * another it opens nothing new. */
+    /* A configuration that has left its loop requires the room that it counted before: with no less
+     * than another one needs, it adds nothing. */
     left = left || least_maybe < least;
     if (least == 0) return 0;
     if (left) return KIND_DEPENDS;
@@ -190,14 +219,14 @@ static uint8_t kind_of(const g_walk *w, int depth, bool left)
     return least <= KIND_MOST ? (uint8_t)least : KIND_DEPENDS;
 }
 
-/* A stretch of tokens of one kind. */
+/* A contiguous range of tokens of one kind. */
 typedef struct {
     int32_t from, n;
     uint8_t kind;
 } stretch;
 
-/* A state's loops: groups of bytes all of which lead back to it (where that is counted: and nowhere
- * else), and groups of which some byte leads anywhere. */
+/* The loops of a state. back: byte groups that lead entirely back to it (if counted: only back);
+ * takes: groups of which some byte has an edge. */
 typedef struct {
     int32_t state;
     bool known, counts;
@@ -238,7 +267,7 @@ static const turn *turn_of(sorter *s, int32_t state)
     return t;
 }
 
-/* Whether no other way of the set behind the node's byte takes a byte below it. */
+/* No other configuration of this set accepts a byte that occurs below the node. */
 static bool is_alone(sorter *s, const trie_node *n, const g_conf *f)
 {
     const g_walk *w = s->w;
@@ -249,7 +278,7 @@ static bool is_alone(sorter *s, const trie_node *n, const g_conf *f)
     return true;
 }
 
-/* Below the node the walk only turns in a loop that it is in: all tokens there may come, if the
+/* Below the node the walk stays in one loop: all tokens there are allowed, provided that the
  * counter has room for their bytes and *count more (-1: nothing is counted). */
 static bool stays(sorter *s, const trie_node *n, bool left, int *count)
 {
@@ -273,7 +302,9 @@ static bool stays(sorter *s, const trie_node *n, bool left, int *count)
 static bool emit(sorter *s, int32_t from, int n, int kind)
 {
     stretch *last = s->n ? &s->list[s->n - 1] : NULL;
+    assert(n >= 0 && (kind <= KIND_MOST || kind == KIND_DEPENDS || kind == KIND_NEVER));
     if (n == 0 || kind == KIND_NEVER) return true;
+    assert(!last || from >= last->from + last->n); /* ascending, apart */
     if (last && last->kind == kind && last->from + last->n == from) {
         last->n += n;
         return true;
@@ -305,8 +336,7 @@ static bool emit_below(sorter *s, const trie_node *n, int32_t from, int kind, in
     return ok;
 }
 
-/* Stretches of the tokens of the subtree that may come.  False: more work than `most`, or no
- * memory. */
+/* Appends the ranges of allowed tokens of a subtree. False: more work than `most`, or no memory. */
 static bool sort_subtree(sorter *s, int32_t top, uint64_t most)
 {
     const token_trie *t = s->t;
@@ -333,7 +363,7 @@ static bool sort_subtree(sorter *s, int32_t top, uint64_t most)
     return ok;
 }
 
-/* Of all subtrees that begin with a byte which the state takes. */
+/* Sorts all subtrees whose first byte has an edge. */
 static bool sort_tokens(sorter *s, int32_t state, uint64_t most)
 {
     const g_auto *a = s->a;
@@ -414,6 +444,7 @@ static bool fill(state_mask *m, const sorter *s)
         }
         if (x->kind <= KIND_MOST && x->kind > m->max_room) m->max_room = x->kind;
     }
+    assert(n_dep == m->n_dep && (m->bits || m->n_list == n_free));
     return true;
 }
 
@@ -452,6 +483,7 @@ static uint32_t at_most(const uint8_t *bytes, unsigned most)
 
 static void add_counted(const state_mask *m, int n_vocab, int room, uint32_t *out)
 {
+    assert(m->room && room >= 0); /* no counter is above its upper bound */
     unsigned most = room < 0x7F ? (unsigned)room : 0x7F;
     int whole = n_vocab / 32 * 32;
     for (int base = 0; base < whole; base += 32) {

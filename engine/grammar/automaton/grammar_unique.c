@@ -1,11 +1,27 @@
-/* grammar_unique.c -- items that differ, by the text that has been written.
+/* grammar_unique.c -- uniqueItems: array items must differ from all earlier items of their array.
  *
- * No answer walks into a corner: a token is barred where all that could follow repeats an item.
- * What has been written of an item is followed along the earlier ones; as soon as the form lets a
- * byte come that leads off them all, something new can come.
+ * The automaton cannot compare texts, so a run keeps the bytes of every open array that has a
+ * STEP_OPEN edge, with one `said` (offset, length, hash of the value, trailing zeros) per finished
+ * item. The same structure serves objects, whose member names must differ.
+ *
+ * A set of configurations passes STEP_NEW if the hash of the item just ended is not among them
+ * (unique_is_new()). That alone could lead into a dead end: `[1,2,` with an item schema of 1 or 2
+ * has no continuation. Therefore a token is also tested with unique_can_end(): is some continuation
+ * of the unfinished item different from every earlier item?
+ *
+ *   judge()     DEAD no; NEW differs already; OPEN still a prefix of an earlier item
+ *   can_end()   depth-first search from an OPEN set over the allowed bytes, STEPS_MAX steps;
+ *               closing brackets first, because they decide soonest
+ *
+ * Only tokens that follow the text of an earlier item can fail, so unique_doubtful() enumerates
+ * just those with the vocabulary trie instead of testing the whole mask.
+ *
+ * Threads: a unique_text belongs to its run. Limits: ITEMS_MAX items per array, after which the
+ * array must end.
  */
 #include "engine/grammar/automaton/grammar_unique.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +43,7 @@ typedef struct {
     tail_kind tail;
 } said;
 
-/* Along the text, from an array's opening on. */
+/* Scanner over the text of one array or object, from its opening bracket on. */
 typedef struct {
     int32_t depth, item; /* brackets that are open; where the item began */
     bool object, in_string, escaped, closed;
@@ -62,10 +78,11 @@ static uint8_t byte_at(const unique_text *u, int32_t at)
 
 static scan scan_from(const unique_text *u, int32_t from)
 {
+    assert(from > u->base && from - u->base <= u->cap);
     return (scan){.depth = 1, .item = NONE, .object = byte_at(u, from - 1) == '{'};
 }
 
-/* One byte more.  True: it ends what is compared, which began at *item. */
+/* Scans one byte. True: it ends an item (or a member's name), which began at *item. */
 static bool scan_byte(scan *s, int32_t at, uint8_t byte, int32_t *item)
 {
     if (s->in_string) {
@@ -109,6 +126,7 @@ static void cut_zeros(const uint8_t *p, said *x)
 
 static said said_between(const unique_text *u, int32_t at, int32_t end)
 {
+    assert(at >= u->base && at <= end && end - u->base <= u->cap);
     while (end > at && is_space(byte_at(u, end - 1))) end--;
     const uint8_t *p = u->text + (at - u->base);
     said x = {at, end - at, unique_hash(p, (size_t)(end - at)), NO_TAIL};
@@ -123,7 +141,7 @@ static open_array *find(unique_text *u, int32_t from)
     return NULL;
 }
 
-/* An array as it stands behind a walk's bytes: the items that were taken, and more. */
+/* An array after the bytes of a walk: the accepted items, and those that the walk has added. */
 typedef struct {
     const unique_text *u;
     const said *item;
@@ -142,7 +160,7 @@ static void place_byte(place *p, int32_t at)
     p->full |= p->n_put == PUT_MAX || p->n + p->n_put >= ITEMS_MAX;
 }
 
-/* False: it began in what is not known any more. */
+/* False: the array began before the bytes that are kept. */
 static bool place_at(unique_text *u, int32_t from, int32_t end, place *p)
 {
     const open_array *a = find(u, from);
@@ -189,6 +207,38 @@ void unique_destroy(unique_text *u)
     free(u);
 }
 
+static bool copy_array(open_array *to, const open_array *from)
+{
+    said *item = to->item;
+    if (to->cap < from->n) item = realloc(item, (size_t)from->cap * sizeof(*item));
+    if (!item) return from->n == 0;
+    int cap = to->cap < from->n ? from->cap : to->cap;
+    memcpy(item, from->item, (size_t)from->n * sizeof(*item));
+    *to = *from;
+    to->item = item;
+    to->cap = cap;
+    return true;
+}
+
+bool unique_copy(unique_text *to, const unique_text *from)
+{
+    uint8_t *text = to->cap < from->cap ? realloc(to->text, (size_t)from->cap) : to->text;
+    if (!text) return false;
+    int32_t cap = to->cap < from->cap ? from->cap : to->cap;
+    memcpy(text, from->text, (size_t)from->cap);
+    to->text = text;
+    to->cap = cap;
+    to->base = from->base;
+    to->at = from->at;
+    to->n = from->n;
+    to->escapes = from->escapes;
+    to->hangs = from->hangs;
+    for (int i = 0; i < from->n; i++) {
+        if (!copy_array(&to->array[i], &from->array[i])) return false;
+    }
+    return true;
+}
+
 int32_t unique_at(const unique_text *u)
 {
     return u->at;
@@ -206,12 +256,13 @@ bool unique_hangs(const unique_text *u)
 
 void unique_put(unique_text *u, int32_t at, uint8_t byte)
 {
+    assert(at >= u->base);
     if (at - u->base < u->cap) u->text[at - u->base] = byte;
 }
 
 /* ----------------------------------------------------------------- items alongside -- */
 
-/* Texts without the spaces outside of strings. */
+/* Iterator over a text that skips the white space outside of strings. */
 typedef struct {
     const uint8_t *p, *end;
     bool in_string, escaped;
@@ -259,7 +310,7 @@ static void bare_step(bare *b)
     }
 }
 
-/* Whether an item begins with what has been written from `at` to `end`; *rest: what follows. */
+/* Whether an item begins with the bytes from `at` to `end`; *rest: its remaining bytes. */
 static bool begins_with(const unique_text *u, const said *x, int32_t at, int32_t end, bare *rest)
 {
     bare a = bare_item(u, x), b = bare_of(u, at, end);
@@ -277,7 +328,7 @@ static bool begins_with(const unique_text *u, const said *x, int32_t at, int32_t
 
 /* ------------------------------------------------------------------- what is taken -- */
 
-/* The arrays that are read up to `at` get the bytes from there on. */
+/* Scans the bytes from `at` to `end` into an array, and appends the items that end there. */
 static bool read_on(unique_text *u, open_array *a, int32_t at, int32_t end)
 {
     int32_t item;
@@ -295,7 +346,7 @@ static bool read_on(unique_text *u, open_array *a, int32_t at, int32_t end)
     return true;
 }
 
-/* An array that began within what is known, and is not there yet. */
+/* Adds an array that began within the kept bytes and is not in the list. */
 static bool note_open(unique_text *u, int32_t from, int32_t end)
 {
     if (from <= u->base || find(u, from) || u->n == GRAMMAR_DEPTH_MAX) return true;
@@ -318,7 +369,8 @@ static bool is_named(int32_t from, const g_conf *conf, int n, const g_node *node
     return false;
 }
 
-/* Whether the mask hangs on what has come: all but a string that is no earlier one's beginning. */
+/* Whether the mask depends on the items so far: always, except inside a string that is no prefix of
+ * an earlier item. */
 static bool hangs(const unique_text *u)
 {
     for (int k = 0; k < u->n; k++) {
@@ -337,6 +389,7 @@ static bool hangs(const unique_text *u)
 
 bool unique_take(unique_text *u, int32_t end, const g_conf *conf, int n, const g_node *node)
 {
+    assert(end >= u->at);
     bool ok = end - u->base <= u->cap;
     for (int i = 0; i < u->n && ok;) {
         open_array *a = &u->array[i];
@@ -373,7 +426,7 @@ bool unique_take(unique_text *u, int32_t end, const g_conf *conf, int n, const g
 
 /* --------------------------------------------------------------- something new to say -- */
 
-/* What has been written of the item is how an earlier one begins. */
+/* The unfinished item is a prefix of an earlier one. */
 static bool is_along(const place *p, int32_t end)
 {
     bare rest;
@@ -423,7 +476,7 @@ static bool has(const uint64_t *bits, int byte)
     return bits[byte / 64] >> (byte % 64) & 1;
 }
 
-/* Whether something new can follow set `depth`, whose verdict is open. */
+/* Whether a different item can still follow set `depth`, whose verdict is OPEN. */
 static bool can_end(search *s, int depth)
 {
     g_walk *w = s->w;
@@ -448,7 +501,7 @@ static bool can_end(search *s, int depth)
     return false;
 }
 
-/* Whether some way of the set has nothing that must differ, or can still be new. */
+/* Whether some configuration of the set is inside no array with uniqueItems. */
 static bool is_free(const g_walk *w, int depth)
 {
     for (int i = w->conf_at[depth]; i < w->conf_at[depth + 1]; i++) {
@@ -509,7 +562,7 @@ static void look_at(const looker *l, int32_t node)
     for (int i = 0; i < n->n_tokens; i++) l->look(l->arg, l->t->id[n->token + i]);
 }
 
-/* Tokens below the node that go along the text, with spaces or without. */
+/* Tokens below the node that follow the text, with spaces or without. */
 static void look_along(const looker *l, int32_t node, bare at)
 {
     bare_skip(&at);
@@ -526,7 +579,7 @@ static void look_along(const looker *l, int32_t node, bare at)
     look_along(l, next, at);
 }
 
-/* Behind an item: spaces, a comma, spaces, and how an item begins that was there. */
+/* Tokens behind an item: spaces, a comma, spaces, then the beginning of an earlier item. */
 static void look_behind(const looker *l, int32_t node, const unique_text *u, const open_array *a,
                         const said *now, bool comma)
 {

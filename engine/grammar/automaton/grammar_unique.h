@@ -16,6 +16,8 @@ typedef struct unique_text unique_text;
 
 unique_text *unique_create(void); /* NULL: no memory */
 void unique_destroy(unique_text *u);
+/* False: no memory; `to` is to be destroyed then. */
+bool unique_copy(unique_text *to, const unique_text *from);
 
 /* Bytes of the answer that have been taken; a walk goes on from there. */
 int32_t unique_at(const unique_text *u);

@@ -1,8 +1,20 @@
-/* grammar_unique_hash.c -- what a JSON text means, as a number.
+/* grammar_unique_hash.c -- hash of a JSON value by its meaning, for uniqueItems.
  *
- * Items are compared as JSON says: 1 is 1.0, escapes are their characters, and members stand in any
- * order.  Two numbers that are one double are one.  So equal items have equal hashes; of others one
- * pair in 2^64 might.
+ * JSON Schema compares values, not texts: 1 equals 1.0, an escape equals its character, and the
+ * order of members does not matter. The hash is canonical under these rules:
+ *
+ *   string   FNV-1a over the unescaped UTF-8 bytes
+ *   number   bits of the double nearest to it; -0 is 0
+ *   array    items mixed in order
+ *   object   sum of the mixed (name, value) pairs, hence independent of order; of duplicate names
+ *            the last one counts
+ *
+ * Equal values have equal hashes; two different values collide with a chance of about 2^-64, and
+ * then a valid answer is excluded. Two numbers that round to the same double are equal here. An
+ * object with more than MEMBERS_MAX members is hashed as if all such objects were equal.
+ *
+ * The text comes from the automaton, so it is valid JSON; the reader only has to stay within its
+ * bounds. The mixing function is the finaliser of SplitMix64 (Steele et al. 2014).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +57,7 @@ static uint32_t four_digits(reader *r)
     return v;
 }
 
-/* Behind a backslash; no form writes half a pair of surrogates. */
+/* After a backslash. A grammar never generates half of a surrogate pair. */
 static uint64_t hash_escaped(reader *r, uint64_t h)
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";

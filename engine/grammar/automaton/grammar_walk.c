@@ -1,19 +1,32 @@
-/* grammar_walk.c -- sets of configurations, one byte at a time.
+/* grammar_walk.c -- simulation of the pushdown automaton: sets of configurations, one set per byte.
  *
- * Bounded everywhere: a set keeps at most GRAMMAR_SET_MAX configurations, the sets of one token
- * WALK_CONFS, new frames WALK_NODES.  What does not fit is left out: the texts that remain are
- * still valid, and since the first ones are kept there is always one that goes on.
+ *   conf[]   | set 0 | set 1 | set 2 | ...      conf_at[d]: begin of set d
+ *   node[]   frames pushed by these sets        node_at[d]: frames before set d
  *
- * A walk may begin in a state by itself (NODE_UNKNOWN below, BOUNDS_UNKNOWN): then its counter
- * counts from there, and whoever would need to know more only sets `left`.
+ * walk_byte(d, b) computes set d + 1 from set d and truncates whatever was behind it, so trying the
+ * next token of a trie reuses the sets of the common prefix. add() takes the closure over edges
+ * without bytes: calls push a node, rule ends pop one, equal configurations are merged. Calls in
+ * tail position push nothing.
+ *
+ * All sizes are bounded: GRAMMAR_SET_MAX configurations per set, WALK_CONFS for the sets of one
+ * token, WALK_NODES new frames. What does not fit is dropped. The remaining texts are still valid,
+ * and since the first ones are kept there is always a continuation.
+ *
+ * A walk may start in a state with an unknown stack (NODE_UNKNOWN, BOUNDS_UNKNOWN). Its counter
+ * then counts from zero, and a configuration that would need to know more only sets `left`.
+ *
+ * Threads: a g_walk belongs to one thread. It allocates nothing.
  */
 #include <assert.h>
 #include <string.h>
 
 #include "engine/grammar/automaton/grammar_unique.h"
 
+static_assert((int)GRAMMAR_TOKEN_MAX < (int)WALK_DEEP && (int)GRAMMAR_DEPTH_MAX <= (int)RUN_NODES,
+              "a token, a stack fit");
 void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base)
 {
+    assert(n_base >= 0 && n_base <= RUN_NODES); /* w->moved has a place for each */
     w->a = a;
     w->base = base;
     w->n_base = n_base;
@@ -60,8 +73,7 @@ static bool same(const g_conf *a, const g_conf *b)
            a->from == b->from;
 }
 
-/* A frame to come back to; the same one twice in a step is one node.  below NODE_UNKNOWN: no
- * room. */
+/* Pushes a return frame; equal frames of one step share a node. Returns -3 if there is no room. */
 static int32_t push(g_walk *w, int first_node, const g_conf *f, int32_t ret)
 {
     for (int i = w->n_node - 1; i >= first_node; i--) {
@@ -76,7 +88,7 @@ static int32_t push(g_walk *w, int first_node, const g_conf *f, int32_t ret)
     return w->n_base + w->n_node++;
 }
 
-/* The frame above is not needed any more if its rule ends right after the call. */
+/* Tail call: the caller's frame is not needed if its rule ends right after the call. */
 static bool is_tail(const g_walk *w, const g_conf *f, const g_edge *e)
 {
     if (f->bounds == BOUNDS_MAYBE) return false;
@@ -88,7 +100,7 @@ static int32_t max_of(const g_walk *w, int32_t bounds)
     return bounds < 0 ? -1 : w->a->bounds[bounds].max;
 }
 
-/* What an edge without a byte makes of a configuration; false: it may not be taken. */
+/* Follows an edge without bytes; false: not allowed. */
 static bool follow(g_walk *w, const g_conf *f, const g_edge *e, int first_node, g_conf *out)
 {
     *out = (g_conf){e->to, f->c, f->bounds, f->node, f->from};
@@ -118,7 +130,7 @@ static bool follow(g_walk *w, const g_conf *f, const g_edge *e, int first_node, 
     return true;
 }
 
-/* Appends to a list of at most `cap` what is not in it from `begin` on. */
+/* Appends to a list of at most `cap` entries unless it is there from `begin` on. */
 static void note(g_conf *list, int begin, int *n, int cap, const g_conf *c)
 {
     for (int i = begin; i < *n; i++) {
@@ -127,7 +139,7 @@ static void note(g_conf *list, int begin, int *n, int cap, const g_conf *c)
     if (*n < cap) list[(*n)++] = *c;
 }
 
-/* Adds to the set that begins at conf[begin] all that is reached from `first` without a byte. */
+/* Adds the closure of `first` over edges without bytes to the set that begins at conf[begin]. */
 static void add(g_walk *w, int begin, int first_node, g_conf first)
 {
     enum { SEEN_MAX = GRAMMAR_SET_MAX * 2 };
@@ -167,6 +179,7 @@ static void add(g_walk *w, int begin, int first_node, g_conf first)
 
 void walk_add(g_walk *w, g_conf c)
 {
+    assert(c.state >= 0 && c.state < w->a->n_states);
     add(w, 0, 0, c);
     w->conf_at[1] = w->n_conf;
     w->node_at[1] = w->n_node;
@@ -175,6 +188,7 @@ void walk_add(g_walk *w, g_conf c)
 
 void walk_set(g_walk *w, const g_conf *c, int n)
 {
+    assert(n >= 0 && n <= GRAMMAR_SET_MAX);
     memcpy(w->conf, c, (size_t)n * sizeof(*c));
     w->n_conf = w->conf_at[1] = n;
     w->node_at[1] = w->n_node = 0;
@@ -205,7 +219,8 @@ bool walk_byte(g_walk *w, int depth, uint8_t byte)
                 if (max >= 0 && f.c >= max) continue;
                 if (f.bounds == BOUNDS_UNKNOWN || max >= 0 ||
                     (f.bounds >= 0 && f.c < a->bounds[f.bounds].min)) {
-                    next.c++; /* beyond the lower bound nobody asks any more */
+                    next.c++; /* past the lower bound without an upper one: the exact count is
+                               * irrelevant */
                 }
             }
             add(w, begin, first_node, next);
@@ -219,7 +234,9 @@ bool walk_byte(g_walk *w, int depth, uint8_t byte)
 
 void walk_go_on(g_walk *w, int depth)
 {
+    assert(depth >= 0 && depth <= WALK_DEEP);
     int from = w->conf_at[depth], n = w->conf_at[depth + 1] - from;
+    assert(n >= 0 && from + n <= WALK_CONFS);
     memmove(w->conf, w->conf + from, (size_t)n * sizeof(*w->conf));
     w->n_conf = w->conf_at[1] = n;
     w->n_node = w->node_at[1] = w->node_at[depth + 1];
@@ -227,7 +244,7 @@ void walk_go_on(g_walk *w, int depth)
     w->pos += depth;
 }
 
-/* -1: there are several, or the text may end here. */
+/* The only byte that can follow set `depth`; -1: there are several, or the text may end here. */
 static int only_byte(const g_walk *w, int depth, int last)
 {
     const g_auto *a = w->a;

@@ -1,9 +1,25 @@
-/* grammar_cfg.c -- GBNF and Lark: rules, alternatives, sequences, repetitions.
+/* grammar_cfg.c -- parser of context-free grammars: llama.cpp's GBNF, and the part of Lark that
+ * needs no lexer.
  *
- * Line ends are blanks: a rule ends where the next begins (a name and '::=', or ':').  llama.cpp
- * and Lark end one at its line, with exceptions; what they take is read here as they read it. */
+ * Recursive descent into a tree per rule; the two languages share it and differ by the flag `lark`:
+ *
+ *   statement := name ("::=" | ":") alternatives | '%' command (Lark)
+ *   alternatives := sequence ('|' sequence)*        repeated := primary ('*' | '+' | '?' | bounds)?
+ *   primary := '(' .. ')' | literal | class | /regex/ | name
+ *
+ * A text whose first rule is defined with "::=" is GBNF. Line ends are white space: a rule ends
+ * where the next one begins (a name and its sign). llama.cpp and Lark end a rule at its line, with
+ * exceptions; every grammar that they accept is read with the same meaning.
+ *
+ * Nodes live in one array and are linked by index: child, last, next. A rule may be named before it
+ * is defined; check() reports those that never are. Errors name the line.
+ *
+ * Limits: CFG_RULES_MAX, CFG_NODES_MAX, CFG_NEST_MAX. Source: llama.cpp's grammars/README.md;
+ * Lark's grammar reference.
+ */
 #include "engine/grammar/cfg/grammar_cfg.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +41,7 @@ int32_t cfg_fail(cfg *g, err_code rc, const char *fmt, ...)
     return 0;
 }
 
-/* Room for one more. */
+/* Grows an array for one more entry. */
 static bool grow(cfg *g, void **list, int n, int *cap, size_t size, int most)
 {
     if (g->rc) return false;
@@ -50,6 +66,7 @@ int32_t cfg_add(cfg *g, cfg_kind kind)
 void cfg_adopt(cfg *g, int32_t parent, int32_t child)
 {
     if (g->rc) return;
+    assert(child > 0 && child < g->n_nodes && child != parent && g->node[child].next < 0);
     cfg_node *p = &g->node[parent];
     if (p->last >= 0)
         g->node[p->last].next = child;
@@ -64,6 +81,7 @@ int32_t cfg_bytes(cfg *g, cfg_kind kind, const char *s, size_t n)
     if (g->rc) return 0;
     g->node[x].at = g->n_text;
     g->node[x].n = (int32_t)n;
+    assert(g->n_text + (ptrdiff_t)n <= CFG_GROWTH * (g->end - g->start));
     memcpy(g->text + g->n_text, s, n);
     g->n_text += (int)n;
     return x;
@@ -75,6 +93,7 @@ void cfg_range(cfg *g, int32_t cls, uint32_t lo, uint32_t hi)
               CFG_RANGES_MAX))
         return;
     if (g->node[cls].n++ == 0) g->node[cls].at = g->n_ranges;
+    assert(g->node[cls].at + g->node[cls].n == g->n_ranges + 1); /* side by side */
     g->range[g->n_ranges++] = (g_range){lo, hi};
 }
 
@@ -143,7 +162,7 @@ size_t cfg_name(const cfg *g, const char *s)
     return begins ? (size_t)(s - from) : 0;
 }
 
-/* A rule begins here.  *body: where what it means begins. */
+/* Whether a rule begins here. *body: the beginning of its definition. */
 static bool at_statement(const cfg *g, const char **name, size_t *n_name, const char **body)
 {
     const char *s = g->s, *sign = g->lark ? ":" : "::=";
@@ -229,7 +248,8 @@ static int number(cfg *g, int otherwise)
     return v;
 }
 
-/* "{2}", "{2,}", "{,5}", "{2,5}" in GBNF; "~2", "~2..5" in Lark: behind the first sign. */
+/* Reads the bounds behind '{' (GBNF: "{2}", "{2,}", "{,5}", "{2,5}") or '~' (Lark: "~2", "~2..5").
+ */
 static int32_t bounded(cfg *g, int32_t x)
 {
     cfg_skip(g);
@@ -323,7 +343,7 @@ err_code cfg_read(cfg *g, const char *source, err *e)
     size_t n = strlen(source);
     const char *name, *body;
     *g = (cfg){.s = source, .start = source, .end = source + n, .ignored = -1, .e = e};
-    g->text = malloc(n + 1);
+    g->text = malloc(CFG_GROWTH * n + 1);
     if (!g->text) (void)cfg_fail(g, ERR_NOMEM, "no memory");
     (void)cfg_add(g, CFG_CAT); /* number 0: nothing */
     cfg_skip(g);
@@ -332,6 +352,7 @@ err_code cfg_read(cfg *g, const char *source, err *e)
     g->root = cfg_rule_named(g, root, strlen(root));
     for (cfg_skip(g); !g->rc && g->s < g->end; cfg_skip(g)) statement(g);
     check(g);
+    assert(g->rc || (g->nest == 0 && g->s == g->end));
     return g->rc;
 }
 

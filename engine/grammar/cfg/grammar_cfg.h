@@ -22,6 +22,7 @@ enum {
     CFG_RANGES_MAX = 20000,
     CFG_NEST_MAX = 50,
     CFG_REPEAT_MAX = 10000,
+    CFG_GROWTH = 3, /* bytes of `text` for one of the source: a broken one becomes U+FFFD */
 };
 
 typedef enum { CFG_TEXT, CFG_CLASS, CFG_REGEX, CFG_RULE, CFG_CAT, CFG_ALT, CFG_REPEAT } cfg_kind;
@@ -55,7 +56,7 @@ typedef struct cfg {
     int n_nodes, cap_nodes;
     g_range *range;
     int n_ranges, cap_ranges;
-    char *text; /* of literals and expressions, their escapes read: never longer than the source */
+    char *text; /* of literals and expressions, their escapes read; CFG_GROWTH times the source */
     int n_text;
     cfg_rule rule[CFG_RULES_MAX];
     int n_rules;

@@ -1,14 +1,23 @@
-/* grammar_cfg_lay.c -- the rules of a grammar as an automaton.
+/* grammar_cfg_lay.c -- the rules of a context-free grammar as a pushdown automaton.
  *
- * A rule becomes one of the automaton's, called where it is named; a small one that does not come
- * back to itself is laid out on the spot instead, for a state that knows what follows it has a mask
- * in which few tokens depend on the stack.
+ * A rule becomes a rule of the automaton and is called where it is named. A small rule
+ * (INLINE_SIZE) that is not recursive is copied in place instead: a state that knows what follows
+ * has fewer tokens that depend on the stack.
  *
- * A rule that begins with itself (sum: sum "+" term | term) can't be called first thing.  Such
- * rules are laid out bottom up, all that begin with each other together (left corners: Rosenkrantz
- * and Lewis, 1970): inside the rule A, up[B] is the state in which a B has been read.  A part that
- * begins with B goes on from up[B], one that begins otherwise from the start, what ends a B leads
- * to up[B], and up[A] leads out.  So "1+1+1" needs no stack at all. */
+ * A left-recursive rule cannot be called before a byte was read. Such rules are laid out bottom up,
+ * together with all that are mutually left-recursive (left corners; Rosenkrantz and Lewis, 1970).
+ * Inside rule A, up[B] is the state in which a B was just read:
+ *
+ *   sum: sum "+" term | term         start --term--> up[sum] --> end
+ *                                    up[sum] --"+"--> . --term--> up[sum]
+ *
+ * A part that begins with B continues from up[B], any other one from the start; the end of a B
+ * leads to up[B]; up[A] leads out. So "1+1+1" needs no stack at all.
+ *
+ * begins[] is the transitive closure of "can begin with" (Warshall's algorithm, one bit row per
+ * rule). In Lark, what %ignore names may follow every terminal: before_spaces().
+ */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +47,7 @@ typedef struct {
 
 static int32_t size_of_rule(cfg *g, int32_t rule, int depth);
 
-/* States, about. */
+/* Estimated number of states. */
 static int64_t size_of(cfg *g, int32_t node, int depth)
 {
     const cfg_node *x = &g->node[node];
@@ -59,7 +68,7 @@ static int64_t size_of(cfg *g, int32_t node, int depth)
     return sum < SIZE_MAX_KNOWN ? sum : SIZE_MAX_KNOWN;
 }
 
-/* What naming it costs: 1 where it is called. */
+/* Estimated states for one use of a rule: 1 if it is called. */
 static int32_t size_of_rule(cfg *g, int32_t rule, int depth)
 {
     cfg_rule *r = &g->rule[rule];
@@ -68,7 +77,7 @@ static int32_t size_of_rule(cfg *g, int32_t rule, int depth)
         int64_t size = size_of(g, r->def, depth);
         r->size = r->size == -1 && size <= INLINE_SIZE ? (int32_t)size + 1 : SIZE_MAX_KNOWN;
     } else if (r->size <= 0) {
-        r->size = SIZE_MAX_KNOWN; /* it comes back to itself, or is far down */
+        r->size = SIZE_MAX_KNOWN; /* recursive, or nested too deeply */
     }
     return r->size > INLINE_SIZE ? 1 : r->size;
 }
@@ -119,9 +128,10 @@ typedef struct {
 
 static void lay(layout *l, int32_t node, int32_t from, int32_t to, mode m);
 
-/* The rule in its place, or a call of it. */
+/* Copies a rule in place, or calls it. */
 static void refer(layout *l, int32_t rule, int32_t from, int32_t to, bool spaced)
 {
+    assert(rule >= 0 && rule < l->g->n_rules && l->g->rule[rule].def >= 0);
     cfg_rule *r = &l->g->rule[rule];
     if (r->size == 0) (void)size_of_rule(l->g, rule, 0);
     if (r->size <= INLINE_SIZE && l->b.n_states + r->size < INLINE_ROOM) {
@@ -132,12 +142,13 @@ static void refer(layout *l, int32_t rule, int32_t from, int32_t to, bool spaced
         int32_t current = l->b.current;
         r->laid = gb_rule(&l->b);
         l->b.current = current;
+        assert(l->n_todo < l->g->n_rules); /* each rule once */
         l->todo[l->n_todo++] = rule;
     }
     gb_call(&l->b, from, r->laid, BOUNDS_NONE, to);
 }
 
-/* Where a terminal ends that leads to `to`. */
+/* The state in which a terminal must end so that ignored text can follow before `to`. */
 static int32_t before_spaces(layout *l, int32_t to, bool spaced)
 {
     if (!spaced || l->g->ignored < 0) return to;
@@ -148,6 +159,7 @@ static int32_t before_spaces(layout *l, int32_t to, bool spaced)
 
 static void lay_class(layout *l, const cfg_node *x, int32_t from, edge_step step, int32_t to)
 {
+    assert(x->n == 0 || x->at + x->n <= l->g->n_ranges);
     g_class c = {0};
     for (int32_t i = 0; i < x->n; i++)
         g_class_add(&c, l->g->range[x->at + i].lo, l->g->range[x->at + i].hi);
@@ -171,6 +183,7 @@ static void lay_folded(layout *l, const cfg_node *x, int32_t from, int32_t to)
 
 static void lay_repeat(layout *l, const cfg_node *x, int32_t from, int32_t to, mode m)
 {
+    assert(x->child >= 0 && x->min >= 0 && (x->max < 0 || x->min <= x->max));
     g_builder *b = &l->b;
     const cfg_node *child = &l->g->node[x->child];
     mode then = {.spaced = m.spaced};
@@ -253,7 +266,7 @@ static void lay(layout *l, int32_t node, int32_t from, int32_t to, mode m)
     }
 }
 
-/* A rule that is called, with all that begin with it and that it begins with. */
+/* Lays out a called rule, with all rules that are mutually left-recursive with it. */
 static void lay_rule(layout *l, int32_t rule)
 {
     cfg *g = l->g;

@@ -1,5 +1,20 @@
-/* grammar_cfg_words.c -- what stands for itself in a grammar: literals, classes, expressions; and
- * Lark's imports. */
+/* grammar_cfg_words.c -- terminals of a grammar: literals, classes, regular expressions, and Lark's
+ * commands.
+ *
+ *   "text"    bytes after unescaping; "text"i in Lark: ASCII letters in either case
+ *   [a-z]     ranges of code points, [^a-z] their complement; "a".."z" in Lark
+ *   /regex/   a regular expression as in JSON Schema (engine/grammar/regex/grammar_regex.c),
+ *             without flags
+ *   %import   names of Lark's module `common` become the regular expressions of the table below
+ *   %ignore   collects what may stand between terminals in one rule, (a | b | ...)*
+ *
+ * Unescaped text goes into cfg.text, which is CFG_GROWTH times as long as the source: no escape is
+ * shorter than its UTF-8, but a byte that is no UTF-8 becomes three. An imported terminal has no
+ * text of its own: its node has at = -1 - (index into `common`).
+ *
+ * Every error names the line (cfg_fail()) and leaves the cfg in a state that cfg_clear() can free.
+ */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +68,7 @@ static bool read_literal(cfg *g, int32_t x)
         if (!g->rc) g->n_text += (int)utf8_encode(c, g->text + g->n_text);
     }
     if (!g->rc && !cfg_eat(g, "\"")) (void)cfg_fail(g, ERR_INPUT, "a '\"' is missing");
+    assert(g->n_text <= CFG_GROWTH * (g->end - g->start));
     g->node[x].n = g->n_text - g->node[x].at;
     return !g->rc;
 }
@@ -142,7 +158,7 @@ int32_t cfg_expression(cfg *g)
 
 /* ----------------------------------------------------------------------- commands -- */
 
-/* Lark's module `common`, in our words. */
+/* Lark's module `common`, as regular expressions written for this file. */
 static const struct {
     const char *name, *regex;
 } common[] = {
@@ -175,12 +191,13 @@ static const struct {
 
 const char *cfg_regex_of(const cfg *g, const cfg_node *x, size_t *n)
 {
+    assert(x->kind == CFG_REGEX);
     const char *s = x->at < 0 ? common[-1 - x->at].regex : g->text + x->at;
     *n = x->at < 0 ? strlen(s) : (size_t)x->n;
     return s;
 }
 
-/* One name of `common`, under its own name or another. */
+/* Imports one name of `common`, under its own name or an alias. */
 static void import(cfg *g, const char *name, size_t n, const char *as, size_t n_as)
 {
     size_t i = 0, most = sizeof(common) / sizeof(common[0]);
@@ -229,7 +246,7 @@ static void imports(cfg *g)
     if (!g->rc && list && !cfg_eat(g, ")")) (void)cfg_fail(g, ERR_INPUT, "a ')' is missing");
 }
 
-/* One more thing that may stand between terminals. */
+/* Adds an alternative to what may stand between terminals. */
 static void ignore(cfg *g)
 {
     static const char name[] = "%ignore"; /* no rule can be called so */

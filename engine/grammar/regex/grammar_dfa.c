@@ -1,10 +1,25 @@
-/* grammar_dfa.c -- see grammar_dfa.h.
+/* grammar_dfa.c -- several regular expressions as one deterministic automaton, so that "matches P
+ * but not Q" can be generated (see grammar_dfa.h).
  *
- * The expressions are laid out as one automaton with choices (Thompson), whose sets of states
- * become single ones.  Characters that no expression tells apart are one column of the table.  An
- * anchor is an edge without a character that may be passed at the text's beginning, or its end,
- * alone.
+ *   expressions --Thompson--> NFA (parts, edges) --subset construction--> table next[state][column]
+ *
+ * A column is a class of characters that no expression distinguishes: cut() splits the code points
+ * at all class boundaries, make_columns() joins the spans that belong to the same classes. finds[s]
+ * is a bit set of the expressions that have matched in state s; an anchor is an edge that is open
+ * only at the first or last position.
+ *
+ * gb_dfa() lays the table out for a wanted combination of matches and a range of lengths, in one of
+ * three ways:
+ *   lay_free()     no length limit: one automaton state per DFA state
+ *   lay_exact()    one per (DFA state, length), while that product is small
+ *   lay_counted()  a counted loop, then a home stretch along a shortest path to an accepting state;
+ *                  the upper bound is reduced by the longest such path, so the end is always
+ *                  reachable
+ *
+ * Limits: STATES_MAX states, WORK_MAX operations; beyond them ERR_LIMIT. Source: Aho, Sethi,
+ * Ullman, Compilers, section 3.7 (subset construction).
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +36,7 @@ enum {
     PLAIN_LAST = '~',
 };
 
+static_assert(DFA_EXPRESSIONS_MAX <= 64, "finds has a bit for each");
 g_dfa *dfa_create(bool plain)
 {
     g_dfa *d = calloc(1, sizeof(*d));
@@ -63,6 +79,8 @@ int dfa_part(g_dfa *d)
 void dfa_join(g_dfa *d, int from, part_kind kind, int cls, int to)
 {
     if (d->failed) return;
+    assert(from >= 0 && from < d->n_parts && to >= 0 && to < d->n_parts);
+    assert(kind != P_CLASS || (cls >= 0 && cls < d->n_cls));
     if (d->n_edges == d->cap_edges) {
         int want = d->cap_edges ? d->cap_edges * 2 : 256;
         part_edge *edge = realloc(d->edge, (size_t)want * sizeof(*edge));
@@ -107,6 +125,7 @@ static int add_chars(g_dfa *d, uint32_t lo, uint32_t hi)
 static void lay_repeat(g_dfa *d, const regex_tree *p, int base, const regex_node *x, int from,
                        int to)
 {
+    assert(x->min >= 0 && (x->max < 0 || x->min <= x->max));
     for (int k = 0; k < x->min && !d->failed; k++) {
         int next = dfa_part(d);
         dfa_lay(d, p, base, x->a, from, next);
@@ -274,6 +293,7 @@ static void cut(g_dfa *d)
             if (r.hi >= first && r.hi < last) at[n++] = r.hi + 1;
         }
     }
+    assert(n <= cap);
     qsort(at, n, sizeof(*at), by_value);
     for (size_t i = 0; i < n; i++) {
         uint32_t hi = last;
@@ -342,10 +362,11 @@ static int close_over(g_dfa *d, int n, bool at_begin, bool at_end)
             d->stack[deep++] = x->to;
         }
     }
+    assert(n <= d->n_parts); /* each once */
     return n;
 }
 
-/* Where an expression is found for good, nothing else of it matters. */
+/* Drops the other parts of an expression that has matched for good (its last part loops). */
 static int settle(g_dfa *d, int n)
 {
     for (int i = 0; i < d->n_list; i++) {
@@ -380,7 +401,7 @@ static bool keep(g_dfa *d, int n)
     return true;
 }
 
-/* The state of the gathered set, a new one if there is none; `table` finds it. */
+/* The DFA state of the gathered set, created if it is new; `table` is a hash table of them. */
 static int state_of(g_dfa *d, int n, int *table, int size, bool at_begin)
 {
     qsort(d->gather, (size_t)n, sizeof(*d->gather), by_number);
@@ -400,7 +421,7 @@ static int state_of(g_dfa *d, int n, int *table, int size, bool at_begin)
     }
     int s = d->n_states++;
     d->set_at[d->n_states] = d->n_pool;
-    if (!at_begin) table[slot] = s; /* the first state alone passes P_BEGIN */
+    if (!at_begin) table[slot] = s; /* only the first state passes P_BEGIN */
     d->stamp++;
     for (int i = 0; i < n; i++) d->mark[d->gather[i]] = d->stamp;
     (void)close_over(d, n, at_begin, true);
@@ -430,6 +451,7 @@ static int follow(g_dfa *d, int s, int column, int *table, int size)
 /* Numbers its values anew from 0; returns how many there are. */
 static int squeeze(int *kind, int n, int most)
 {
+    assert(most <= 2 * COLUMNS_MAX);
     int moved[2 * COLUMNS_MAX], used = 0;
     for (int k = 0; k < most; k++) moved[k] = -1;
     for (int k = 0; k < n; k++) {
@@ -469,6 +491,7 @@ static void follow_all(g_dfa *d, int s, int *table, int size)
 
 static bool make_room(g_dfa *d)
 {
+    assert(d->n_columns > 0 && d->n_columns <= COLUMNS_MAX);
     size_t parts = (size_t)d->n_parts + 1;
     d->set_at = calloc(STATES_MAX + 1, sizeof(*d->set_at));
     d->finds = calloc(STATES_MAX, sizeof(*d->finds));
@@ -524,6 +547,7 @@ int dfa_combinations(const g_dfa *d, uint64_t *out, int most)
 
 uint64_t dfa_finds(const g_dfa *d, const char *text)
 {
+    assert(d->n_states > 0); /* dfa_finish() succeeded */
     const char *stop = text + strlen(text);
     int s = 0;
     while (text < stop) {
@@ -531,7 +555,7 @@ uint64_t dfa_finds(const g_dfa *d, const char *text)
         uint32_t ch = utf8_decode(text, (size_t)(stop - text), &used);
         int i = 0;
         while (i < d->n_spans && (ch < d->spans[i].lo || ch > d->spans[i].hi)) i++;
-        if (i == d->n_spans) return 0; /* no such text is written */
+        if (i == d->n_spans) return 0; /* no generated text has this character */
         s = next_of(d, s, d->spans[i].column);
         text += used;
     }
@@ -582,7 +606,7 @@ static void look_ahead(plan *p)
     }
 }
 
-/* Characters that lead from s to t. */
+/* An edge with all characters that lead from s to t. */
 static void edge(const plan *p, int s, int t, int32_t from, edge_step step, int32_t to)
 {
     g_class chars = {.n = 0};
@@ -610,7 +634,7 @@ static void edges(const plan *p, int s, const bool *use, int below, int32_t from
     for (int k = 0; k < p->d->n_columns; k++) p->laid[next_of(p->d, s, k)] = false;
 }
 
-/* One state for each and each length; where there is no upper bound, from `least` on they are one.
+/* One state per DFA state and length; without an upper bound all lengths from `least` on share one.
  */
 static bool lay_exact(const plan *p, int32_t from, int64_t least, int64_t most, int32_t to)
 {
@@ -646,7 +670,8 @@ static bool lay_exact(const plan *p, int32_t from, int64_t least, int64_t most, 
     return any;
 }
 
-/* Counted, and so far from the upper bound that the way to an end is never cut off. */
+/* Counts the characters, and stops counting early enough that an accepting state stays reachable.
+ */
 static bool lay_counted(const plan *p, int32_t from, int64_t least, int64_t most, int32_t to)
 {
     int n = p->d->n_states, farthest = 0;
@@ -698,6 +723,7 @@ static bool lay_free(const plan *p, int32_t from, int32_t to)
 err_code gb_dfa(g_builder *b, int32_t from, const g_dfa *d, uint64_t found, uint64_t of,
                 int64_t least, int64_t most, bool json, int32_t to, err *e)
 {
+    assert(d->n_states > 0 && least >= 0);
     size_t n = (size_t)d->n_states;
     plan p = {b, d, calloc(n, 1), calloc(n, sizeof(int)), calloc(n, 1), calloc(n, 1), json};
     bool any = false, large = false;

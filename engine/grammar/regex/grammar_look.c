@@ -1,12 +1,23 @@
-/* grammar_look.c -- look-aheads of an expression: what must begin the rest of the text, or must
- * not.
+/* grammar_look.c -- look-ahead assertions, (?=x) and (?!x), compiled away.
  *
- * The expression and the bodies of its look-aheads are laid out apart.  A state of the answer is
- * one of the expression's with what is still owed there: for each look-ahead that was passed and
- * is not settled the set of its body's states.  One that must be found is settled where its body
- * ends; one that must not be found where its set is empty, or the text ends.  So what is left has
- * choices and no look-aheads, and is found by exactly the same texts.
+ * The expression and the bodies of its look-aheads become separate NFAs. A new state is a pair of
+ * an expression state and what is still owed there: for each open look-ahead the set of body states
+ * it may be in.
+ *
+ *   pass a look-ahead     its start set is added to the owed list
+ *   read a character      every owed set is advanced
+ *   (?=x) settled         when its set contains the body's end
+ *   (?!x) settled         when its set is empty; violated when it contains the body's end
+ *   end of the text       every (?=x) must have ended, no (?!x) may end
+ *
+ * So the result is an NFA with alternatives only, which accepts exactly the same texts;
+ * grammar_dfa.c takes it from there. Lists of owed sets are interned (keep()), pairs are found by a
+ * hash table (part_of()) and expanded in the order of their creation.
+ *
+ * Limits: OWED_MAX, SETS_MAX, LISTS_MAX, PARTS_MAX and WORK_MAX; the result is ERR_LIMIT. The
+ * number of pairs can be exponential in the number of look-aheads.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +32,12 @@ enum {
     LIST_SLOTS = 1 << 13,
 };
 
+static_assert((int)SLOTS > 2 * (int)PARTS_MAX && LIST_SLOTS > 2 * LISTS_MAX, "a search ends");
 typedef struct {
     int look, at, n; /* node; its set in `sets` */
 } debt;
 
-/* What is owed, being put together. */
+/* An owed list under construction. */
 typedef struct {
     debt list[OWED_MAX];
     int n, n_sets;
@@ -60,13 +72,14 @@ static int by_number(const void *a, const void *b)
 
 static void put(looker *l, draft *w, int state)
 {
+    assert(state >= 0 && state < l->raw->n_parts);
     if (l->mark[state] == l->stamp) return;
     l->mark[state] = l->stamp;
     if (w->n_sets == SETS_MAX) l->d->failed = true;
     if (!l->d->failed) w->sets[w->n_sets++] = state;
 }
 
-/* All that is reached without a character from what has been put from `from` on. */
+/* Closure over edges without characters of the states from `from` on. */
 static void close_over(looker *l, draft *w, int from, bool begin, bool end)
 {
     for (int i = from; i < w->n_sets && !l->d->failed; i++) {
@@ -84,16 +97,18 @@ static bool must_not(const looker *l, int look)
     return l->p->list[look].min > 0;
 }
 
-/* The set from `from` on is that of a look-ahead.  False: the text has missed what it owed. */
+/* Adds the set from `from` on as an open look-ahead. False: it is violated. */
 static bool owe(looker *l, draft *w, int look, int from)
 {
     bool met = l->mark[l->last[look]] == l->stamp, not = must_not(l, look);
     int n = w->n_sets - from;
+    assert(n >= 0);
     if (met || n == 0) {
         w->n_sets = from;
         return met != not ;
     }
-    for (int i = 0; i < w->n && not ; i++) { /* none of both sets may end: one set */
+    for (int i = 0; i < w->n && not ; i++) { /* negative ones: neither set may end, so their
+                                              * union */
         debt *x = &w->list[i];
         if (x->look != look) continue;
         l->stamp++;
@@ -109,6 +124,7 @@ static bool owe(looker *l, draft *w, int look, int from)
 
 static void load(const looker *l, draft *w, int owed)
 {
+    assert(owed >= 0 && owed < l->n_lists);
     w->n = w->n_sets = 0;
     for (int i = l->at[owed]; i < l->at[owed + 1]; i += 2 + l->pool[i + 1]) {
         int n = l->pool[i + 1];
@@ -116,6 +132,7 @@ static void load(const looker *l, draft *w, int owed)
         w->list[w->n++] = (debt){l->pool[i], w->n_sets, n};
         w->n_sets += n;
     }
+    assert(w->n <= OWED_MAX && w->n_sets <= SETS_MAX);
 }
 
 /* ----------------------------------------------------------------- lists, and places -- */
@@ -127,7 +144,7 @@ static int order(const draft *w, const debt *x, const debt *y)
     return memcmp(w->sets + x->at, w->sets + y->at, (size_t)x->n * sizeof(int));
 }
 
-/* One order for all lists of the same. */
+/* Canonical order, so that equal lists compare equal. */
 static void sort(draft *w)
 {
     for (int i = 0; i < w->n; i++) {
@@ -187,10 +204,11 @@ static int keep(looker *l, draft *w)
     }
     l->list_slot[slot] = l->n_lists;
     l->at[l->n_lists + 1] = l->n_pool;
+    assert(l->n_lists < LISTS_MAX);
     return l->n_lists++;
 }
 
-/* The state of d for one of the expression's, with what is owed there. */
+/* The state of d for an expression state and an owed list. */
 static int part_of(looker *l, int state, int owed, bool begin)
 {
     if (state == l->end && owed == 0) return l->found;
@@ -210,7 +228,7 @@ static int part_of(looker *l, int state, int owed, bool begin)
 
 /* ------------------------------------------------------------------------ the edges -- */
 
-/* Through a look-ahead. */
+/* Passes a look-ahead edge. */
 static void pass(looker *l, const place *at, const part_edge *x)
 {
     load(l, &l->a, at->owed);
@@ -222,7 +240,7 @@ static void pass(looker *l, const place *at, const part_edge *x)
     dfa_join(l->d, at->part, P_FREE, 0, part_of(l, x->to, keep(l, &l->a), at->begin));
 }
 
-/* What is owed behind a character; -1: it has been missed. */
+/* The owed list after a character; -1: a look-ahead is violated. */
 static int owed_behind(looker *l, int owed, int column)
 {
     if (owed == 0) return 0;
@@ -246,7 +264,7 @@ static int owed_behind(looker *l, int owed, int column)
     return keep(l, &l->b);
 }
 
-/* Whether nothing is owed where the text ends. */
+/* Whether all look-aheads hold if the text ends here. */
 static bool is_paid(looker *l, int owed, bool begin)
 {
     load(l, &l->a, owed);
@@ -367,7 +385,7 @@ void dfa_lay_looks(g_dfa *d, const regex_tree *p, int root, int first, int later
 
 /* --------------------------------------------------------------------- the pattern -- */
 
-/* As dfa_pattern() finds it.  ERR_INPUT: in no text. */
+/* Lays out the pattern by way of a DFA. ERR_INPUT: it matches no text. */
 static err_code found(g_builder *b, int32_t from, const char *pattern, int64_t least, int64_t most,
                       bool json, int32_t to, err *e)
 {
@@ -396,7 +414,7 @@ err_code gb_pattern(g_builder *b, int32_t from, const char *pattern, size_t len,
         rc = found(b, from, text, least, most, json, to, e);
         text[len + 4] = 0;
         if (rc == ERR_INPUT && !whole) rc = found(b, from, text + 4, least, most, json, to, e);
-        laid = rc == ERR_INPUT ? ERR_NONE : rc; /* nothing is written then */
+        laid = rc == ERR_INPUT ? ERR_NONE : rc; /* then no text is generated */
     }
     if (sized && laid == ERR_LIMIT && !b->failed)
         laid = gb_regex_sized(b, from, pattern, len, least, most, json, to, e);

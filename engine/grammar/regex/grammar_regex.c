@@ -1,14 +1,29 @@
-/* grammar_regex.c -- regular expressions of JSON Schema (ECMA-262) and of vLLM's guided_regex,
- * as far as they are regular.
+/* grammar_regex.c -- regular expressions of JSON Schema (ECMA-262) and of guided_regex, as far as
+ * they are regular.
  *
- * A tree is parsed first, then laid out as an automaton (Thompson).  The whole text must match: a
- * pattern of JSON Schema may match anywhere, and what matches as a whole matches somewhere.  What
- * two dialects understand differently is read as the texts on which they agree: \d is 0 to 9, \w
- * is ASCII, \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s,
- * and so does a negated class.
+ *   pattern --recursive descent--> tree of regex_node --Thompson--> states of the byte automaton
+ *
+ * alternatives() > sequence() > repeated() > atom() is the grammar of the parser. Long
+ * concatenations form a chain down the left child, and all walks over the tree iterate along it, so
+ * recursion is bounded by NEST_MAX.
+ *
+ * The whole text must match: what matches as a whole also matches somewhere, as JSON Schema asks.
+ * Where dialects differ, a class is the intersection of their meanings: \d is 0 to 9, \w is ASCII,
+ * \D, \W and \S exclude what any dialect counts among \d, \w and \s.
+ *
+ *   x{20,}     of one class, from COUNT_FROM on: a counted loop, not copies
+ *   min/max    gb_regex_sized() narrows the tree: fit() gives every growing part its share of the
+ *              length
+ *   a(?=b)     look-ahead and lengths that fit() cannot keep: grammar_look.c, grammar_dfa.c
+ *
+ * g_regex_finds() simulates the tree on sets of positions (no backtracking) for constants of a
+ * schema.
+ *
+ * Source: ECMA-262, section 22.2; Thompson, CACM 11(6), 1968.
  */
 #include "engine/grammar/regex/grammar_regex.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +61,8 @@ static int add(parser *p, regex_kind kind, int a, int b)
         p->list = list;
         p->cap = want;
     }
+    assert(a >= 0 && (a == 0 || a < (kind == R_CLASS ? p->n_cls : p->n)));
+    assert(b >= 0 && (b == 0 || b < p->n)); /* below this node: no cycles */
     p->list[p->n] = (node){kind, a, b, 0, 0};
     return p->n++;
 }
@@ -98,11 +115,11 @@ static bool eat(parser *p, char c)
     return true;
 }
 
-/* \d \w \s and their opposites: the characters that all dialects agree on, for what is written must
- * match wherever it is looked at.  False: another letter. */
+/* Adds \d, \w, \s or the complement: the characters on which all dialects agree, because the result
+ * must match under each of them. False: another letter. */
 static bool add_shorthand(g_class *c, char letter)
 {
-    /* Space to somebody, and control characters, which nobody means. */
+    /* Characters that some dialect counts as white space, and control characters. */
     static const g_range blank[] = {
         {1, ' '},         {0x7F, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200A},
         {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
@@ -159,7 +176,7 @@ static bool add_property(parser *p, g_class *c, bool widely)
     return true;
 }
 
-/* In a class that is negated: whatever some dialect has in it, so that what is left are none's. */
+/* In a negated class: the union over all dialects, so that the complement is their intersection. */
 static bool add_shorthand_widely(g_class *c, char letter)
 {
     g_class rest = {0};
@@ -196,8 +213,7 @@ static uint32_t code_point(parser *p, char c)
     return v;
 }
 
-/* What a letter or a digit behind a backslash is, if it does not stand for a character; else
- * NULL. */
+/* Names an escape that is not one character, for the error message; NULL: it is one. */
 static const char *unsupported(char c)
 {
     if (c >= '0' && c <= '9') return "a back reference";
@@ -225,7 +241,7 @@ static uint32_t escaped(parser *p)
     return what ? (uint32_t)fail(p, ERR_UNSUPPORTED, what) : next_char(p);
 }
 
-/* One end of a range in brackets; *set: it was a shorthand and has been added. */
+/* One end of a range in brackets; *set: a shorthand, already added to the class. */
 static uint32_t bracket_item(parser *p, g_class *c, bool negative, bool *set)
 {
     *set = false;
@@ -357,7 +373,7 @@ static bool at_bounds(const parser *p)
     return s > p->s + 1 && s < p->end && *s == '}';
 }
 
-/* What a group has matched is not known: what would match it is left out. */
+/* What a group has matched is unknown here: the part is dropped (R_NEVER). */
 static int back_reference(parser *p)
 {
     if (p->in_not) return fail(p, ERR_UNSUPPORTED, "a back reference that must not match");
@@ -376,7 +392,7 @@ static int atom(parser *p)
     if (eat(p, '[')) return bracket(p);
     if (eat(p, '.')) return dot(p);
     if (eat(p, '^')) return add(p, R_BEGIN, 0, 0);
-    p->vague |= at(p, '$') && p->in_not; /* or before the last line's end */
+    p->vague |= at(p, '$') && p->in_not; /* some dialects: also before a final line break */
     if (eat(p, '$')) return add(p, R_END, 0, 0);
     if (at(p, '*') || at(p, '+') || at(p, '?') || at_bounds(p))
         return fail(p, ERR_INPUT, "nothing to repeat");
@@ -469,8 +485,8 @@ static int alternatives(parser *p)
     return x;
 }
 
-/* Anchors say nothing at the ends of the text and forbid all in its middle.  Returns whether the
- * part may be without a character. */
+/* Refuses anchors within the pattern, which nothing could match; at its ends they have no effect.
+ * Returns whether node `i` can match the empty text. */
 static bool anchors_ok(parser *p, int i, bool first, bool last)
 {
     /* Long chains lean to the left: the loop goes down that side. */
@@ -521,8 +537,8 @@ typedef struct {
 /* step: of what is read first, where counts_first() holds. */
 static void lay(layout *l, int i, int32_t from, edge_step step, int32_t to);
 
-/* Whether each match passes one of the edges that are read first, at its beginning, and nothing in
- * it counts: the turns of a repetition can be counted there. */
+/* Whether every match begins with exactly one byte edge of the part, and the part counts nothing
+ * itself: then the repetitions can be counted on that edge. */
 static bool counts_first(const parser *p, int i, bool first)
 {
     for (;;) {
@@ -551,7 +567,7 @@ static bool counts_first(const parser *p, int i, bool first)
     }
 }
 
-/* Turns of more than a class, so many that they are not copied. */
+/* Lays a repetition of a larger part as a counted loop if copies would take COPIED_MAX states. */
 static bool lay_turns(layout *l, const node *x, int32_t from, int32_t to)
 {
     enum { COPIED_MAX = 1000 /* states */ };
@@ -569,6 +585,7 @@ static bool lay_turns(layout *l, const node *x, int32_t from, int32_t to)
 
 static void lay_repeat(layout *l, const node *x, int32_t from, edge_step step, int32_t to)
 {
+    assert(x->min >= 0 && (x->max < 0 || x->min <= x->max));
     g_builder *b = l->b;
     const node *child = &l->p->list[x->a];
     int most = x->max < 0 ? x->min : x->max;
@@ -654,6 +671,7 @@ err_code regex_parse(parser *p, int *root)
     if (!p->rc && p->s < p->end) (void)fail(p, ERR_INPUT, "a ')' too many");
     if (!p->rc && p->leaves && !may_match(p, *root))
         (void)fail(p, ERR_UNSUPPORTED, "a back reference");
+    assert(p->rc || p->nest == 0);
     return p->rc;
 }
 
@@ -713,7 +731,7 @@ static void set_never(node *x)
     *x = (node){R_NEVER, 0, 0, 0, 0};
 }
 
-/* Parts that may grow without a bound, or by much. */
+/* Number of repetitions whose length varies by more than COUNT_FROM. */
 static int growing(const parser *p, int i)
 {
     int n = 0;
@@ -734,8 +752,8 @@ static int64_t least_of(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Narrows what a part matches to texts of lo to hi characters: not to all of them, where several of
- * its own parts may grow; each then gets a share of the room. */
+/* Narrows a part to texts of lo to hi characters. If several parts of it can grow, each gets a
+ * share of the length, so some valid texts are excluded. */
 static void fit(parser *p, int i, int64_t lo, int64_t hi);
 
 static void fit_pair(parser *p, const node *x, int64_t lo, int64_t hi)
@@ -747,6 +765,7 @@ static void fit_pair(parser *p, const node *x, int64_t lo, int64_t hi)
     if (share < 0) share = 0;
     share = least_of(share, least_of(room, room_a));
     if (room - share > room_b) share = least_of(room - room_b, room_a);
+    assert(share >= 0 && share <= room);
     int64_t most_a = a.least + share, most_b = b.least + least_of(room - share, room_b);
     int64_t want = lo - a.least - b.least; /* more than they have by themselves */
     int64_t more_b = want > 0 ? least_of(want, most_b - b.least) : 0;
@@ -762,7 +781,7 @@ static void fit_repeat(parser *p, node *x, int64_t lo, int64_t hi)
     if (one.most == 0) return;
     bool open = hi >= endless - 1; /* no upper bound: nothing is cut */
     int64_t max = x->max < 0 ? endless : x->max;
-    if (one.least < one.most && !open) { /* all turns alike */
+    if (one.least < one.most && !open) { /* the same limit for every repetition */
         int64_t turns = least_of(max, hi / SHORT + 1);
         int64_t each = hi / turns > one.least ? hi / turns : one.least;
         if (x->min > 0 && hi / x->min < each) each = hi / x->min;
@@ -819,7 +838,7 @@ err_code gb_regex_sized(g_builder *b, int32_t from, const char *pattern, size_t 
     if (sized && !p.rc) fit(&p, root, least, most < 0 ? endless - 1 : most);
     if (!p.rc) {
         layout l = {b, &p, json};
-        /* A loop may lead back to its own first state: it gets one nobody else leaves from. */
+        /* A loop leads back to its first state, so it gets one that nothing else leaves. */
         int32_t own = gb_state(b);
         gb_eps(b, from, own);
         lay(&l, root, own, STEP_PLAIN, to);
@@ -868,7 +887,7 @@ static bool unite(places *a, const places *b)
     return more;
 }
 
-/* A place is reached by more and more turns, or by none: as many turns as the text has places. */
+/* Repeats until no new position is reached: at most as often as the text has positions. */
 static places pass_repeat(finder *f, const node *x, places from)
 {
     int least = x->min < f->n + 1 ? x->min : f->n + 1;
@@ -895,7 +914,7 @@ static places pass_look(finder *f, const node *x, places from)
     return from;
 }
 
-/* Where the text stands behind a part that begins at one of the places. */
+/* Positions after a part that begins at one of `from`. */
 static places pass(finder *f, int i, places from)
 {
     const node *x = &f->p->list[i];
@@ -931,6 +950,7 @@ err_code g_regex_finds(const char *pattern, size_t len, const char *text, bool *
     for (int i = 0; i < f.n; i++) plain = plain && text[i] >= ' ' && text[i] < 0x7F;
     if (!regex_parse(&p, &root) && (!plain || p.leaves || p.n > CHAIN_MAX))
         p.rc = err_set(e, ERR_UNSUPPORTED, "it is too long, or the text is not plain");
+    assert(p.rc || f.n <= TEXT_MAX); /* places has one more */
     places anywhere, end = {0};
     memset(&anywhere, 0, sizeof(anywhere));
     for (int i = 0; i <= f.n && !p.rc; i++) anywhere.at[i] = true;
@@ -953,7 +973,7 @@ typedef struct {
     int parts;
 } writer;
 
-/* One that is easily read, if the class has it; 0: none that is plain. */
+/* A readable character of the class; 0: it has no printable ASCII. */
 static char plain_char(const g_class *c)
 {
     for (const char *s = "a0A-_. "; *s; s++)
@@ -996,6 +1016,7 @@ static bool write_example(writer *w, int i)
 
 bool g_regex_example(const char *pattern, size_t len, char *out, size_t size)
 {
+    assert(size > 0);
     err e;
     parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = &e};
     writer w = {&p, out, size, 0, 0};

@@ -50,6 +50,7 @@ static int next_phase(const contained *a, int phase, int set)
         }
         unit *= a->of[k].steps;
     }
+    assert(out >= phase && out < a->phases);
     return out;
 }
 
@@ -172,6 +173,7 @@ bool schema_build_contains(schema_compiler *c, const cJSON *s, bool unlike, int6
     if (!read_kinds(&a)) return false;
     if (cJSON_GetArraySize(first) > FIRST_MAX)
         return schema_unsupported(c, "contains", " beside so many prefixItems");
+    assert(a.phases <= PHASES_MAX && a.sets <= 1 << KINDS_MAX);
     int32_t at[PHASES_MAX], next[PHASES_MAX], rule[1 << KINDS_MAX];
     int32_t open = gb_state(b), close = gb_state(b), out = gb_state(b);
     schema_byte(b, from, '[', unlike ? STEP_OPEN : STEP_PLAIN, open);

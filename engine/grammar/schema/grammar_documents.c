@@ -1,6 +1,7 @@
 /* grammar_documents.c -- the operator's schemas: read once, found by their addresses. */
 #include "engine/grammar/schema/grammar_documents.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -58,7 +59,9 @@ grammar_documents *grammar_documents_hold(grammar_documents *d)
 
 void grammar_documents_release(grammar_documents *d)
 {
-    if (!d || atomic_fetch_sub(&d->refs, 1) != 1) return;
+    int refs = d ? atomic_fetch_sub(&d->refs, 1) : 0;
+    assert(!d || refs > 0);
+    if (refs != 1) return;
     for (int i = 0; i < d->n; i++) {
         free(d->list[i].address);
         if (d->list[i].own) cJSON_Delete(d->list[i].tree);

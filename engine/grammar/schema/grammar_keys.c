@@ -5,6 +5,7 @@
  * additionalProperties.  So names are written only where it is known which patterns match: of
  * printable ASCII, by the automaton of all patterns together.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/grammar/regex/grammar_dfa.h"
@@ -12,6 +13,7 @@
 
 enum { PATTERNS_MAX = 48 }; /* of one object; propertyNames has some besides */
 
+static_assert((int)PATTERNS_MAX < (int)DFA_EXPRESSIONS_MAX, "the names themselves are one more");
 typedef struct {
     g_dfa *d;
     int n, n_all;         /* bits: patternProperties; all */
@@ -76,6 +78,7 @@ static err_code make(schema_compiler *c, open_names *o, const cJSON *s, const ch
 {
     err_code rc = add_all(c, o, s, e);
     uint64_t patterns = ((uint64_t)1 << o->n) - 1;
+    assert(o->n <= PATTERNS_MAX && o->n_all < DFA_EXPRESSIONS_MAX);
     if (!rc && !additional) {
         bool some = false;
         rc = o->n_all ? dfa_finish(o->d, e) : ERR_UNSUPPORTED;

@@ -75,6 +75,7 @@ static const keyword keywords[] = {
     {"maxLength", STRING},
     {"pattern", STRING},
     {"format", STRING},
+    {SCHEMA_GRAMMAR, STRING},
     {"minimum", NUMBER},
     {"maximum", NUMBER},
     {"exclusiveMinimum", NUMBER},

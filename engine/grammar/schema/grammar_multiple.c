@@ -5,6 +5,7 @@
  * digits with their remainder.  Where a step has too many remainders, the multiples nearest to zero
  * are listed.  Arithmetic is that of decimals, not that of doubles.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,11 @@
 #include "engine/grammar/schema/grammar_schema.h"
 
 enum {
-    DIGITS = 18,       /* of a number, so that it fits 64 bits */
-    DIGITS_EXACT = 15, /* with a fraction: a double holds so many */
-    STATES_MAX = 4000, /* of one number's automaton, some */
-    LISTED_MAX = 1000, /* multiples that are listed */
-    FEW_DIGITS = 6,    /* an automaton for less is not worth it */
+    DIGITS = 18,       /* digits of a number, so that it fits 64 bits */
+    DIGITS_EXACT = 15, /* digits of a number with a fraction: a double is exact up to there */
+    STATES_MAX = 4000, /* states of one number's automaton, approximately */
+    LISTED_MAX = 1000, /* up to so many multiples are listed one by one */
+    FEW_DIGITS = 6,    /* numbers with fewer digits need no automaton */
     NUMBER_TEXT = 64,
     NOT_MAX = 8,        /* steps that `not` names for one number */
     TRIED_MAX = 100000, /* numbers that are looked at one by one */
@@ -35,6 +36,7 @@ typedef struct {
 
 static int64_t power(int n)
 {
+    assert(n >= 0 && n <= DIGITS);
     int64_t p = 1;
     while (n-- > 0) p *= 10;
     return p;
@@ -94,6 +96,7 @@ static bool decimal_of(const cJSON *v, decimal *out)
 
 static int64_t common_divisor(int64_t a, int64_t b)
 {
+    assert(a > 0 && b >= 0);
     while (b) {
         int64_t r = a % b;
         a = b;
@@ -174,6 +177,7 @@ static bool is_wanted(const multiples *m, int64_t n)
 
 static int32_t rest_of(multiples *m, int left, int64_t remainder)
 {
+    assert(left >= 0 && left <= DIGITS && remainder >= 0 && remainder < m->mod);
     int32_t *known = &m->rest[(size_t)left * (size_t)m->mod + (size_t)remainder];
     if (*known || m->b->failed) return *known;
     int32_t from = *known = gb_state(m->b);
@@ -271,6 +275,7 @@ static void listed(multiples *m, int32_t from, int64_t lo, int64_t hi)
 /* Those from lo to hi with `behind` digits behind the point. */
 static void one_length(multiples *m, int32_t from, int64_t lo, int64_t hi, int lengths)
 {
+    assert(m->mod > 0 && lengths > 0);
     int digits = (int)(STATES_MAX / (m->mod < STATES_MAX ? m->mod : STATES_MAX) / lengths);
     int64_t step = m->n_no > 0 ? m->yes : m->mod;
     int64_t a = divided(lo, step, true), z = divided(hi, step, false);

@@ -1,10 +1,12 @@
 /* grammar_number.c -- decimal numbers between two bounds, digit by digit.
  *
  * Integers: for every length, the digits run between those of the bounds, "tight" as long as they
- * are equal to one of them.  Fractions go on from there in the same way.  At most GRAMMAR_DIGITS
- * digits before the point and GRAMMAR_FRACTION after it; numbers without a bound may have an
- * exponent of two digits.  Minus zero is not written.
+ * are equal to one of them.  Bounds of any size are exact; where there is none, numbers have at
+ * most GRAMMAR_DIGITS digits.  Fractions go on from there in the same way, with at most
+ * GRAMMAR_DIGITS digits before the point and GRAMMAR_FRACTION after it; numbers without a bound
+ * may have an exponent of two digits.  Minus zero is not written.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,20 +18,24 @@ static const int64_t most = INT64_MAX;
 
 static void digits(g_builder *b, int32_t from, int lo, int hi, int32_t to)
 {
+    assert(lo >= 0 && hi <= 9);
     if (lo <= hi) gb_bytes(b, from, '0' + lo, '0' + hi, STEP_PLAIN, to);
 }
 
 /* ---------------------------------------------------------------------- integers -- */
 
+enum { WHOLE_DIGITS = 128 }; /* of a bound; a number in JSON has no more (engine/base/json.c) */
+
 typedef struct {
     g_builder *b;
     int n;
-    char lo[24], hi[24];
-    int32_t rest[24]; /* state from which k more digits lead to the end */
+    const char *lo, *hi;            /* n digits each */
+    int32_t rest[WHOLE_DIGITS + 1]; /* state from which k more digits lead to the end */
 } span;
 
 static int32_t rest_of(span *s, int k)
 {
+    assert(k >= 0 && k <= WHOLE_DIGITS);
     if (s->rest[k] >= 0) return s->rest[k];
     s->rest[k] = gb_state(s->b);
     digits(s->b, s->rest[k], 0, 9, rest_of(s, k - 1));
@@ -63,72 +69,155 @@ static void between(span *s, int32_t from, int i, bool low, bool high, int32_t t
     digits(s->b, from, lo + low, hi - high, rest_of(s, left));
 }
 
-/* Whole numbers, 0 <= lo <= hi, without leading zeros. */
+/* Whole numbers, 0 <= lo <= hi, in digits without leading zeros. */
+static void texts(g_builder *b, int32_t from, const char *lo, const char *hi, int32_t to)
+{
+    char nines[WHOLE_DIGITS + 1], least[WHOLE_DIGITS + 1];
+    int n_lo = (int)strlen(lo), n_hi = (int)strlen(hi);
+    span s = {.b = b};
+    assert(n_lo > 0 && n_lo <= n_hi && n_hi <= WHOLE_DIGITS);
+    memset(nines, '9', sizeof(nines));
+    memset(least, '0', sizeof(least));
+    least[0] = '1';
+    for (int k = 0; k <= WHOLE_DIGITS; k++) s.rest[k] = -1;
+    s.rest[0] = to;
+    for (s.n = n_lo; s.n <= n_hi && !b->failed; s.n++) {
+        s.lo = s.n == n_lo ? lo : least;
+        s.hi = s.n == n_hi ? hi : nines;
+        between(&s, from, 0, true, true, to);
+    }
+}
+
 static void naturals(g_builder *b, int32_t from, int64_t lo, int64_t hi, int32_t to)
 {
-    span s = {.b = b};
-    for (int k = 0; k < 24; k++) s.rest[k] = -1;
-    s.rest[0] = to;
-    int64_t first = 0, last = 9;
-    for (int n = 1; n <= GRAMMAR_DIGITS && lo <= hi && !b->failed; n++) {
-        int64_t a = lo > first ? lo : first, z = hi < last ? hi : last;
-        if (a <= z) {
-            s.n = n;
-            snprintf(s.lo, sizeof(s.lo), "%lld", (long long)a);
-            snprintf(s.hi, sizeof(s.hi), "%lld", (long long)z);
-            between(&s, from, 0, true, true, to);
-        }
-        if (last == most) return;
-        first = last + 1;
-        last = n + 1 < GRAMMAR_DIGITS ? last * 10 + 9 : most;
-    }
+    char least[24], last[24];
+    snprintf(least, sizeof(least), "%lld", (long long)lo);
+    snprintf(last, sizeof(last), "%lld", (long long)hi);
+    if (lo <= hi) texts(b, from, least, last, to);
 }
 
-static int64_t clamp(double v)
+/* A whole number of any size. */
+typedef struct {
+    bool minus, huge; /* huge: more digits than there is room for */
+    char digit[WHOLE_DIGITS + 2];
+} big_whole;
+
+static int compare(const char *a, const char *b)
 {
-    return v >= (double)most ? most : v <= -(double)most ? -most : (int64_t)v;
+    size_t n = strlen(a), m = strlen(b);
+    return n != m ? (n < m ? -1 : 1) : strcmp(a, b);
 }
 
-/* The least whole number above a limit (or at it); false: there is none up to `most`. */
-static bool least_above(const g_limit *lo, int64_t *out)
+/* One more, by magnitude. */
+static void one_more(big_whole *w)
 {
-    *out = -most;
-    if (!lo) return true;
-    if (!lo->exact && lo->value >= (double)most) return false;
-    int64_t a = lo->exact ? lo->whole : clamp(ceil(lo->value));
-    if (lo->strict && (lo->exact || (double)a <= lo->value)) {
-        if (a == most) return false;
-        a++;
+    int n = (int)strlen(w->digit), i = n - 1;
+    while (i >= 0 && w->digit[i] == '9') w->digit[i--] = '0';
+    if (i >= 0) {
+        w->digit[i]++;
+        return;
     }
-    if (a > -most) *out = a;
-    return true;
+    w->huge = n == WHOLE_DIGITS;
+    memmove(w->digit + 1, w->digit, (size_t)n + 1);
+    w->digit[0] = '1';
 }
 
-/* The greatest one below a limit; false: there is none down to -most. */
-static bool greatest_below(const g_limit *hi, int64_t *out)
+/* One less, by magnitude, which is not 0. */
+static void one_less(big_whole *w)
 {
-    *out = most;
-    if (!hi) return true;
-    if (!hi->exact && hi->value <= -(double)most) return false;
-    int64_t z = hi->exact ? hi->whole : clamp(floor(hi->value));
-    if (hi->strict && (hi->exact || (double)z >= hi->value)) {
-        if (z <= -most) return false;
-        z--;
+    assert(strcmp(w->digit, "0") != 0);
+    int i = (int)strlen(w->digit) - 1;
+    while (w->digit[i] == '0') w->digit[i--] = '9';
+    w->digit[i]--;
+    if (w->digit[0] == '0' && w->digit[1]) memmove(w->digit, w->digit + 1, strlen(w->digit));
+}
+
+/* The next whole number above, or below. */
+static void step(big_whole *w, bool up)
+{
+    bool zero = strcmp(w->digit, "0") == 0;
+    if (zero) w->minus = !up;
+    if (zero || up != w->minus)
+        one_more(w);
+    else
+        one_less(w);
+    if (strcmp(w->digit, "0") == 0) w->minus = false;
+}
+
+/* Cuts a decimal behind its point; true: something but zeros was cut off. */
+static bool cut(const char *text, big_whole *out)
+{
+    const char *e = strpbrk(text, "eE"), *dot = strchr(text, '.');
+    long exponent = e ? strtol(e + 1, NULL, 10) : 0, at = 0;
+    size_t len = e ? (size_t)(e - text) : strlen(text), first = text[0] == '-';
+    long point = (long)(dot && dot < text + len ? (size_t)(dot - text) - first : len - first);
+    int n = 0;
+    bool rest = false;
+    *out = (big_whole){.minus = text[0] == '-'};
+    if (exponent > 10000 || exponent < -10000) exponent = exponent > 0 ? 10000 : -10000;
+    for (size_t i = first; i < len; i++) {
+        if (text[i] == '.') continue;
+        bool inside = at++ < point + exponent;
+        if (!inside) rest |= text[i] != '0';
+        if (!inside || (n == 0 && text[i] == '0')) continue;
+        if (n < WHOLE_DIGITS) out->digit[n] = text[i];
+        n++;
     }
-    *out = z;
-    return z >= -most;
+    for (; n > 0 && at < point + exponent && n <= WHOLE_DIGITS; at++, n++)
+        if (n < WHOLE_DIGITS) out->digit[n] = '0';
+    out->huge = n > WHOLE_DIGITS;
+    if (n == 0) out->digit[n++] = '0';
+    if (!out->huge) out->digit[n] = 0;
+    if (!rest && strcmp(out->digit, "0") == 0) out->minus = false;
+    return rest;
+}
+
+/* The least whole number that a lower bound allows, or the greatest that an upper one does. */
+static big_whole bound_of(const g_limit *l, bool is_lower)
+{
+    char text[40];
+    big_whole w;
+    if (l->exact)
+        snprintf(text, sizeof(text), "%lld", (long long)l->whole);
+    else
+        snprintf(text, sizeof(text), "%.17g", l->value);
+    bool rest = cut(l->text && !l->exact ? l->text : text, &w);
+    if (w.huge) return w;
+    bool minus = w.minus;
+    if (rest && strcmp(w.digit, "0") == 0) w.minus = false;
+    if (rest ? minus != is_lower : l->strict) step(&w, is_lower);
+    return w;
+}
+
+/* As far as numbers without an upper bound go. */
+static void set_end(big_whole *w, const char *least)
+{
+    size_t n = strlen(least);
+    *w = (big_whole){.minus = false};
+    snprintf(w->digit, sizeof(w->digit), "%lld", (long long)most);
+    if (n < strlen(w->digit)) return;
+    n += n < WHOLE_DIGITS;
+    memset(w->digit, '9', n);
+    w->digit[n] = 0;
 }
 
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to)
 {
-    int64_t a, z;
-    if (!least_above(lo, &a) || !greatest_below(hi, &z)) return;
-    if (z >= 0) naturals(b, from, a > 0 ? a : 0, z, to);
-    if (a < 0 && a <= z) {
-        int32_t minus = gb_state(b);
-        gb_bytes(b, from, '-', '-', STEP_PLAIN, minus);
-        naturals(b, minus, z < 0 ? -z : 1, -a, to);
+    big_whole a = {.huge = true, .minus = true}, z = {.huge = true};
+    if (lo) a = bound_of(lo, true);
+    if (hi) z = bound_of(hi, false);
+    if ((a.huge && !a.minus) || (z.huge && z.minus)) return; /* beyond all that is written */
+    const char *least = a.minus ? "0" : a.digit, *below = z.huge || !z.minus ? "1" : z.digit;
+    if (z.huge) set_end(&z, least);
+    if (a.huge) {
+        set_end(&a, below);
+        a.minus = true;
     }
+    if (!z.minus && compare(least, z.digit) <= 0) texts(b, from, least, z.digit, to);
+    if (!a.minus || compare(below, a.digit) > 0) return;
+    int32_t minus = gb_state(b);
+    gb_bytes(b, from, '-', '-', STEP_PLAIN, minus);
+    texts(b, minus, below, a.digit, to);
 }
 
 /* --------------------------------------------------------------------- fractions -- */
@@ -148,6 +237,7 @@ typedef struct {
 
 static int32_t free_after(fractions *f, int k)
 {
+    assert(k >= 0 && k <= GRAMMAR_FRACTION);
     if (f->free[k] >= 0) return f->free[k];
     f->free[k] = gb_state(f->b);
     gb_eps(f->b, f->free[k], f->to);
@@ -208,6 +298,7 @@ static void from_both(fractions *f, int32_t s, int k, const magnitude *a, const 
         from_both(f, next, k + 1, a, z);
         return;
     }
+    assert(lo < hi);
     int32_t low = gb_state(f->b), high = gb_state(f->b);
     digits(f->b, s, lo, lo, low);
     at_least(f, low, k + 1, a);
@@ -219,6 +310,7 @@ static void from_both(fractions *f, int32_t s, int k, const magnitude *a, const 
 /* Accepts the decimals whose magnitudes lie from a to z. */
 static void decimals(g_builder *b, int32_t from, const magnitude *a, const magnitude *z, int32_t to)
 {
+    assert(a->whole >= 0 && a->whole <= z->whole);
     fractions f = {.b = b, .to = to};
     for (int k = 0; k <= GRAMMAR_FRACTION; k++) f.free[k] = -1;
     if (z->whole - a->whole > 1) {

@@ -8,6 +8,7 @@
  * dynamic anchor of its name.  So a resource is looked at with the anchors that are bound where it
  * is entered (a scope); entered with others, it is copied once more.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,6 +240,7 @@ static int find_instance(const atlas *t, int resource, int scope)
 /* The anchor of that name which is bound; -1: none is. */
 static int bound(const atlas *t, int scope, const char *word)
 {
+    assert(scope >= 0 && scope < t->n_scope);
     for (; scope > 0; scope = t->scope[scope].outer)
         if (strcmp(t->anchor[t->scope[scope].anchor].name, word) == 0)
             return t->scope[scope].anchor;
@@ -269,6 +271,7 @@ static int64_t count(const cJSON *s)
 /* Where the resource stands, entered with the scope; NULL: there is no room for it. */
 static const char *path_of(atlas *t, int resource, int scope)
 {
+    assert(resource >= 0 && resource < t->n_resource);
     scope = entered(t, scope, resource);
     int i = find_instance(t, resource, scope);
     if (i >= 0 || t->failed) return t->failed ? NULL : t->instance[i].path;

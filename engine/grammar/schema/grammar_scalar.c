@@ -3,6 +3,7 @@
  * A format is a regular expression here; so are patterns.  Lengths beside them are accepted where
  * the expression keeps them by itself.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +16,13 @@
 
 int32_t schema_start(const schema_compiler *c, int32_t rule)
 {
+    assert(c->b.failed || (rule >= 0 && rule < c->b.n_rules));
     return c->b.failed ? 0 : c->b.rule[rule].start;
 }
 
 int32_t schema_end(const schema_compiler *c, int32_t rule)
 {
+    assert(c->b.failed || (rule >= 0 && rule < c->b.n_rules));
     return c->b.failed ? 0 : c->b.rule[rule].end;
 }
 
@@ -163,8 +166,36 @@ static err_code by_finds(g_builder *b, int32_t from, const cJSON *s, const char 
     return f.rc == ERR_INPUT ? ERR_NONE : f.rc;
 }
 
+/* A text of a context-free grammar, escaped. */
+static bool by_grammar(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    static const char *const others[] = {"pattern", "format", "minLength", "maxLength"};
+    g_builder *b = &c->b;
+    g_auto a;
+    err e;
+    const char *text = cJSON_GetStringValue(schema_get(s, SCHEMA_GRAMMAR));
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (schema_get(s, others[i]))
+            return schema_unsupported(c, SCHEMA_GRAMMAR, " beside other words about a string");
+    if (!text) return schema_fail(c, ERR_INPUT, "'" SCHEMA_GRAMMAR "' must be a string");
+    if (leaves_texts_out(s)) return schema_unsupported(c, SCHEMA_GRAMMAR, " beside 'not'");
+    err_code rc = grammar_build_cfg(&a, text, &e);
+    if (rc) {
+        char what[sizeof(e.msg) + 32];
+        snprintf(what, sizeof(what), "'" SCHEMA_GRAMMAR "': %.180s", e.msg);
+        return schema_fail(c, rc, what);
+    }
+    int32_t open = gb_state(b), close = gb_state(b);
+    schema_byte(b, from, '"', STEP_PLAIN, open);
+    gb_call(b, open, gb_import(b, &a, true), BOUNDS_NONE, close);
+    schema_byte(b, close, '"', STEP_PLAIN, to);
+    g_auto_clear(&a);
+    return true;
+}
+
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
+    if (schema_get(s, SCHEMA_GRAMMAR)) return by_grammar(c, s, from, to);
     g_builder *b = &c->b;
     const cJSON *pattern = schema_get(s, "pattern"), *form = schema_get(s, "format");
     int64_t min = 0, max = -1;
@@ -215,7 +246,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
 
 static g_limit limit_of(const cJSON *v, bool strict)
 {
-    g_limit l = {.value = v->valuedouble, .strict = strict};
+    g_limit l = {.value = v->valuedouble, .strict = strict, .text = v->valuestring};
     l.exact = json_whole(v, &l.whole);
     return l;
 }

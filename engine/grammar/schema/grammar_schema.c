@@ -11,6 +11,7 @@
  */
 #include "engine/grammar/schema/grammar_schema.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,7 @@ static bool open_repeated(schema_compiler *c, int32_t from, int bracket, bool un
     schema_byte(b, r->close, bracket + 2, STEP_PLAIN, to);
     if (min == 0) gb_eps(b, open, r->close);
     if (max == 0) return false;
+    assert(max < 0 || min <= max);
     int32_t comma = gb_state(b);
     r->first = gb_state(b);
     r->loop = gb_state(b);
@@ -301,6 +303,7 @@ static const known_rule *find_twin(schema_compiler *c, const cJSON *s, uint64_t 
  * same parts have one rule, also where they were put together again: so recursion ends. */
 static int32_t rule_of(schema_compiler *c, const cJSON *s)
 {
+    assert(c->n_known <= NODES_MAX);
     g_builder *b = &c->b;
     uint64_t digest = 0;
     const cJSON *part[PARTS_MAX];
@@ -478,6 +481,7 @@ typedef struct {
 static void other_keys_from(schema_compiler *c, int32_t state, const char *const *name, int n,
                             int depth, const key_ends *to)
 {
+    assert(depth >= 0 && depth <= KEY_MAX);
     g_builder *b = &c->b;
     int i = 0;
     while (i < n && !name[i][depth]) i++;
@@ -649,6 +653,7 @@ typedef struct {
 /* A named member is the next one, or is left out where it may be. */
 static void next_named(schema_compiler *c, tally *t, const property *p, int32_t value)
 {
+    assert(t->top >= 0 && t->top <= COUNTED_MAX);
     g_builder *b = &c->b;
     tally next = {.top = t->top, .most = t->most};
     int32_t quote[COUNTED_MAX + 1]; /* the name and its value, by what comes next */
@@ -713,6 +718,7 @@ static void with_names(schema_compiler *c, const property *p, int n, const pair 
     tally t = {.top = (int)(min > 1 ? min : 1), .most = max >= 0 && max < n};
     if (t.most) t.top = (int)max;
     schema_byte(b, from, '{', min > 1 && n_others > 0 ? STEP_OPEN : STEP_PLAIN, open);
+    assert(t.top >= 0 && t.top <= COUNTED_MAX);
     for (int k = 1; k <= t.top; k++) t.at[k] = -1;
     t.at[0] = space(b, open);
     int32_t out = space(b, close);
@@ -799,20 +805,22 @@ static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32
     }
     if (max >= 0 && min > max) return true; /* nothing */
     int n = 0;
+    if (min > COUNTED_MAX) return schema_unsupported(c, "minProperties", " with so many members");
     property *p = properties_of(c, s, &n);
     bool closed = cJSON_IsFalse(add);
-    if (min > COUNTED_MAX) (void)schema_unsupported(c, "minProperties", " with so many members");
     const cJSON *patterns = schema_get(s, "patternProperties"), *names;
     names = schema_get(s, "propertyNames");
     pair other[OPEN_MAX];
-    if (p && n == 0 && !closed && !(patterns && patterns->child)) {
+    /* Empty `properties` list all members, as those with members do. */
+    bool listed = props && !add && !names && min == 0;
+    if (p && n == 0 && !closed && !listed && !(patterns && patterns->child)) {
         int32_t value = add ? rule_at(c, add, "additionalProperties", -1) : c->value;
         pair any = {c->bounded, gb_bounds(&c->b, 0, KEY_MAX), value};
         if (names) any.bounds = BOUNDS_NONE;
         if (names) any.key = rule_at(c, schema_of_names(c, names), "propertyNames", -1);
         map(c, from, &any, 1, min, max, to);
     } else if (p) {
-        bool wanted = min > n || all_absent(p, n);
+        bool wanted = min > n || (n > 0 && all_absent(p, n));
         int n_other = max >= 0 && n > 0 ? 0 : other_members(c, s, p, n, wanted, other);
         if (max > COUNTED_MAX && max < n)
             (void)schema_unsupported(c, "maxProperties", " with so many members");
@@ -1101,9 +1109,10 @@ static bool build_one(schema_compiler *c, const cJSON *s, int32_t from, int32_t 
 static bool build(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     if (c->b.failed) return schema_fail(c, ERR_LIMIT, "the schema is too large");
-    if (c->nest >= NEST_MAX) return schema_fail(c, ERR_LIMIT, "the schema is too deep");
+    if (c->nest >= NEST_MAX) return schema_fail(c, ERR_LIMIT, "the schema has too many levels");
     c->nest++;
     bool ok = build_one(c, s, from, to);
+    assert(c->nest > 0);
     c->nest--;
     return ok && !c->rc;
 }
@@ -1113,12 +1122,19 @@ int32_t schema_rule(schema_compiler *c, const cJSON *s)
     return rule_of(c, s);
 }
 
-/* The whole text: free text with tags, or one schema; NULL: any object. */
-static void build_root(schema_compiler *c, const cJSON *root, bool tagged, int32_t rule)
+/* Builds free text with tags, or one schema; NULL: any object. */
+typedef struct {
+    const cJSON *root;
+    const g_auto *answer; /* with tags: the form of a text that has none; NULL: free text */
+    bool tagged;
+} whole;
+
+static void build_root(schema_compiler *c, const whole *what, int32_t rule)
 {
     int32_t from = schema_start(c, rule), to = schema_end(c, rule);
-    if (tagged) {
-        (void)grammar_put_tags(c, root, from, to);
+    const cJSON *root = what->root;
+    if (what->tagged) {
+        (void)grammar_put_tags(c, root, what->answer, from, to);
         return;
     }
     int32_t inner = root ? rule_of(c, root) : c->object;
@@ -1126,8 +1142,7 @@ static void build_root(schema_compiler *c, const cJSON *root, bool tagged, int32
 }
 
 /* `empty`: nothing else is wrong, but there is no text. */
-static err_code build_once(g_auto *out, const cJSON *schema, bool tagged, bool every_kind,
-                           bool *empty, err *e)
+static err_code build_once(g_auto *out, const whole *what, bool every_kind, bool *empty, err *e)
 {
     schema_compiler *c = calloc(1, sizeof(*c));
     known_rule *known = calloc(NODES_MAX, sizeof(*known));
@@ -1138,7 +1153,7 @@ static err_code build_once(g_auto *out, const cJSON *schema, bool tagged, bool e
         return err_set(e, ERR_NOMEM, "no memory");
     }
     c->known = known;
-    c->root = schema;
+    c->root = what->root;
     c->every_kind = every_kind;
     c->e = e;
     c->path[0] = '#';
@@ -1147,7 +1162,7 @@ static err_code build_once(g_auto *out, const cJSON *schema, bool tagged, bool e
     build_shared(c);
     int n_shared = c->b.n_states;
     int32_t root = gb_rule(&c->b);
-    build_root(c, schema, tagged, root);
+    build_root(c, what, root);
     build_all_rules(c);
     err_code rc = c->rc;
     if (rc) {
@@ -1187,16 +1202,15 @@ static err_code check_ours(const cJSON *v, bool names, err *e)
 
 /* Without a type, the kinds that the keywords speak of are written; all others hold as well, and
  * are written where these have no text. */
-static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_documents *documents,
-                           bool tagged, err *e)
+static err_code build_auto(g_auto *out, whole what, const grammar_documents *documents, err *e)
 {
     cJSON *resolved = NULL;
     bool empty;
-    if (check_ours(schema, false, e)) return e->code;
-    if (!tagged && schema_resolved(schema, documents, &resolved, e)) return e->code;
-    if (resolved) schema = resolved;
-    err_code rc = build_once(out, schema, tagged, false, &empty, e);
-    if (empty) rc = build_once(out, schema, tagged, true, &empty, e);
+    if (check_ours(what.root, false, e)) return e->code;
+    if (!what.tagged && schema_resolved(what.root, documents, &resolved, e)) return e->code;
+    if (resolved) what.root = resolved;
+    err_code rc = build_once(out, &what, false, &empty, e);
+    if (empty) rc = build_once(out, &what, true, &empty, e);
     cJSON_Delete(resolved);
     return rc;
 }
@@ -1204,10 +1218,10 @@ static err_code build_auto(g_auto *out, const cJSON *schema, const grammar_docum
 err_code grammar_build_schema(g_auto *out, const cJSON *schema, const grammar_documents *documents,
                               err *e)
 {
-    return build_auto(out, schema, documents, false, e);
+    return build_auto(out, (whole){.root = schema}, documents, e);
 }
 
-err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e)
+err_code grammar_build_tags(g_auto *out, const cJSON *spec, const g_auto *answer, err *e)
 {
-    return build_auto(out, spec, NULL, true, e);
+    return build_auto(out, (whole){.root = spec, .answer = answer, .tagged = true}, NULL, e);
 }

@@ -105,6 +105,9 @@ const cJSON *schema_next_value(const cJSON *s, const cJSON *at);
 /* Is it one of the strings of a schema's `required`? */
 bool schema_requires(const cJSON *required, const char *name);
 
+/* A keyword of lorad's: the string is a text of this grammar, in Lark's language or GBNF. */
+#define SCHEMA_GRAMMAR "x-lorad-grammar"
+
 /* A word of ours in a joined schema: [{"patternProperties": {..}, "additionalProperties": s}, ..],
  * what parts say of names that their own patterns do not match, while those of others do. */
 #define SCHEMA_OTHERS "\x01others"
@@ -208,8 +211,9 @@ int32_t schema_end(const schema_compiler *c, int32_t rule);
 
 /* The rule of a schema, which is built later. */
 int32_t schema_rule(schema_compiler *c, const cJSON *s);
-/* grammar_tags.c: free text with tags in it. */
-bool grammar_put_tags(schema_compiler *c, const cJSON *spec, int32_t from, int32_t to);
+/* grammar_tags.c: free text with tags in it; or tags, or else what `answer` accepts. */
+bool grammar_put_tags(schema_compiler *c, const cJSON *spec, const g_auto *answer, int32_t from,
+                      int32_t to);
 
 /* Is the expression found in a member's name? */
 bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found);

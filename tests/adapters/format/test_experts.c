@@ -30,7 +30,10 @@ static const model_config base = {
     .ffn_dim = DENSE,
     .n_vocab = 100,
     .layer = {LAYER_EXPERTS, 0, LAYER_EXPERTS},
-    .experts = {.route = {.n = 2, .top_k = 1}, .ffn_dim = FFN, .shared_dim = SHARED},
+    .experts = {.route = {.n = 2, .top_k = 1},
+                .ffn_dim = FFN,
+                .shared_dim = SHARED,
+                .shared_gated = true},
 };
 
 static err e;
@@ -104,9 +107,9 @@ START_TEST(test_tensors)
         {"model.layers.0.mlp.experts.1.gate_proj.lora_B.weight", FFN, RANK, ERR_NONE, ""},
         {"model.layers.0.mlp.experts.0.down_proj.lora_A.weight", RANK, FFN, ERR_NONE, ""},
         {"model.layers.0.mlp.experts.0.down_proj.lora_B.weight", FFN, RANK, ERR_INPUT,
-         "24 x 4; expected is 32 x 4"},
+         "24 x 4; it must be 32 x 4"},
         {"model.layers.0.mlp.experts.0.up_proj.lora_B.weight", DENSE, RANK, ERR_INPUT,
-         "48 x 4; expected is 24 x 4"},
+         "48 x 4; it must be 24 x 4"},
         {"model.layers.0.mlp.experts.0.up_proj.lora_A.weight", RANK + 1, DIM, ERR_INPUT, "5 x 32"},
         {"model.layers.0.mlp.experts.2.up_proj.lora_A.weight", RANK, DIM, ERR_INPUT, "2 experts"},
         {"model.layers.1.mlp.experts.0.up_proj.lora_A.weight", RANK, DIM, ERR_INPUT, "0 experts"},
@@ -116,7 +119,11 @@ START_TEST(test_tensors)
          "no such module"},
         {"model.layers.0.mlp.shared_expert.up_proj.lora_B.weight", SHARED, RANK, ERR_NONE, ""},
         {"model.layers.1.mlp.up_proj.lora_B.weight", DENSE, RANK, ERR_NONE, ""},
-        {"model.layers.0.mlp.gate.lora_A.weight", RANK, DIM, ERR_UNSUPPORTED, "router"},
+        {"model.layers.0.mlp.gate.lora_A.weight", RANK, DIM, ERR_INPUT, "not covered"},
+        {"model.layers.0.mlp.gate.weight", 2, DIM, ERR_UNSUPPORTED, "of a router but LoRA"},
+        {"model.layers.1.mlp.gate.lora_A.weight", RANK, DIM, ERR_INPUT, "no such module"},
+        {"model.layers.1.mlp.shared_expert_gate.lora_A.weight", RANK, DIM, ERR_INPUT,
+         "no such module"},
     };
     adapter_layout al = {.n_vocab = base.n_vocab};
     ck_assert_msg(parse(CONFIG(ALL_MLP), true, &al.peft) == ERR_NONE, "%s", e.msg);
@@ -128,6 +135,63 @@ START_TEST(test_tensors)
     }
     ck_assert_int_eq(layout_check(&al, &base, base.n_vocab, &e), ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "shared_expert.gate_proj") != NULL, "%s", e.msg);
+    adapter_layout_clear(&al);
+}
+END_TEST
+
+static err_code parse_routers(const char *text, const char *tensor, peft_config *pc)
+{
+    naming names = {.root = -1};
+    if (tensor) ck_assert_msg(naming_learn(&names, tensor, &e) == ERR_NONE, "%s", e.msg);
+    return peft_parse(text, strlen(text), &base, 0, &names, pc, &e);
+}
+
+/* A router is covered as a module, as transformers 4 has it, or by its parameter; a list that names
+ * it has no effect where the file has no tensor of one. */
+START_TEST(test_routers)
+{
+    static const char sparse[] = "model.layers.0.block_sparse_moe.gate.lora_A.weight",
+                      usual[] = "model.layers.0.mlp.gate.lora_A.weight";
+    static const struct {
+        const char *config, *tensor;
+        int n_wrapped, rank; /* of the router */
+        const char *name;
+    } cases[] = {
+        {CONFIG("\"target_modules\":[\"gate\",\"q_proj\"]"), usual, 5, 4, "mlp.gate"},
+        {CONFIG("\"target_modules\":[\"gate\",\"q_proj\"]"), NULL, 3, 0, "mlp.gate"},
+        {CONFIG("\"target_modules\":[\"gate\"]"), sparse, 2, 4, "block_sparse_moe.gate"},
+        {CONFIG("\"target_modules\":\".*sparse_moe.gate\""), sparse, 2, 4, "block_sparse_moe.gate"},
+        {CONFIG("\"target_modules\":[\"shared_expert_gate\"],\"target_parameters\":"
+                "[\"gate.weight\"],\"rank_pattern\":{\"layers.0.mlp.gate.weight\":7}"),
+         usual, 4, 7, "mlp.gate"},
+        {CONFIG("\"target_parameters\":[\"gate.weight\"],\"exclude_modules\":[\"gate\"]"), usual, 2,
+         4, "mlp.gate"},
+        {CONFIG("\"target_modules\":\"all-linear\""), usual, 3 * 7 + 4, 4, "mlp.gate"},
+        {CONFIG("\"target_modules\":\"all-linear\""), NULL, 3 * 7 + 2, 0, "mlp.gate"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
+        peft_config pc;
+        char name[128], want[128];
+        err_code code = parse_routers(cases[i].config, cases[i].tensor, &pc);
+        ck_assert_msg(code == ERR_NONE, "%s: %s", cases[i].config, e.msg);
+        ck_assert_msg(pc.n_wrapped == cases[i].n_wrapped, "%s: %d", cases[i].config, pc.n_wrapped);
+        ck_assert_int_eq(peft_at(&pc, 0, PROJ_ROUTER)->rank, cases[i].rank);
+        ck_assert(!peft_at(&pc, 1, PROJ_ROUTER)->wrapped);
+        peft_slot_name(name, sizeof name, &base, &pc, PROJ_ROUTER);
+        snprintf(want, sizeof want, "model.layers.0.%s", cases[i].name);
+        ck_assert_str_eq(name, want);
+        peft_clear(&pc);
+    }
+    /* What the parameters promise must be there. */
+    adapter_layout al = {.n_vocab = base.n_vocab};
+    ck_assert_int_eq(
+        parse_routers(CONFIG("\"target_parameters\":[\"gate.weight\"]"), NULL, &al.peft), ERR_NONE);
+    al.pair = calloc(peft_slots(&al.peft), sizeof(*al.pair));
+    ck_assert_int_eq(place(&al, usual, RANK, DIM), ERR_NONE);
+    ck_assert_int_eq(place(&al, "model.layers.0.mlp.gate.lora_B.weight", 3, RANK), ERR_INPUT);
+    ck_assert_int_eq(place(&al, "model.layers.0.mlp.gate.lora_B.weight", 2, RANK), ERR_NONE);
+    ck_assert_int_eq(layout_check(&al, &base, base.n_vocab, &e), ERR_INPUT);
+    ck_assert_msg(strstr(e.msg, "layers.2.mlp.gate, but its lora_A") != NULL, "%s", e.msg);
     adapter_layout_clear(&al);
 }
 END_TEST
@@ -149,7 +213,7 @@ START_TEST(test_parameters_refused)
     } cases[] = {
         {CONFIG("\"target_parameters\":\"down_proj\""), "list", true, false, ERR_INPUT},
         {CONFIG("\"target_parameters\":[1]"), "target_parameters", true, false, ERR_INPUT},
-        {CONFIG("\"target_parameters\":[\"mlp.gate.weight\"]"), "no layer", true, false, ERR_INPUT},
+        {CONFIG("\"target_parameters\":[\"mlp.gate.bias\"]"), "no layer", true, false, ERR_INPUT},
         {CONFIG(BOTH), "not in the file", false, false, ERR_INPUT},
         {CONFIG(BOTH), "single experts", true, true, ERR_INPUT},
         {CONFIG(BOTH ",\"use_dora\":true"), "use_dora", true, false, ERR_UNSUPPORTED},
@@ -258,6 +322,7 @@ int main(void)
     tcase_add_test(tc, test_targets);
     tcase_add_test(tc, test_tensors);
     tcase_add_test(tc, test_parameters);
+    tcase_add_test(tc, test_routers);
     tcase_add_test(tc, test_parameters_refused);
     tcase_add_test(tc, test_values_are_scanned);
     suite_add_tcase(s, tc);

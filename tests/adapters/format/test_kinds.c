@@ -153,12 +153,6 @@ static const folder folders[] = {
     {CONFIG("IA3", ",\"feedforward_modules\":[]"), {{"ia3_l", 32, 1}}, 0, 0, ERR_NONE, ""},
     {CONFIG("IA3", ""), {{"ia3_l", 1, 32}}, 0, 0, ERR_UNSUPPORTED, "down_proj of a gated MLP"},
     {CONFIG("IA3", ""), {{"ia3_l", 32, 0}}, 0, 0, ERR_INPUT, "shape"},
-    {CONFIG("IA3", ",\"fan_in_fan_out\":true"),
-     {{"ia3_l", 32, 1}},
-     0,
-     0,
-     ERR_UNSUPPORTED,
-     "fan_in_fan_out"},
 };
 
 static int file_of(const void *data, size_t len)

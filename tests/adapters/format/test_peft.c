@@ -73,6 +73,18 @@ START_TEST(test_patterns)
         {"a\\bb", "ab", false},
         {".*\\.(q_proj|v_proj)", "model.layers.0.self_attn.q_proj", true},
         {".*\\.(q_proj|v_proj)", "model.layers.0.self_attn.k_proj", false},
+        {"^(?!.*vision).*(q_proj|v_proj)$", "model.layers.0.self_attn.v_proj", true},
+        {"^(?!.*vision).*(q_proj|v_proj)$", "vision_tower.layers.0.self_attn.v_proj", false},
+        {"(?=.*mlp).*\\.up_proj", "model.layers.0.mlp.up_proj", true},
+        {"(?=.*mlp).*\\.up_proj", "model.layers.0.experts.up_proj", false},
+        {"(?:(?!lm_head|classifier).)*", "model.layers.0.mlp.up_proj", true},
+        {"(?:(?!lm_head|classifier).)*", "model.lm_head", false},
+        {"a(?=b(?!c)).*", "abd", true},
+        {"a(?=b(?!c)).*", "abc", false},
+        {"a(?!$).?", "a", false},
+        {"(?=(ab)*$)(?:(?=a)ab|b){2,}", "abab", true},
+        {"(?=(ab)+$)(?:(?=a)ab|b){2,}", "abb", false},
+        {"x(?=((a*)*)*b).*", "xaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", false},
         {"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|up_proj).*?)|(?:\\bmodel\\."
          "layers\\.[\\d]{1,}\\.(?:self_attn|mlp)\\.(?:(?:q_proj|up_proj)))",
          "model.layers.11.mlp.up_proj", true},
@@ -100,8 +112,8 @@ START_TEST(test_patterns)
         {"[a", ERR_INPUT},          {"*a", ERR_INPUT},
         {"a**", ERR_INPUT},         {"\\", ERR_INPUT},
         {"[z-a]", ERR_INPUT},       {"a{3,1}", ERR_INPUT},
-        {"(?P<x", ERR_INPUT},       {"(?=a)", ERR_UNSUPPORTED},
-        {"(?!a)", ERR_UNSUPPORTED}, {"(?<=a)b", ERR_UNSUPPORTED},
+        {"(?P<x", ERR_INPUT},       {"(?=a", ERR_INPUT},
+        {"(?>a)", ERR_UNSUPPORTED}, {"(?<=a)b", ERR_UNSUPPORTED},
         {"(?i)a", ERR_UNSUPPORTED}, {"(a)\\1", ERR_UNSUPPORTED},
         {"a*+", ERR_UNSUPPORTED},   {"\\pL", ERR_UNSUPPORTED},
         {"a{9999}", ERR_LIMIT},     {"((a{1000}){1000}){1000}", ERR_LIMIT},
@@ -124,6 +136,15 @@ START_TEST(test_patterns)
     static char wide[9000];
     memset(wide, '|', 8000);
     ck_assert_int_eq(pattern_create(&p, wide, NULL), ERR_LIMIT);
+    char looks[17 * 5 + 1] = "";
+    for (int i = 0; i < 17; i++) strcat(looks, "(?=a)");
+    ck_assert_int_eq(pattern_create(&p, looks, NULL), ERR_LIMIT);
+    ck_assert_int_eq(pattern_create(&p, "(?=a).*", NULL), ERR_NONE);
+    memset(wide, 'a', PATTERN_AHEAD_MAX + 1);
+    wide[PATTERN_AHEAD_MAX + 1] = 0;
+    ck_assert(!pattern_matches(p, wide, NULL));
+    ck_assert(pattern_matches(p, wide + 1, NULL));
+    pattern_destroy(p);
 }
 END_TEST
 
@@ -184,6 +205,13 @@ START_TEST(test_configs_accepted)
          7, 0, PROJ_Q, 0, 0},
         {HEAD ",\"target_modules\":[\"q_proj\",\"v_proj\"],\"exclude_modules\":[\"v_proj\"]}", 2, 0,
          PROJ_V, 0, 0},
+        /* What is left out, or is nowhere, may be named. */
+        {HEAD ",\"target_modules\":[\"q_proj\",\"query\",\"shared_expert_gate\"],"
+              "\"exclude_modules\":[\"shared_expert_gate\"]}",
+         2, 0, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":\"(?!.*layers.0.).*q_proj\"}", 1, 0, PROJ_Q, 0, 0},
+        {"{\"peft_type\":\"LORA\",\"lora_alpha\":0,\"target_modules\":[\"q_proj\"]}", 2, 0, PROJ_Q,
+         8, 0},
         {HEAD ",\"target_modules\":[\"q_proj\",\"lm_head\",\"embed_tokens\"]}", 4, 0, PROJ_Q, 8, 2},
         {HEAD ",\"target_modules\":\".*\"}", 16, 0, PROJ_Q, 8, 2},
         {HEAD ",\"target_modules\":[\"q_proj\",\"lm_head\"],\"layers_to_transform\":[1]}", 2, 1,
@@ -240,14 +268,12 @@ START_TEST(test_configs_refused)
         {HEAD ",\"target_modules\":[7]}", "target_modules", ERR_INPUT},
         {HEAD ",\"target_modules\":[\"\"]}", "target_modules", ERR_INPUT},
         {HEAD ",\"target_modules\":[\"query\"]}", "no layer", ERR_INPUT},
-        {HEAD ",\"target_modules\":[\"q_proj\",\"query\"]}", "query", ERR_INPUT},
         {HEAD ",\"target_modules\":\"(q_proj\"}", "target_modules", ERR_INPUT},
-        {HEAD ",\"target_modules\":\"(?!x).*\"}", "look-around", ERR_UNSUPPORTED},
+        {HEAD ",\"target_modules\":\"(?<!x).*\"}", "look-behind", ERR_UNSUPPORTED},
         {HEAD ",\"target_modules\":[\"q_proj\"],\"target_modules\":[\"v_proj\"]}", "", ERR_INPUT},
         {WITH("\"r\":9"), "", ERR_INPUT}, /* r twice */
         {WITH("\"task_type\":\"TOKEN_CLS\""), "TOKEN_CLS", ERR_UNSUPPORTED},
         {WITH("\"modules_to_save\":[\"scores\"]"), "'score'", ERR_UNSUPPORTED},
-        {WITH("\"fan_in_fan_out\":true"), "fan_in_fan_out", ERR_UNSUPPORTED},
         {WITH("\"bias\":\"some\""), "bias", ERR_UNSUPPORTED},
         {WITH("\"use_dora\":true,\"lora_bias\":true"), "use_dora", ERR_UNSUPPORTED},
         {WITH("\"modules_to_save\":[\"up_proj\"]"), "train LoRA on it", ERR_UNSUPPORTED},
@@ -305,7 +331,7 @@ START_TEST(test_configs_refused)
         {WITH("\"rank_pattern\":{\"q_proj\":2.5}"), "rank", ERR_INPUT},
         {WITH("\"rank_pattern\":{\"q_proj\":257}"), "257", ERR_LIMIT},
         {WITH("\"rank_pattern\":{\"q_proj)|(x\":4}"), "rank_pattern", ERR_INPUT},
-        {WITH("\"alpha_pattern\":{\"q_proj\":0}"), "lora_alpha", ERR_INPUT},
+        {WITH("\"alpha_pattern\":{\"q_proj\":-1}"), "lora_alpha", ERR_INPUT},
         {WITH("\"alpha_pattern\":{\"q_proj\":1e9}"), "lora_alpha", ERR_INPUT},
         {WITH("\"layers_to_transform\":[2]"), "layer 2", ERR_INPUT},
         {WITH("\"layers_to_transform\":[-1]"), "layer -1", ERR_INPUT},
@@ -320,7 +346,7 @@ START_TEST(test_configs_refused)
         {"{\"peft_type\":\"LORA\",\"r\":257,\"target_modules\":[\"q_proj\"]}", "257", ERR_LIMIT},
         {"{\"peft_type\":\"LORA\",\"r\":\"8\",\"target_modules\":[\"q_proj\"]}", "r", ERR_INPUT},
         {"{\"peft_type\":\"LORA\",\"r\":8.5,\"target_modules\":[\"q_proj\"]}", "r", ERR_INPUT},
-        {"{\"peft_type\":\"LORA\",\"lora_alpha\":0,\"target_modules\":[\"q_proj\"]}", "lora_alpha",
+        {"{\"peft_type\":\"LORA\",\"lora_alpha\":-1,\"target_modules\":[\"q_proj\"]}", "lora_alpha",
          ERR_INPUT},
         {"{\"peft_type\":\"LORA\",\"lora_alpha\":1e999,\"target_modules\":[\"q_proj\"]}", "",
          ERR_INPUT},
@@ -404,6 +430,47 @@ START_TEST(test_tensor_names)
          MODULE_KV_A, ROLE_B},
         {"base_model.model.model.layers.2.self_attn.kv_b_proj.lora_magnitude_vector", 2,
          MODULE_KV_B, ROLE_MAGNITUDE},
+        {"base_model.model.model.layers.2.linear_attn.in_proj_qkv.lora_A.weight", 2,
+         MODULE_DELTA_QKV, ROLE_A},
+        {"base_model.model.model.layers.2.linear_attn.in_proj_z.lora_B.weight", 2, PROJ_Z, ROLE_B},
+        {"base_model.model.model.layers.2.linear_attn.in_proj_b.lora_magnitude_vector", 2, PROJ_B,
+         ROLE_MAGNITUDE},
+        {"base_model.model.model.layers.2.linear_attn.in_proj_a.lora_A.weight", 2, PROJ_A, ROLE_A},
+        {"base_model.model.model.layers.2.linear_attn.in_proj_qkvz.lora_A.weight", 2,
+         MODULE_DELTA_QKVZ, ROLE_A},
+        {"base_model.model.model.layers.2.linear_attn.in_proj_ba.lora_A.weight", 2, MODULE_DELTA_BA,
+         ROLE_A},
+        {"base_model.model.model.layers.2.linear_attn.out_proj.lora_B.bias", 2, MODULE_DELTA_OUT,
+         ROLE_B_BIAS},
+        {"base_model.model.model.layers.2.mamba.in_proj.lora_A.weight", 2, MODULE_MAMBA_IN, ROLE_A},
+        {"base_model.model.model.layers.2.mamba.out_proj.lora_magnitude_vector", 2,
+         MODULE_MAMBA_OUT, ROLE_MAGNITUDE},
+        {"base_model.model.backbone.layers.2.mixer.in_proj.lora_B.weight", 2, PROJ_IN, ROLE_B},
+        {"base_model.model.backbone.layers.2.mixer.out_proj.base_layer.bias", 2, PROJ_OUT,
+         ROLE_BIAS},
+        {"base_model.model.model.layers.2.mixer.v_proj.lora_A.weight", 2, MODULE_MIXER_V, ROLE_A},
+        {"base_model.model.model.layers.2.mixer.down_proj.lora_B.weight", 2, MODULE_MIXER_DOWN,
+         ROLE_B},
+        {"base_model.model.model.layers.2.mixer.shared_experts.up_proj.lora_B.weight", 2,
+         MODULE_MIXER_SHARED_UP, ROLE_B},
+        {"base_model.model.backbone.layers.2.mixer.experts.3.up_proj.lora_A.weight", 2,
+         MODULE_EXPERT_UP, ROLE_A},
+        {"base_model.model.model.layers.2.mixer.experts.base_layer.lora_A.weight", 2,
+         MODULE_STACK_INNER, ROLE_A},
+        {"base_model.model.model.layers.2.shared_mlp.input_linear.lora_A.weight", 2,
+         MODULE_INPUT_LINEAR, ROLE_A},
+        {"base_model.model.model.layers.2.shared_mlp.output_linear.lora_A.weight", 2,
+         MODULE_OUTPUT_LINEAR, ROLE_A},
+        {"base_model.model.model.layers.2.self_attn.forget_gate.f_a_proj.lora_A.weight", 2,
+         PROJ_A_LOW, ROLE_A},
+        {"base_model.model.model.layers.2.self_attn.f_b_proj.lora_A.weight", 2, MODULE_KIMI_F_B,
+         ROLE_A},
+        {"base_model.model.model.layers.2.self_attn.g_b_proj.lora_magnitude_vector", 2,
+         MODULE_KIMI_G_B, ROLE_MAGNITUDE},
+        {"base_model.model.model.layers.2.linear_attn.v_proj.lora_A.weight", 2, MODULE_DELTA_V,
+         ROLE_A},
+        {"base_model.model.model.layers.2.linear_attn.g_proj.lora_B.weight", 2, MODULE_DELTA_G,
+         ROLE_B},
         {"base_model.model.lm_head.lora_A.weight", -1, MODULE_HEAD, ROLE_A},
         {"base_model.model.lm_head.weight", -1, MODULE_HEAD, ROLE_TABLE},
         {"base_model.model.lm_head.base_layer.weight", -1, MODULE_HEAD, ROLE_TABLE},
@@ -452,18 +519,27 @@ START_TEST(test_tensor_names)
         {"base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
          "weight of the base"},
         {"base_model.model.model.layers.0.self_attn.q_norm.weight", "norm of queries"},
+        {"base_model.model.model.layers.0.linear_attn.conv1d.lora_A.weight", "convolutions"},
+        {"base_model.model.model.layers.0.linear_attn.norm.weight", "norm of a mixer"},
+        {"base_model.model.model.layers.0.linear_attn.o_norm.weight", "norm of a mixer"},
+        {"base_model.model.model.layers.0.linear_attn.q_conv1d.lora_A.weight", "convolutions"},
+        {"base_model.model.model.layers.0.linear_attn.A_log", "decay of a mixer"},
+        {"base_model.model.model.layers.0.linear_attn.dt_bias", "decay of a mixer"},
+        {"base_model.model.model.layers.0.linear_attn.in_proj.lora_A.weight",
+         "belongs to no layer"},
+        {"base_model.model.model.layers.0.mamba.conv1d.lora_A.weight", "convolutions"},
+        {"base_model.model.model.layers.0.mamba.norm.weight", "norm of a mixer"},
+        {"base_model.model.backbone.layers.0.mixer.dt_bias", "decay of a mixer"},
+        {"base_model.model.backbone.embeddings.lora_embedding_A", "called embeddings"},
+        {"base_model.model.model.layers.0.mixer.experts.3.w1.lora_A.weight", "experts"},
         {"base_model.model.model.layers.0.input_layernorm.lora_A.weight", "belongs to no layer"},
         {"base_model.model.model.layers.0.mlp.experts.03.up_proj.lora_A.weight", "experts"},
         {"base_model.model.model.layers.0.mlp.experts.3.w1.lora_A.weight", "experts"},
         {"base_model.model.model.layers.0.mlp.experts.lora_magnitude_vector",
          "anything of experts"},
         {"base_model.model.model.layers.0.mlp.experts.down_projs.03.lora_A.weight", "experts"},
-        {"base_model.model.model.layers.0.mlp.router.linear.lora_A.weight", "on a router"},
-        {"base_model.model.model.layers.0.feed_forward.router.lora_A.weight", "on a router"},
-        {"base_model.model.model.layers.0.mlp.gate.lora_A.weight", "LoRA on a router"},
-        {"base_model.model.model.layers.0.block_sparse_moe.gate.lora_A.weight", "on a router"},
-        {"base_model.model.model.layers.0.block_sparse_moe.router.layer.lora_A.weight", "router"},
-        {"base_model.model.model.layers.0.mlp.shared_expert_gate.lora_B.weight", "shared expert"},
+        {"base_model.model.model.layers.0.mlp.router.linear.lora_A.weight", "of a router"},
+        {"base_model.model.model.layers.0.mlp.gate.e_score_correction_bias", "of a router"},
         {"base_model.model.model.layers.0.self_attn.q_proj.token_adapter.trainable_tokens_delta",
          "anything but embed_tokens"},
         {"model.layers.0.self_attn.q_proj.lora_a", "MLX"},
@@ -472,6 +548,20 @@ START_TEST(test_tensor_names)
         {"base_model.model.score.lora_A.weight", "not one linear layer"},
         {"base_model.model.classifier.out_proj.weight", "not one linear layer"},
     };
+    static const char *const routers[] = {"feed_forward.router",
+                                          "mlp.gate",
+                                          "mixer.gate",
+                                          "mlp.router",
+                                          "block_sparse_moe.gate",
+                                          "block_sparse_moe.router.layer",
+                                          "mlp.shared_expert_gate"};
+    for (size_t i = 0; i < sizeof routers / sizeof(*routers); i++) {
+        char name[128];
+        tensor_name t;
+        snprintf(name, sizeof name, "base_model.model.model.layers.0.%s.lora_A.weight", routers[i]);
+        ck_assert_msg(tensor_name_parse(name, &t), "%s", name);
+        ck_assert_int_eq(t.module, i < 6 ? PROJ_ROUTER : PROJ_SHARED_SCORE);
+    }
     for (size_t i = 0; i < sizeof bad / sizeof(*bad); i++) {
         tensor_name t;
         err e;
@@ -515,6 +605,34 @@ START_TEST(test_costly_patterns)
 }
 END_TEST
 
+/* Where pages hold latents, keys of rows before the invocation cannot stay the base's. */
+START_TEST(test_activated_latents)
+{
+    static const struct {
+        const char *module;
+        bool absorbs;
+        err_code code;
+    } cases[] = {{"kv_b_proj", true, ERR_UNSUPPORTED},
+                 {"kv_b_proj", false, ERR_NONE},
+                 {"kv_a_proj_with_mqa", true, ERR_NONE}};
+    for (int i = 0; i < 3; i++) {
+        model_config base;
+        peft_config pc;
+        err e = {0};
+        char text[160];
+        ck_assert(!model_config_read("fixtures/families/models/deepseek-v2", &base, &e));
+        model_config_place(&base, &(weight_rules){.absorbs = cases[i].absorbs});
+        snprintf(text, sizeof text,
+                 HEAD ",\"target_modules\":[\"%s\"],\"alora_invocation_tokens\":[1]}",
+                 cases[i].module);
+        err_code code = peft_parse(text, strlen(text), &base, 0, NULL, &pc, &e);
+        ck_assert_msg(code == cases[i].code, "%s: %s", cases[i].module, e.msg);
+        ck_assert(!code || strstr(e.msg, "LoRA on kv_b_proj"));
+        if (!code) peft_clear(&pc);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("peft");
@@ -525,6 +643,7 @@ int main(void)
     tcase_add_test(tc, test_configs_refused);
     tcase_add_test(tc, test_tensor_names);
     tcase_add_test(tc, test_costly_patterns);
+    tcase_add_test(tc, test_activated_latents);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -446,7 +446,9 @@ START_TEST(test_too_large)
 }
 END_TEST
 
-static void damage(uint64_t id, const char *file_name, bool cut)
+static char rotten; /* the byte that damage() has overwritten */
+
+static int open_stored(uint64_t id, const char *file_name)
 {
     const adapter_version *v;
     char path[256], file[320];
@@ -456,11 +458,25 @@ static void damage(uint64_t id, const char *file_name, bool cut)
     snprintf(file, sizeof file, "%s/%s", path, file_name);
     int fd = open(file, O_RDWR);
     ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+static void damage(uint64_t id, const char *file_name, bool cut)
+{
+    int fd = open_stored(id, file_name);
     off_t size = lseek(fd, 0, SEEK_END);
+    ck_assert_int_eq(pread(fd, &rotten, 1, size - 9), 1);
     if (cut)
         ck_assert_int_eq(ftruncate(fd, size / 2), 0);
     else
         ck_assert_int_eq(pwrite(fd, "\x3c", 1, size - 9), 1);
+    close(fd);
+}
+
+static void mend(uint64_t id)
+{
+    int fd = open_stored(id, "adapter_model.safetensors");
+    ck_assert_int_eq(pwrite(fd, &rotten, 1, lseek(fd, 0, SEEK_END) - 9), 1);
     close(fd);
 }
 
@@ -480,6 +496,24 @@ START_TEST(test_damaged_files)
     residency_stats s = stats_now();
     ck_assert_uint_eq(s.n_failures, 3);
     ck_assert_uint_eq(s.used_bytes, packed);
+}
+END_TEST
+
+/* The files are whole again: whoever comes next has it, without a pause. */
+START_TEST(test_mended_files)
+{
+    start(packed * 4, 1);
+    const lora_view *v;
+    damage(ids[0], "adapter_model.safetensors", false);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_DAMAGED);
+    mend(ids[0]);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_DAMAGED); /* within the pause */
+    residency_renew(rs, ids[0]);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    door.release(door.self, v);
+    residency_renew(rs, ids[0]); /* resident: nothing happens */
+    residency_renew(rs, 4711);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
 }
 END_TEST
 
@@ -1055,6 +1089,7 @@ int main(void)
     tcase_add_test(tc, test_abandoned_demand);
     tcase_add_test(tc, test_too_large);
     tcase_add_test(tc, test_damaged_files);
+    tcase_add_test(tc, test_mended_files);
     tcase_add_test(tc, test_pins);
     tcase_add_test(tc, test_changes);
     tcase_add_test(tc, test_looking_evicts_nothing);

@@ -15,6 +15,7 @@ def mid(rows, key):
 ENGINES = [("base-1", "ik", 1.1), ("base-8", "ik", 1.1), ("prompt-512", "ik", 1.0), ("lora-8", "llama", 4.0)]
 WORDS = {"base-1": "one stream", "base-8": "eight bare", "lora-8": "eight adapters", "prompt-512": "prompts"}
 BARE_OF_ADAPTERS = 0.85
+REAL_KL, REAL_TOP_1 = 0.5, 0.97  # of llama.cpp's mean KL divergence to exact values; the share of positions
 
 
 def against(over, under):
@@ -47,8 +48,29 @@ def engines(name, r):
     return ok
 
 
+def real_models(name, r):
+    """The loss of two real models, and what it is of llama.cpp's."""
+    ok, figures = True, []
+    for model, of in r.items():
+        for who in ("lorad", "llama.cpp"):
+            if who in of:
+                d = of[who]
+                print(f"{model:20} {who:10} mean KL {d['kl']:.2e}, p99 {d['kl_p99']:.1e}, same top token {100 * d['top_1']:.2f} %, largest "
+                      f"change of a log-probability {d['largest_change']:.2f}, {of['positions']} positions")
+        ok = ok and of["lorad"]["top_1"] >= REAL_TOP_1
+        if "llama.cpp" in of:
+            ratio = of["lorad"]["kl"] / of["llama.cpp"]["kl"]
+            ok = ok and ratio <= REAL_KL
+            figures.append(f"{ratio:.2f} of llama.cpp's mean KL")
+        figures.append(f"{100 * of['lorad']['top_1']:.2f} % the same top token")
+    print(f"{name} {', '.join(figures)} ({', '.join(r)}; asked {REAL_KL}, {100 * REAL_TOP_1:g} %): {'ok' if ok else 'short'}")
+    return ok
+
+
 def main():
     name, r = sys.argv[1], json.loads(sys.argv[2])
+    if name == "kl-real":
+        return real_models(name, r)
     if name.startswith("memory-"):
         whole = r["file_mib"] + r["arena_mib"]
         figure = max(r["held_mib"]) / whole

@@ -134,6 +134,17 @@ def other_tenants_share_nothing():
     assert cached(text("all", ctx, key=other)) == 0 and cached(text("base", ctx, key=other)) == 4 * PAGE
 
 
+def bare_answers_need_the_base_in_the_list_of_models():
+    key = server.tenant("narrow", models=["few"])
+    server.upload(key, "few", FIXTURES / "alora/few")
+    bare, invoked = context(6, 2), context(6, 2) + INVOKE["few"]
+    assert text("few", invoked, key=key).status == 200
+    r = server.call("POST", "/v1/completions", {"model": "few", "prompt": bare, "max_tokens": 4}, key=key)
+    assert r.status == 400 and "does not invoke" in r.json["error"]["message"], r
+    r = server.call("POST", "/v1/completions", {"model": "few", "prompt": [bare, invoked], "max_tokens": 4}, key=key)
+    assert r.status == 400, r
+
+
 def variant(name):
     """The same matrices by another name and in another order of digits: another version's pages."""
     where = tmp / name
@@ -158,6 +169,6 @@ try:
         run([they_answer_as_peft_does_in_mixed_batches, prompts_are_scored_as_peft_does,
              llama_cpps_file_is_the_same_adapter, one_that_is_not_invoked_is_the_base,
              what_lies_before_the_invocation_is_everybodys, behind_it_pages_are_the_adapters,
-             other_tenants_share_nothing])
+             other_tenants_share_nothing, bare_answers_need_the_base_in_the_list_of_models])
 finally:
     shutil.rmtree(tmp)

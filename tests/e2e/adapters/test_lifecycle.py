@@ -101,7 +101,12 @@ def sharing():
             server.start()
     server.booked()
     rows = call("GET", "/v1/usage?group_by=model", key=bob).json["data"]
-    assert any(x["model"] == "alice/poet@1" for b in rows for x in b["results"]), rows
+    theirs = [x for b in rows for x in b["results"] if x["model"] == "alice/poet@1"]
+    assert theirs, rows
+    used = {u["version"]: u for u in call("GET", "/v1/adapters/poet/usage").json["data"]}[1]  # the owner sees what others use
+    others = sum(x["num_model_requests"] for x in theirs)
+    assert used["by_others"]["num_model_requests"] >= others and used["num_model_requests"] > others, (used, theirs)
+    assert used["by_others"]["output_tokens"] >= sum(x["output_tokens"] for x in theirs), (used, theirs)
     call("PATCH", "/v1/adapters/poet", {"sharing": "all"})
     assert text_of(carol, "alice/poet@1") == loud
     call("PATCH", "/v1/adapters/poet", {"sharing": "none"})

@@ -21,7 +21,7 @@ ADAPTERS = FIXTURES / "models/adapters-a"
 tmp = pathlib.Path(tempfile.mkdtemp())
 roots = tmp / "runs"
 plain_port = free_port()
-server = Server(model=make_model(tmp / "llama"), settings={"engine.max_seqs": 16, "adapters.roots": roots, "adapters.keep_versions": 2, "adapters.probe": "yes",
+server = Server(model=make_model(tmp / "llama"), settings={"engine.max_seqs": 16, "adapters.roots": roots, "adapters.keep_versions": 2, "debug.probe": "yes",
                           "server.plain_listen": f"127.0.0.1:{plain_port}"})
 PROMPT = list(range(20, 60))
 
@@ -124,6 +124,14 @@ def trls_generate_finds_what_it_reads():
         assert [int(t.removeprefix("token_id:")) for t in lp["tokens"]] == c["token_ids"]
         for token, own, tops in zip(lp["tokens"], lp["token_logprobs"], lp["top_logprobs"], strict=True):
             assert len(tops) == 3 and all(t.startswith("token_id:") for t in tops) and tops.get(token, own) == own
+    greedy = {"model": "base", "prompt": prompts[0], **ids, "temperature": 0, "max_tokens": 3, "logprobs": 0}
+    end = post("/v1/completions", greedy).json["choices"][0]["token_ids"][1]
+    for stream in (True, False):  # the token that ends an answer is among its ids as among its log-probabilities
+        r = post("/v1/completions", {**greedy, "stop_token_ids": [end], "stream": stream})
+        parts = [c for e in events(r.body) for c in e["choices"]] if stream else r.json["choices"]
+        listed = sum((c["token_ids"] for c in parts), [])
+        assert listed[-1] == end and parts[-1]["finish_reason"] == "stop", parts
+        assert [f"token_id:{i}" for i in listed] == sum((c["logprobs"]["tokens"] for c in parts if c["logprobs"]), []), parts
     chat = {"model": "base", "messages": [{"role": "user", "content": "Hi"}], **ids, **sampling, "logprobs": True, "top_logprobs": 0}
     r = post("/v1/chat/completions", {**chat, "temperature": 0.7}).json
     for c in r["choices"]:
@@ -330,8 +338,8 @@ def what_cannot_be_is_refused_by_name():
     (roots / "acme/link").symlink_to(roots / "other/r1")
     shutil.copytree(ADAPTERS / "r1", tmp / "outside")
     for path in (roots / "other/r1", roots, roots / "acme/link", roots / "acme/../other/r1", tmp / "outside", "/etc", "/no/such"):
-        refused(403, "adapters.roots' folders 'acme'", lambda s, p=path: load("x", p, s))
-    refused(404, "no such directory", lambda s: load("x", roots / "acme/ghost", s))
+        refused(403, "the folder 'acme' of one of adapters.roots", lambda s, p=path: load("x", p, s))
+    refused(404, "directory does not exist", lambda s: load("x", roots / "acme/ghost", s))
     refused(400, "absolute", lambda s: load("x", "org/repo", s))
     for body, says in (({"lora_name": "x"}, "'lora_path'"), ({"lora_path": str(run_1)}, "'lora_name'"), ({"lora_name": "", "lora_path": "/x"}, "'lora_name'"),
                        ({"lora_name": "x", "lora_path": str(run_1), "load_inplace": 1}, "load_inplace"),

@@ -18,13 +18,13 @@ NAMES = ["r1", "r4", "r16", "r64", "r256", "rslora", "pattern", "mlp"]  # as gol
 def cases(path):
     """(adapter's name or None, prompt, answer) of each case of a golden.bin."""
     data = path.read_bytes()
-    _, n_case, n_top, n_sample = struct.unpack_from("<IIII", data, 4)
-    at = 20
+    n_vocab, n_case, n_top, n_sample = struct.unpack_from("<IIII", data, 4)
+    at, (kind, size) = 20, ("B", 1) if n_vocab <= 256 else ("H", 2)
     for _ in range(n_case):
         adapter, n_prompt, n_new = struct.unpack_from("<iII", data, at)
         at += 12
-        tokens = struct.unpack_from(f"<{n_prompt + n_new}H", data, at)
-        at += 2 * len(tokens) + (len(tokens) - 1) * (6 * n_top + 4 * n_sample)
+        tokens = struct.unpack_from(f"<{n_prompt + n_new}{kind}", data, at)
+        at += size * len(tokens) + (len(tokens) - 1) * ((size + 3) * n_top + 3 * n_sample)
         yield (NAMES[adapter] if adapter >= 0 else None), tokens[:n_prompt], tokens[n_prompt:]
 
 

@@ -5,10 +5,11 @@ import pathlib
 import sqlite3
 import subprocess
 import tempfile
+import threading
 
 import elsewhere
 from elsewhere import certificate, tar_of
-from harness import BUILD, DEMO, Server, free_port, run
+from harness import BUILD, DEMO, Server, free_port, run, until
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FILES = {name: (DEMO / "adapters/pirate" / name).read_bytes() for name in (CONFIG, WEIGHTS)}
@@ -17,6 +18,7 @@ VERSIONS = "/v1/adapters/{}/versions"
 work = pathlib.Path(tempfile.mkdtemp(prefix="lorad-sources-"))
 seen = []  # (port, path, headers) of each request that came to the other servers
 STORE, AWAY = free_port(), free_port()
+gate = threading.Event()
 
 
 class Store(elsewhere.Handler):
@@ -51,6 +53,9 @@ class Store(elsewhere.Handler):
             self.answer(200, FILES[name][:100], length=len(FILES[name]))
         elif top == "unsized" and name in FILES:
             self.answer(200, FILES[name], length=False)
+        elif top == "slow":
+            gate.wait(60)
+            self.answer(404)
         elif top == "endless":
             self.answer(200, b" " * (33 << 20), length=False)
         elif top == "huge":
@@ -211,6 +216,24 @@ def refused():
     assert server.call("GET", "/v1/adapters/no", key=who).status == 404
 
 
+def a_tenant_has_its_share():
+    """Four at once, two of one tenant: a slow source of one does not keep the others out."""
+    other = server.tenant("bystander")
+    slow = [threading.Thread(target=fetch, args=(f"slow{i}", f"{HERE}/slow", 422)) for i in range(2)]
+    for t in slow:
+        t.start()
+    until(lambda: sum(path.startswith("/slow") for _, path, _ in seen) >= 2)
+    e = fetch("more", f"{HERE}/plain", 429)
+    assert "share" in e["message"], e
+    for _ in range(3):
+        r = server.call("POST", VERSIONS.format("theirs"), {"source": f"{HERE}/plain"}, key=other)
+        assert r.status in (200, 201), r
+    gate.set()
+    for t in slow:
+        t.join()
+    fetch("more", f"{HERE}/plain", 201)
+
+
 def the_other_side():
     """What another server may do: nothing is published, and the answer says what happened."""
     for path, status, says in (("nothing", 422, "404"), ("busy", 502, "503"), ("short", 502, "cannot be read"),
@@ -228,4 +251,4 @@ for each in (STORE, AWAY):
     elsewhere.serve(each, Store, cert, key)
 with server:
     who = server.tenant("acme")
-    run([every_way, by_loractl, credentials, kept, keeps_nothing, refused, the_other_side])
+    run([every_way, by_loractl, credentials, kept, keeps_nothing, refused, a_tenant_has_its_share, the_other_side])

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import tempfile
 
-from harness import Server, run
+from harness import Server, events, run
 from tiny import FIXTURES, make_model
 
 GOLDEN = [c for c in json.loads((FIXTURES / "alora/golden.json").read_text())["cases"] if c["stack"]]
@@ -155,6 +155,73 @@ def named_stacks_have_versions():
     text(None, [20], model="pair", expect=404)
 
 
+def a_cascade_asks_on_until_an_answer_passes():
+    """Each step is billed, the header says what each came to, and a stream begins with the answer that is kept."""
+    def put(name, steps, expect=201, **more):
+        r = server.call("PUT", f"/v1/stacks/{name}", {"cascade": steps, **more}, key=server.tenant_key)
+        assert r.status == expect, r
+        return r.json
+
+    def ask(name, stream=False, path="/v1/completions", **body):
+        body = body or {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        return post(path, {"model": name, "stream": stream, **body})
+
+    prompt = [20, 21, 22, 23]
+    alone = {m: text(None, prompt, model=m)["choices"][0] for m in ("r4", "r16", "base")}
+    mean = {m: round(sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"]), 6) for m, c in alone.items()}
+    assert len({c["text"] for c in alone.values()}) == 3, alone
+    step = {m: ({"name": m, "min_logprob": round(mean[m] - 0.01, 6)}, {"name": m, "min_logprob": mean[m] + 0.01}) for m in alone}  # it passes, it fails
+    made = put("early", [step["r4"][0], {"name": "base"}])
+    assert made["model"] == "early@1" and made["cascade"] == [{"name": "r4@1", "min_logprob": round(mean["r4"] - 0.01, 6)}, {"name": "base"}], made
+    put("late", [step["r4"][1], step["r16"][0], {"name": "base"}])
+    put("last", [step["r4"][1], step["r16"][1], {"name": "base"}])
+    put("uncut", [{"name": "r4", "complete": True}, {"name": "base"}])
+    usage = {}
+    for name, ran in (("early", ["r4"]), ("late", ["r4", "r16"]), ("last", ["r4", "r16", "base"])):
+        want = ", ".join(f"{m}@1;logprob={mean[m]:.4f}" if m != "base" else m for m in ran)
+        r = ask(name)
+        (c,) = r.json["choices"]
+        assert c["text"] == alone[ran[-1]]["text"] and c["logprobs"] is None and r.json["model"] == name, (name, r)
+        assert r.headers["x-lorad-cascade"] == want and r.headers.get("x-adapter-version", "base") == (f"{ran[-1]}@1" if ran[-1] != "base" else "base"), (want, r.headers)
+        streamed = ask(name, True)
+        assert "".join(e["choices"][0]["text"] for e in events(streamed.body)) == c["text"] and streamed.headers["x-lorad-cascade"] == want, streamed
+        for m in ran:
+            usage[m] = usage.get(m, 0) + 2
+    assert ask("uncut").json["choices"][0]["text"] == alone["base"]["text"]  # max_tokens cut the first one's
+    usage["r4"] += 1
+    usage["base"] += 1
+    server.booked()
+    rows = server.admin("GET", "/usage?start=0&bucket_width=1h&group_by=model")["data"]
+    billed = {r["model"]: r["num_model_requests"] for bucket in rows for r in bucket["results"]}
+    before = {m: billed.get(f"{m}@1" if m != "base" else m, 0) for m in usage}
+    assert ask("last").status == 200
+    server.booked()
+    rows = server.admin("GET", "/usage?start=0&bucket_width=1h&group_by=model")["data"]
+    billed = {r["model"]: r["num_model_requests"] for bucket in rows for r in bucket["results"]}
+    assert all(billed[f"{m}@1" if m != "base" else m] == before[m] + 1 and before[m] >= usage[m] for m in usage), (before, billed)
+    for more in ({"use_beam_search": True, "n": 2}, {"n": 1, "best_of": 3, "temperature": 1, "seed": 3}, {"n": 2}, {"response_format": {"type": "json_object"}}):
+        for name in ("early", "late", "last", "uncut"):
+            r = post("/v1/completions", {"model": name, "prompt": prompt, "max_tokens": 5, "temperature": 0, **more})
+            assert len(r.json["choices"]) == more.get("n", 1) and 1 <= len(r.headers["x-lorad-cascade"].split(", ")) <= 3, (name, r)
+    hello = [{"role": "user", "content": "Hello"}]
+    for path, body in (("/v1/chat/completions", {"messages": hello, "max_tokens": 6}), ("/v1/responses", {"input": "Hello", "max_output_tokens": 6}),
+                       ("/v1/messages", {"messages": hello, "max_tokens": 6})):
+        for stream in (False, True):
+            r = ask("uncut", stream, path, **body, temperature=0)
+            assert r.headers["x-lorad-cascade"] == "r4@1, base" and r.headers.get("x-adapter-version") is None, (path, r.headers)
+            assert len([h for h in r.headers if h == "x-lorad-cascade"]) == 1
+    for steps, status, says in (([{"name": "r4", "complete": True}], 400, "2 to 4"), ([{"name": "r4"}, {"name": "base"}], 400, "min_logprob"),
+                                ([step["r4"][0], {"name": "base", "complete": True}], 400, "is the last"), ("r4", 400, "2 to 4"),
+                                ([{"name": "r4", "min_logprob": 1}, {"name": "base"}], 400, "-100 to 0"), ([{"name": "r4", "complete": 1}, {"name": "base"}], 400, "complete"),
+                                ([{"name": "ghost", "complete": True}, {"name": "base"}], 404, "ghost"), ([{"name": "r4", "scale": 2}, {"name": "base"}], 400, "scale"),
+                                (["r4", "base"], 400, "object")):
+        assert says in put("p", steps, status)["error"]["message"], (steps, says)
+    assert "not both" in put("p", [step["r4"][0], {"name": "base"}], 400, adapters=stack_of(("r4", 1)))["error"]["message"]
+    assert "cascade" in post("/v1/embeddings", {"model": "late", "input": "x"}, expect=400).json["error"]["message"]
+    r = server.call("POST", "/v1/completions", {"model": "late", "prompt": "x", "stream": True}, key=server.tenant_key, headers={"x-lorad-resume": "new"})
+    assert r.status == 400 and "cascade" in r.json["error"]["message"], r
+
+
 def what_cannot_be_is_refused_by_name():
     def refused(parts, status=400, says=None, key=None, **more):
         e = text(parts, [20, 21], key, status, **more)["error"]
@@ -211,6 +278,27 @@ def a_part_with_limits_is_counted():
     limit("r1", 0)
 
 
+def a_stack_needs_the_base_in_the_list_of_models():
+    """With small scales the base computes the answer: a tenant that may not use it gets no stack."""
+    key = server.tenant("narrow", models=["r4", "r16", "both", "faint"])
+    for name in ("r4", "r16"):
+        server.upload(key, name, FIXTURES / "models/adapters-a" / name)
+    text(None, [20, 21], key=key, model="base", expect=404)
+    for parts in ([("r4", 1e-30)], [("r4", 0.5)], [("r4", 1e-30), ("r16", 1e-30)], [("r4", 1), ("r16", 1)]):
+        text(stack_of(*parts), [20, 21], key=key, expect=404)
+        r = server.call("PUT", "/v1/stacks/both", {"adapters": stack_of(*parts)}, key=key)
+        assert r.status == 404 and r.json["error"]["code"] == "model_not_found", r
+    own = text(None, [20, 21], key=key, model="r4")
+    assert text([{"name": "r4"}], [20, 21], key=key)["choices"] == own["choices"]  # one as it is: that adapter
+    server.admin("PATCH", "/tenants/narrow", {"models": ["base", "r4", "r16", "both", "faint"]})
+    assert server.call("PUT", "/v1/stacks/faint", {"adapters": stack_of(("r4", 1e-30))}, key=key).status == 201
+    faint = text(stack_of(("r4", 1e-30)), [20, 21], key=key)["choices"]
+    assert faint == text(None, [20, 21], key=key, model="base")["choices"] == text(None, [20, 21], key=key, model="faint")["choices"]
+    server.admin("PATCH", "/tenants/narrow", {"models": ["r4", "r16", "both", "faint"]})
+    text(None, [20, 21], key=key, model="faint", expect=404)
+    text(stack_of(("r4", 1e-30)), [20, 21], key=key, expect=404)
+
+
 def a_deleted_part_serves_no_new_stack():
     server.upload(server.tenant_key, "gone", FIXTURES / "models/adapters-a/rslora")
     parts = stack_of(("gone", 0.5), ("r4", 0.5))
@@ -229,7 +317,8 @@ try:
             shutil.copytree(FIXTURES / "peft/llama-f32" / name, tmp / name, ignore=shutil.ignore_patterns("golden.bin"))
             server.upload(server.tenant_key, name, tmp / name)
         run([they_answer_as_peft_does_in_mixed_batches, its_pages_are_those_of_its_parts_and_scales, answers_and_usage_name_the_stack,
-             an_adapter_that_does_nothing_says_so, every_door_takes_them, named_stacks_have_versions, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
-             a_part_with_limits_is_counted, a_deleted_part_serves_no_new_stack])
+             an_adapter_that_does_nothing_says_so, every_door_takes_them, named_stacks_have_versions, a_cascade_asks_on_until_an_answer_passes,
+             what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
+             a_part_with_limits_is_counted, a_stack_needs_the_base_in_the_list_of_models, a_deleted_part_serves_no_new_stack])
 finally:
     shutil.rmtree(tmp)

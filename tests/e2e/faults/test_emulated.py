@@ -90,7 +90,7 @@ def test_company_and_overlap_change_nothing():
     assert ahead >= TOKENS, ahead
     alone = [text(device, key, m, q, **more) for m, q, more in asked]
     assert alone == together, (alone, together)
-    other, other_key = start("lorad_emulated", "cuda", **{"engine.overlap": "no"})
+    other, other_key = start("lorad_emulated", "cuda", **{"debug.overlap": "no"})
     try:
         with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
             off = list(pool.map(lambda a: text(other, other_key, a[0], a[1], **a[2]), asked))
@@ -132,7 +132,7 @@ def test_two_devices_say_what_they_cannot_share():
         s.start()
         assert False, "the demo's heads of 32 are no blocks of 64 rows"
     except RuntimeError as e:
-        assert "192 rows: each of 2 devices takes whole blocks of 64" in str(e), e
+        assert "192 rows: each of 2 devices needs whole blocks of 64" in str(e), e
 
 
 def test_a_device_that_hangs():
@@ -154,7 +154,7 @@ def test_a_device_that_hangs():
         assert told and s.process.pid == pid
         log = s.log_path.read_text()
         assert "the device hangs: no answer within engine.cuda_patience" in log, log
-        assert s.metrics()["lorad_engine_restarts_total"] == log.count("starting anew") == 1
+        assert s.metrics()["lorad_engine_restarts_total"] == log.count("a new process replaces this one") == 1
         assert s.stop() == 0
     finally:
         s.stop()

@@ -178,8 +178,8 @@ def another_process_takes_its_place():
             assert server.process.poll() is None
             wait_metric(server, "lorad_engine_restarts_total", n)
         log = server.log_path.read_text()
-        assert log.count("starting anew in this process's place") == 2
-        assert log.count("a second fault in a row: going on without kernels that change no answer") == 1
+        assert log.count("restarting: a new process replaces this one") == 2
+        assert log.count("a second fault in a row: continuing without kernels that change no answer") == 1
         assert len(os.listdir(f"/proc/{server.process.pid}/task")) > 1
         assert server.stop() == 0
     faults.clear()
@@ -199,8 +199,8 @@ def kernels_that_the_device_fails_at():
         is_restarting(complete(server, key))
         faults.process.unlink()
         again = text_again(server, key)
-        assert said("failed while kernels 'inside' were tried: going on without them") == 1
-        assert said("starting anew") == 2, server.log_path.read_text()
+        assert said("failed while kernels 'inside' were tried: continuing without them") == 1
+        assert said("a new process replaces this one") == 2, server.log_path.read_text()
         wait_metric(server, "lorad_engine_restarts_total", 1)  # of requests: the other one had none
         assert server.stop() == 0
         faults.clear()
@@ -210,7 +210,7 @@ def kernels_that_the_device_fails_at():
     with server:
         key = server.tenant("acme")
         right = text(complete(server, key))
-        assert said("while kernels") == said("starting anew") == 1
+        assert said("while kernels") == said("a new process replaces this one") == 1
         assert lives_through_a_fault(key) == right
     server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
     faults = Faults(server)
@@ -227,20 +227,20 @@ def kernels_that_the_device_fails_at():
         faults.after(3)
         is_restarting(complete(server, key))
         assert text_again(server, key) == right
-        assert said("while kernels 'inside' were tried: going on without them") == said("starting anew") == 1
+        assert said("while kernels 'inside' were tried: continuing without them") == said("a new process replaces this one") == 1
         assert said("to bring the device back") == 1  # further attempts are another process's
         wait_metric(server, "lorad_engine_restarts_total", 1)
         assert server.stop() == 0
     faults.clear()
     # By name: nothing is tried, so nothing fails.  A name that is none is refused.
-    server = Server(settings={"engine.cuda_without": "chain, inside"}, program="lorad_faulty")
+    server = Server(settings={"debug.cuda_without": "chain, inside"}, program="lorad_faulty")
     faults = Faults(server)
     faults.trial.touch()
     with server:
-        assert said("starting anew") == 0
-        check = [BUILD / "lorad", "check", "-c", server.dir / "lorad.conf", "--set", "engine.cuda_without=wgmma,fast"]
+        assert said("a new process replaces this one") == 0
+        check = [BUILD / "lorad", "check", "-c", server.dir / "lorad.conf", "--set", "debug.cuda_without=wgmma,fast"]
         wrong = subprocess.run(check, capture_output=True, text=True)
-        assert wrong.returncode == 1 and "engine.cuda_without: 'fast' is none of wgmma, chain, cluster, inside" in wrong.stderr, wrong
+        assert wrong.returncode == 1 and "debug.cuda_without: 'fast' is none of wgmma, chain, inside" in wrong.stderr, wrong
         assert server.stop() == 0
     faults.clear()
 

@@ -21,6 +21,36 @@ def a_budget_is_spent_and_not_more(fleet):
     assert even >= 0.98 and one >= 0.98, (even, one)  # the smallest request reserves 2, the largest 14 of 1500
 
 
+def a_budget_in_money_is_the_fleet_s(fleet):
+    """With prices of one micro a token; usage of all servers has the costs, and so does what PostgreSQL knows of the budget."""
+    for node in fleet.nodes:
+        node.admin("PATCH", "/config", {"class.standard.price_prompt": 1_000_000, "class.standard.price_output": 1_000_000})
+    key, limit, used = fleet.tenant("money", cost_per_day=1500), 1500, []
+
+    def work(node):
+        while True:
+            r = node.call("POST", "/v1/completions", {"model": "base", "prompt": "1", "max_tokens": 3, "ignore_eos": True, "service_tier": "default"},
+                          key=key)
+            if r.status == 200:
+                used.append(r.json["usage"]["total_tokens"])
+            elif r.json["error"]["code"] == "insufficient_quota" and "retry-after" not in r.headers:
+                assert "0.001500 of cost per day" in r.json["error"]["message"] and "00:00 UTC" in r.json["error"]["message"], r
+                return
+            else:
+                time.sleep(0.02)
+    threads = [threading.Thread(target=work, args=(n,)) for n in fleet.nodes for _ in range(2)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert 0.98 * limit <= sum(used) <= limit, sum(used)
+    for node in fleet.nodes:  # the others' last rows are shipped a moment after their answers
+        until(lambda: sum(r["cost_micros"] for b in node.admin("GET", "/usage?tenant=money")["data"] for r in b["results"]) == sum(used))
+    tenant = fleet.nodes[0].admin("GET", "/tenants/money")["id"]
+    shipped = fleet.postgres.sql(f"SELECT sum(shipped) FROM lorad_budgets WHERE id = -{tenant} AND period > 0")
+    assert str(sum(used)) in str(shipped), (shipped, sum(used))
+    for node in fleet.nodes:
+        node.admin("PATCH", "/config", {"class.standard.price_prompt": None, "class.standard.price_output": None})
+
+
 def whatever_happens(fleet):
     budgets, events, _ = asking.trials(fleet, 40, together=10)
     used, wrong = fleet.held(budgets)
@@ -157,8 +187,8 @@ def an_older_fleet_gets_its_tables(fleet):
     first = fleet.nodes[0]
     first.stop()
     fleet.postgres.sql("DROP TABLE lorad_limits, lorad_leases, lorad_budgets, lorad_usage, lorad_usage_hours;"
-                       " DROP FUNCTION lorad_lease; ALTER TABLE lorad_meta DROP COLUMN migration;"
-                       " ALTER TABLE lorad_nodes DROP COLUMN lease_turn, DROP COLUMN drain, DROP COLUMN door")
+                       " DROP FUNCTION lorad_lease; DROP TYPE lorad_ask, lorad_ask_limit; ALTER TABLE lorad_meta DROP COLUMN migration;"
+                       " ALTER TABLE lorad_nodes DROP COLUMN lease_turn, DROP COLUMN drain, DROP COLUMN door, DROP COLUMN facts")
     first.start()
     key = fleet.tenant("older", tokens_per_day=50)
     assert fleets.Load(fleet, key, 1).join() is None
@@ -166,12 +196,31 @@ def an_older_fleet_gets_its_tables(fleet):
         assert 0 < fleet.usage(node, "older")[1] <= 50
 
 
+def a_fleet_from_before_prices(fleet):
+    """Its usage is kept, and has cost nothing; new usage has its cost."""
+    first = fleet.nodes[0]
+    key = fleet.tenant("unpriced")
+    ask = {"model": "base", "prompt": "1", "max_tokens": 2, "ignore_eos": True, "service_tier": "default"}
+    assert first.call("POST", "/v1/completions", ask, key=key).status == 200
+    tokens = fleet.usage(first, "unpriced")
+    first.stop()
+    fleet.postgres.sql("ALTER TABLE lorad_usage DROP COLUMN cost; ALTER TABLE lorad_usage_hours DROP COLUMN cost;"
+                       " ALTER TABLE lorad_nodes DROP COLUMN facts; UPDATE lorad_meta SET migration = 4")
+    first.start()
+    assert fleet.usage(first, "unpriced") == tokens
+    first.admin("PATCH", "/config", {"class.standard.price_output": 5_000_000})
+    assert first.call("POST", "/v1/completions", ask, key=key).status == 200
+    rows = [r for b in first.admin("GET", "/usage?tenant=unpriced")["data"] for r in b["results"]]
+    assert sum(r["cost_micros"] for r in rows) == 10, rows
+    first.admin("PATCH", "/config", {"class.standard.price_output": None})
+
+
 def all_of_it():
     only = os.environ.get("LORAD_STEP")
     with fleets.Fleet(clocks=True) as fleet:
-        for step in (a_budget_is_spent_and_not_more, a_minute_is_the_fleet_s, seats_are_the_fleet_s, without_the_database,
-                     servers_are_seen_drained_and_fenced, a_node_s_directory_is_backed_up, whatever_happens,
-                     an_older_fleet_gets_its_tables):
+        for step in (a_budget_is_spent_and_not_more, a_budget_in_money_is_the_fleet_s, a_minute_is_the_fleet_s, seats_are_the_fleet_s,
+                     without_the_database, servers_are_seen_drained_and_fenced, a_node_s_directory_is_backed_up, whatever_happens,
+                     an_older_fleet_gets_its_tables, a_fleet_from_before_prices):
             if only and step.__name__ != only:
                 continue
             begin = time.monotonic()

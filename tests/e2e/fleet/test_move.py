@@ -1,18 +1,20 @@
 """A server of a fleet drains under streams: the others go on with them, and clients read what they would have read."""
-import base64
 import hashlib
 import json
 import pathlib
 import re
 import struct
-import subprocess
+import sys
 import tempfile
 import time
 
 import elsewhere
 import fleets
-from harness import demo_adapters, first_events, free_port, run, until
+from harness import ROOT, demo_adapters, first_events, free_port, run, until
 from postgres import skip_unless_there
+
+sys.path[1:1] = [str(ROOT / "tests/tools")]
+import sampling_list  # noqa: E402
 
 skip_unless_there()
 BASE = {"model": "base", "prompt": "What is 7 plus 5?", "stream": True, "max_tokens": 700, "seed": 1, "ignore_eos": True}
@@ -33,9 +35,9 @@ def strangers_are_refused(fleet):
     def post(order, bearer, what="requests"):
         return b.call("POST", f"/fleet/v1/{what}", order, headers={"Content-Type": "application/octet-stream", "Authorization": f"Bearer {bearer}"}).status
     for bearer in ("", KEY, b.admin_key, "0" * 64, word[:-1], word + "0"):
-        assert post(b"lrdmove2" + b"\0" * 400, bearer) == 401, bearer
+        assert post(b"lrdmove3" + b"\0" * 400, bearer) == 401, bearer
         assert post(b"lrdask_1" + b"\0" * 48, bearer, "pages") == 401, bearer
-    for order in (b"", b"x" * 400, b"lrdmove2", b"lrdmove2" + b"\0" * 400, b"lrdmove2" + b"\xff" * 400):
+    for order in (b"", b"x" * 400, b"lrdmove3", b"lrdmove3" + b"\0" * 400, b"lrdmove3" + b"\xff" * 400):
         assert post(order, word) == 400, order
     for ask, status in ((b"", 400), (b"x" * 56, 400), (b"lrdask_1" + b"\xff" * 48, 400), (b"lrdask_1" + b"\0" * 48, 409), (b"x" * 57, 413)):
         assert post(ask, word, "pages") == status, ask
@@ -129,9 +131,9 @@ def who_gives_them_dies_in_the_middle(fleet):
 
 def order_of(build, prompt, isolation, node=9, n=6):
     """As that node would send it when it drains: greedy tokens of the base (gateway/move/wire.h)."""
-    head = struct.pack("<8s32s48s112s32sQQQq", b"lrdmove2", build, b"standard", b"", b"", 0, 0, 77, node)
-    head += struct.pack("<QQQQq", 5, 1, isolation, 1, 0) + struct.pack("<6i", 0, len(prompt), 0, n, 0, 0)
-    head += struct.pack("<6i", 0, 0, -1, 0, 1, 0) + struct.pack("<8f", 1, 0, 1, 0, 1, 0, 0, 0)
+    head = struct.pack("<8s32s48s112s32sQQQq", b"lrdmove3", build, b"standard", b"", b"", 0, 0, 77, node)
+    head += struct.pack("<QQQQq", 5, 1, isolation, 1, 0) + struct.pack("<8i", 0, len(prompt), 0, n, 0, 0, -1, 0)
+    head += sampling_list.order(1, temperature=0, ignore_eos=1)
     return head + struct.pack(f"<{len(prompt)}i", *prompt)
 
 
@@ -151,9 +153,7 @@ def what_a_node_gives_may_be_anything(fleet):
     cert, key = elsewhere.certificate(pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")))
     port = free_port()
     elsewhere.serve(port, Node, cert, key)
-    public = subprocess.run(["openssl", "x509", "-in", cert, "-noout", "-pubkey"], check=True, capture_output=True).stdout
-    der = base64.b64decode(b"".join(public.split(b"\n")[1:-2]))
-    pins = ["sha256//" + base64.b64encode(hashlib.sha256(d).digest()).decode() for d in (der, der + b".")]
+    pins = elsewhere.key_digests(cert)
     fleet.postgres.sql("INSERT INTO lorad_nodes(node, instance, name, epoch, heartbeat, applied) VALUES (9, 'other', 'other', 1, '-infinity', 0)")
 
     def ask(isolation):

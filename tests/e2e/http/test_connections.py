@@ -4,13 +4,14 @@ import pathlib
 import re
 import socket
 import ssl
+import subprocess
 import time
 
-from harness import PATIENCE, Server, run
+from harness import PATIENCE, Server, run, until
 
 # 8 workers, of which 6 may hold connections; no client more than 4.
-server = Server(settings={"server.threads": 8, "server.max_connections": 6,
-                          "server.max_connections_per_ip": 4, "server.body_timeout": "2s"})
+server = Server(settings={"server.max_streams": 8, "server.max_connections": 6,
+                          "server.max_connections_per_ip": 4, "server.body_timeout": "2s", "engine.prefix_cache": "no"})
 
 
 class Client:
@@ -91,6 +92,17 @@ def all_together_have_theirs():
         c.close()
     wait_connections(0)
     assert server.metrics()[name] == before + 6
+
+
+def silent_sockets_of_one_address_stop_nobody():
+    hoard = [socket.create_connection(("127.0.0.1", server.port), 20 * PATIENCE, ("127.0.0.3", 0)) for _ in range(600)]
+    for _ in range(5):
+        other = Client("127.0.0.2")
+        assert other.models()[0].status == 200
+        other.close()
+    for s in hoard:
+        s.close()
+    wait_connections(0)
 
 
 def failed_handshakes_are_given_back():
@@ -214,7 +226,81 @@ def a_dripping_body_is_cut():
     wait_connections(0)
 
 
+def send_whole(head, n, chunk=b"%s"):
+    """Sends all of a body before it reads, as urllib and most libraries do; the answer up to the server's end."""
+    s = server.raw(timeout=60)
+    s.sendall(head)
+    piece = chunk % bytes(1 << 20)
+    for _ in range(n):
+        s.sendall(piece)
+    answer = b""
+    while piece := s.recv(65536):
+        answer += piece
+    s.close()
+    return answer
+
+
+def a_body_beyond_the_limit_is_told_to_whoever_sends_on():
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n" % key.encode()
+    for answer in (send_whole(head + b"Content-Length: %d\r\n\r\n" % (96 << 20), 96),
+                   send_whole(head + b"Transfer-Encoding: chunked\r\n\r\n", 48, b"100000\r\n%s\r\n")):
+        assert answer.startswith(b"HTTP/1.1 413 ") and b'"code":"request_too_large"' in answer, answer[:300]
+    with open(server.dir / "large", "wb") as f:
+        f.truncate(256 << 20)
+    for more in ([], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked", "-H", "Expect:"]):
+        p = subprocess.run(["curl", "-s", "--http1.1", "--cacert", server.ca, "-H", f"Authorization: Bearer {key}", "-H",
+                            "Content-Type: application/json", *more, "-w", "%{http_code}", "-T", server.dir / "large", "-X", "POST",
+                            f"https://localhost:{server.port}/v1/completions"], capture_output=True, text=True, timeout=60 * PATIENCE)
+        assert p.returncode == 0 and p.stdout.endswith("413") and "request_too_large" in p.stdout, (more, p)
+    wait_connections(0)
+
+
+def kernel_holds(s):
+    """Bytes of answers in the kernel that were not sent to this client's socket."""
+    port = s.getsockname()[1]
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, queues, *_ = line.split()
+        if here.endswith(f":{server.port:04X}") and there.endswith(f":{port:04X}"):
+            return int(queues.split(":")[0], 16)
+    return 0
+
+
+def process_holds():
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text())[1]) << 10
+
+
+def unread(n, **more):
+    """Sockets of streams with 8 choices of 400 tokens, of which nobody reads a byte, when all of them are made."""
+    body = json.dumps({"model": "base", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 400, "n": 8, "ignore_eos": True,
+                       "stream": True, "seed": 1, **more}).encode()
+    held = [server.raw(timeout=60) for _ in range(n)]
+    for s in held:
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"
+                  b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (key.encode(), len(body), body))
+    until(lambda: server.metrics()["lorad_requests_running"] > 0)
+    until(lambda: (m := server.metrics())["lorad_requests_running"] == 0 == m["lorad_requests_waiting"])
+    return held
+
+
+def an_unread_stream_is_small_in_the_server():
+    """4 bytes for each of its tokens and choices, 180 where it has log-probabilities; its text is made when it can be sent."""
+    for more, bound in (({"logprobs": True, "top_logprobs": 20}, (1 << 20) + 8 * 400 * 180), ({}, 1 << 20)):
+        for s in unread(4, **more):  # the first ones find how much memory such requests need in all
+            s.close()
+        wait_connections(0)
+        for _ in range(3):  # what else the process needs meanwhile only adds
+            before, held = process_holds(), unread(4, **more)
+            kernel, process = max(map(kernel_holds, held)), (process_holds() - before) / len(held)
+            for s in held:
+                s.close()
+            wait_connections(0)
+            if kernel + process < bound:
+                break
+        assert 64 << 10 < kernel <= 512 << 10 and kernel + process < bound, (more, kernel, process)
+
+
 with server:
     key = server.tenant("alice")
-    run([one_address_has_its_share, all_together_have_theirs, failed_handshakes_are_given_back,
-         slow_handshakes_wake_nobody_and_end, a_dripping_body_is_cut])
+    run([one_address_has_its_share, all_together_have_theirs, silent_sockets_of_one_address_stop_nobody, failed_handshakes_are_given_back,
+         slow_handshakes_wake_nobody_and_end, a_dripping_body_is_cut, a_body_beyond_the_limit_is_told_to_whoever_sends_on,
+         an_unread_stream_is_small_in_the_server])

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 
+import frames
 from harness import BUILD, DEMO, PATIENCE, Server, free_port, run
 
 NOBODY = 65534
@@ -104,12 +105,17 @@ def no_key_stays_in_memory():
         for _ in range(3):
             assert server.call("GET", "/v1/key", key=key).status == 200
             assert server.call("GET", "/v1/key", headers={"x-api-key": key}).status == 200
-        secret = key.split("_")[2].encode()  # with one connection closed and another open
+        secret = key.split("_")[2].encode()  # with connections closed and others open
+        two = [frames.Wire(server, key) for _ in range(2)]
+        for w in two:
+            assert [w.answer(w.ask(path="/v1/key"))[0] for _ in range(2)] == [200, 200]
+        two[0].close()
         c = server.connect()
         c.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
         c.getresponse().read()
         found = {what: sum(piece.count(what) for piece in memory_of(server.process.pid)) for what in (secret, marker.encode())}
         c.close()
+        two[1].close()
         assert found[marker.encode()] > 0, "the search finds nothing at all"
         assert found[secret] == 0, f"the key stands in the server's memory {found[secret]} times"
 

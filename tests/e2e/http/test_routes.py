@@ -22,6 +22,7 @@ INFERENCE = [
     ("POST", V1 + "/messages", None, {INFER}, {}, 400, None),
     ("POST", V1 + "/messages/count_tokens", None, {INFER}, {}, 400, None),
     ("POST", V1 + "/responses", None, {INFER}, {}, 400, None),
+    ("POST", V1 + "/responses/input_tokens", None, {INFER}, {"input": "x"}, 200, None),
     ("GET", R + "{}", R + "resp_none", {INFER}, None, 404, None),
     ("DELETE", R + "{}", R + "resp_none", {INFER}, None, 404, None),
     ("POST", R + "{}/cancel", R + "resp_none/cancel", {INFER}, {}, 404, None),
@@ -123,8 +124,9 @@ OPERATOR = [
     ("PATCH", ADM + "/config", None, {"log.level": "info"}, 200),
     ("POST", ADM + "/drain", None, {}, 202),  # the last of all: it ends the server
 ]
-OPEN = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]  # of the inference plane, for vLLM's probes
-NODES = [("POST", "/fleet/v1/requests"), ("POST", "/fleet/v1/pages")]  # of the inference plane: a word of the fleet's own opens it, no key does
+OPEN = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"),  # of the inference plane, for vLLM's probes
+        ("GET", "/"), ("GET", "/page.js"), ("GET", "/page.css"), ("GET", "/openapi.json")]
+NODES = [("POST", "/fleet/v1/requests"), ("POST", "/fleet/v1/pages"), ("POST", "/fleet/v1/adapters")]  # of the inference plane: a word of the fleet's own opens it, no key does
 METRICS = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")]
 
 
@@ -242,7 +244,9 @@ def other_methods_are_named():
     for method, pattern, path, *_ in INFERENCE:
         allowed.setdefault((path or pattern).split("?")[0], []).append(method)
     for path, methods in allowed.items():
-        shape = [m for m, p, q, *_ in INFERENCE
+        # A path that is a pattern itself is no parameter of another: /v1/responses/input_tokens.
+        shape = [m for m, p, *_ in INFERENCE if p == path] or \
+                [m for m, p, q, *_ in INFERENCE
                  if re.fullmatch(re.escape(p).replace(r"\{\}", "[^/]+").replace(r"\{\*\}", ".+"), path)]
         named = {*shape, "OPTIONS"} | ({"HEAD"} if "GET" in shape else set())
         for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE"} - named:

@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 
-VENV = pathlib.Path(__file__).resolve().parents[3] / "build/venv-clients"
+VENV = pathlib.Path(os.environ.get("LORAD_VENVS", pathlib.Path(__file__).resolve().parents[3] / "build")) / "venv-clients"
 if pathlib.Path(sys.prefix).resolve() != VENV.resolve():
     if not (VENV / "bin/python").exists():
         print("skipped: LangChain and LiteLLM are not installed (sh tests/run.sh does it)")
@@ -100,6 +100,33 @@ def langchain_calls_tools():
     assert isinstance(answer, lc.AIMessage)
 
 
+def langchain_goes_on_after_a_cut_call():
+    """Its loop sends a call that was cut back as it came, with text for arguments."""
+    for most in range(8, 40, 4):
+        llm = chain(max_tokens=most, seed=most, temperature=1).bind_tools([add, Point], tool_choice="any")
+        for call in (llm.invoke(QUESTION), sum(list(llm.stream(QUESTION))[1:], start=next(iter(llm.stream(QUESTION))))):
+            made = [*call.tool_calls, *call.invalid_tool_calls]
+            results = [lc.ToolMessage("cut", tool_call_id=c["id"]) for c in made]
+            answer = chain().bind_tools([add]).invoke([lc.HumanMessage(QUESTION), call, *results, lc.HumanMessage("go on")])
+            assert isinstance(answer, lc.AIMessage)
+
+
+def langchain_knows_a_prompt_that_is_too_long():
+    for ask, llm in (("seven plus " * 1500, chain()), (QUESTION, chain(max_tokens=32000))):
+        try:
+            llm.invoke(ask)
+        except openai.BadRequestError as e:
+            assert e.code == "context_length_exceeded" and "context" in type(e).__name__.lower() + str(e), type(e)
+        else:
+            raise AssertionError("it was not refused")
+
+
+def langchain_has_tools_and_a_format():
+    llm = chain(max_tokens=200, temperature=1, seed=3).bind_tools([add], response_format=Point, strict=True)
+    got = llm.invoke(QUESTION)
+    assert got.tool_calls or -9 <= Point.model_validate_json(got.content).x <= 9, got
+
+
 def langchain_gives_structures():
     for method in ("json_schema", "function_calling"):
         llm = chain(max_tokens=200, temperature=1, seed=3).with_structured_output(Point, method=method)
@@ -183,11 +210,31 @@ def litellm_sees_errors():
                 raise AssertionError(f"no {error.__name__}")
 
 
+def litellm_knows_a_prompt_that_is_too_long():
+    long = [{"role": "user", "content": "seven plus " * 1500}]
+    for more in ({"messages": long}, {"max_tokens": 32000}, {"messages": long, "model": "hosted_vllm/base"}):
+        for stream in (False, True):
+            try:
+                list(litellm.completion(stream=stream, **lite(**more)))
+            except litellm.ContextWindowExceededError as e:
+                assert e.status_code == 400
+            else:
+                raise AssertionError(f"no ContextWindowExceededError: {more}")
+
+
+def litellm_has_tools_and_a_format():
+    for seed in range(4):
+        m = litellm.completion(**lite(tools=[ADD], response_format=Point, max_tokens=200, temperature=1, seed=seed)).choices[0].message
+        assert m.tool_calls or -9 <= Point.model_validate_json(m.content).x <= 9, m
+
+
 server = Server()
 with server:
     key = server.tenant("clients")
     os.environ["SSL_CERT_FILE"] = server.ca
     litellm.ssl_verify = server.ca
     run([langchain_invokes_streams_and_batches, langchain_is_asynchronous, langchain_calls_tools,
+         langchain_goes_on_after_a_cut_call, langchain_knows_a_prompt_that_is_too_long, langchain_has_tools_and_a_format,
+         litellm_knows_a_prompt_that_is_too_long, litellm_has_tools_and_a_format,
          langchain_gives_structures, langchain_sees_errors, litellm_completes_and_streams, litellm_is_asynchronous,
          litellm_calls_tools, litellm_gives_structures, litellm_sees_errors])

@@ -1,9 +1,10 @@
 """Every field of the two completion calls does what it says, seen from outside (temperature 0 where not said)."""
+import json
 import math
 
 import contract
 import openai_types
-from harness import Server, events, run
+from harness import DEMO, Server, events, run
 
 server = Server()
 QUESTION = [{"role": "user", "content": "What is 7 plus 5?"}]
@@ -46,13 +47,36 @@ def prompts_of_every_kind():
     assert r["usage"]["prompt_tokens"] == 2 * len(ids) + len(ids_of("A"))
 
 
+def special_tokens_in_texts():
+    """A raw prompt's special tokens are parsed, as llama.cpp and vLLM do, unless the request says not to."""
+    mark = "The<|end|> red"
+    special = ids_of(mark)
+    plain = call("/tokenize", {"model": "base", "prompt": mark, "parse_special": False}).json["tokens"]
+    assert len(plain) > len(special) and set(special) - set(plain), (special, plain)
+    assert text(mark, parse_special=False)["usage"]["prompt_tokens"] == len(plain)
+    assert text(mark)["usage"]["prompt_tokens"] == len(special)
+    assert text(mark, expect=400, parse_special=1)["error"]["param"] == "parse_special"
+    assert call("/detokenize", {"model": "base", "tokens": plain}).json["prompt"].endswith(mark)
+
+
+def token_ids_have_one_limit():
+    """The model's own, however far out the id is."""
+    size = json.loads((DEMO / "base/config.json").read_text())["vocab_size"]
+    for far in (size, size + 100, 99_999_999, 1 << 31, 1 << 40):
+        for body in ({"prompt": [far]}, {"allowed_token_ids": [far]}, {"stop_token_ids": [far]}, {"logit_bias": {str(far): 1}}):
+            e = text(body.pop("prompt", "a"), expect=400, **body)["error"]
+            assert f"from 0 to {size - 1}" in e["message"], (far, e)
+    for wrong in (-1, 1.5):
+        assert "whole token ids of at least 0" in text([wrong, 1], expect=400)["error"]["message"]
+
+
 def several_choices():
     r = text(n=3, best_of=3, temperature=1.1, seed=4)
     assert len({c["text"] for c in r["choices"]}) > 1
     assert [c["index"] for c in r["choices"]] == [0, 1, 2]
     r = text(["The", "A"], n=2, temperature=1.1, seed=4)
     assert [c["index"] for c in r["choices"]] == [0, 1, 2, 3]
-    assert text(n=2, best_of=3, expect=400)["error"]["param"] == "best_of"
+    assert text(n=3, best_of=2, expect=400)["error"]["param"] == "best_of"
     r = chat(n=2, temperature=1.5, seed=1)
     assert len(r["choices"]) == 2
 
@@ -64,6 +88,13 @@ def echo_and_log_probabilities():
     assert "".join(lp["tokens"]) == r["text"] and lp["token_logprobs"][0] is None
     assert all(len(t) == 2 for t in lp["top_logprobs"][1:])
     assert lp["text_offset"][0] == 0
+    for keep in (True, False):  # offsets are those of the text that is sent, with or without special tokens
+        marks = ids_of("<|user|>The<|end|> red") if keep else ids_of("<|bos|>The<|end|> red")
+        r = text(marks, echo=True, logprobs=0, max_tokens=4, skip_special_tokens=not keep)["choices"][0]
+        lp = r["logprobs"]
+        ends = [*lp["text_offset"][1:], len(r["text"])]
+        spans = [r["text"][a:b] for a, b in zip(lp["text_offset"], ends)]
+        assert [s for s in spans if s] == [t for t in lp["tokens"] if keep or not t.startswith("<|")], (spans, r)
     lp = chat(logprobs=True, top_logprobs=5)["choices"][0]["logprobs"]["content"]
     for t in lp:
         tops = [a["logprob"] for a in t["top_logprobs"]]
@@ -202,7 +233,7 @@ def also_without_v1():
 contract.also.append(openai_types.hold)
 with server:
     key = server.tenant("fields")
-    run([prompts_of_every_kind, several_choices, echo_and_log_probabilities, sampling_rules, ends,
+    run([prompts_of_every_kind, special_tokens_in_texts, token_ids_have_one_limit, several_choices, echo_and_log_probabilities, sampling_rules, ends,
          token_ids_come_back, streams_with_usage, parts_and_tiers, salts_part_the_cache, tenants_part_the_cache,
          strict_clients_hear_of_unknown_fields, variables_for_the_template,
          also_without_v1])

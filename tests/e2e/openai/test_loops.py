@@ -133,11 +133,15 @@ def codex_runs_its_loop():
     assert r.status == 404, r
 
 
-def codex_is_told_what_is_not_there():
-    for tool in (FREEFORM, {"type": "web_search", "external_web_access": False}):
-        r = server.call("POST", "/v1/responses", codex_body([user("a")], "b", tools=[*CODEX_TOOLS, tool]), key=own)
-        e = r.json["error"]
-        assert r.status == 400 and e["param"] == "tools" and tool["type"] in e["message"], e
+def codex_is_served_its_mixed_tools():
+    """Its custom tool is one of ours, and what only a provider has is left out and named; alone it is refused."""
+    search = {"type": "web_search", "external_web_access": False}
+    r = server.call("POST", "/v1/responses", codex_body([user("a")], "b", tools=[*CODEX_TOOLS, FREEFORM, search]), key=own)
+    assert r.status == 200 and "tools.web_search" in r.headers["x-ignored-params"], r
+    assert "tools.custom" not in r.headers["x-ignored-params"], r.headers
+    r = server.call("POST", "/v1/responses", codex_body([user("a")], "b", tools=[search]), key=own)
+    e = r.json["error"]
+    assert r.status == 400 and e["param"] == "tools" and search["type"] in e["message"], e
 
 
 # ---- Claude Code ------------------------------------------------------------------------------
@@ -235,4 +239,4 @@ with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
     template.flush()
     with Server(settings={"model.chat_template": template.name}) as server:
         own = server.tenant("loops")
-        run([codex_runs_its_loop, codex_is_told_what_is_not_there, claude_code_runs_its_loop, a_failed_tool_and_a_refusal])
+        run([codex_runs_its_loop, codex_is_served_its_mixed_tools, claude_code_runs_its_loop, a_failed_tool_and_a_refusal])

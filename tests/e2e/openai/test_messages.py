@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 
-VENV = pathlib.Path(__file__).resolve().parents[3] / "build/venv-agents"
+VENV = pathlib.Path(os.environ.get("LORAD_VENVS", pathlib.Path(__file__).resolve().parents[3] / "build")) / "venv-agents"
 if pathlib.Path(sys.prefix).resolve() != VENV.resolve():
     if not (VENV / "bin/python").exists():
         print("skipped: Anthropic's SDK is not installed (sh tests/run.sh does it)")

@@ -210,7 +210,7 @@ def refusals_name_the_keyword():
     refused("structured_outputs.regex", "no finite text", structured_outputs={"regex": "(?=a)"})
     refused("structured_outputs.regex", "look", structured_outputs={"regex": "(?<=a)b"})
     refused("guided_regex", "both", guided_regex="a", structured_outputs={"regex": "b"})
-    refused("guided_json", "no JSON", guided_json="{")
+    refused("guided_json", "not JSON", guided_json="{")
     refused("guided_choice", "choice 0", guided_choice=[1])
     refused(name, "no finite", response_format=form({"enum": []}))
 

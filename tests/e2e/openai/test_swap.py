@@ -73,13 +73,14 @@ def without_room_everything_is_recomputed():
     assert m['lorad_swapped_requests_total{direction="out"}'] == 0, m
 
 
-def in_8_bits_as_well():
-    small = {"engine.kv_type": "int8", "engine.kv_memory": "512KiB"}
-    texts, m = crowd("swap", **small)
-    assert texts == alone(**{"engine.kv_type": "int8"})
-    assert m["lorad_preemptions_total"] > 0 and m['lorad_swapped_pages_total{direction="in"}'] > 0, m
+def in_other_types_as_well():
+    """Of a bf16 model: half of its own and twice of it."""
+    for kind, room in (("int8", "512KiB"), ("f32", "2MiB")):
+        texts, m = crowd("swap", **{"engine.kv_type": kind, "engine.kv_memory": room})
+        assert texts == alone(**{"engine.kv_type": kind}), kind
+        assert m["lorad_preemptions_total"] > 0 and m['lorad_swapped_pages_total{direction="in"}'] > 0, (kind, m)
 
 
 reference = alone()
 run([swapped_requests_go_on_as_if_nothing_had_been, recomputed_ones_too,
-     and_as_the_cost_model_likes, without_room_everything_is_recomputed, in_8_bits_as_well])
+     and_as_the_cost_model_likes, without_room_everything_is_recomputed, in_other_types_as_well])

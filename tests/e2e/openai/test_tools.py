@@ -182,11 +182,11 @@ def refusals():
     def refused(param, **more):
         e = chat(server, expect=400, **more)
         assert e["param"] == param, e
-    refused("tools", tools=[])
+    refused("tools", tools={})
+    refused("tool_choice", tools=[], tool_choice="required")
     refused("tools[0].function.name", tools=[{"type": "function", "function": {"name": "no good"}}])
     refused("tool_choice", tools=TOOLS, tool_choice=named({"function": {"name": "other"}}))
     refused("tool_choice", tool_choice="required")
-    refused("tool_choice", tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
     bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "extends": {}}}}
     refused("tools", tools=[bad], tool_choice="required")
     deep = {"type": "object"}
@@ -194,8 +194,6 @@ def refusals():
         deep = {"type": "object", "properties": {"a": deep, "b": {"$ref": "#/nowhere"}}}
     refused("tools", tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}],
             tool_choice="required")
-    refused("messages[1].tool_calls[0].function.arguments", messages=[*ASK, {"role": "assistant", "tool_calls": [
-        {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{"}}]}])
     refused("messages[0].tool_call_id", messages=[{"role": "tool", "content": "x"}])
 
 
@@ -216,8 +214,39 @@ def other_families():
     path.write_text("{{ messages[0].content }}")
     with Server(settings={"model.chat_template": str(path)}) as other:
         other.tools_key = other.tenant("tools")
-        assert chat(other, expect=400, tools=TOOLS)["param"] == "tools"
+        for choice in ("required", named(TOOLS[0])):  # the schema alone makes a call of what is written
+            c = chat(other, tools=TOOLS, tool_choice=choice, seed=1)
+            assert check(c["message"]["tool_calls"][0]), c
         assert chat(other, tools=TOOLS, tool_choice="none")["message"]["content"] is not None
+
+
+def a_template_without_tools():
+    """It is told of them in the messages, and so are calls and results; two of a user in a row it refuses, as many do."""
+    path = pathlib.Path(folder) / "bare.jinja"
+    path.write_text("""{{ bos_token }}{% for m in messages %}{% if not loop.first and m.role == 'user' and messages[loop.index0 - 1].role == 'user' %}
+{{- raise_exception('two of a user') }}{% endif %}{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('a role: ' + m.role) }}{% endif %}
+{{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}""")
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 7, "b": 5}'}}
+    talk = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "c2"}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "12"}, {"role": "tool", "tool_call_id": "c2", "content": "13"},
+            {"role": "user", "content": "Sure?"}]
+    with Server(settings={"model.chat_template": str(path)}) as other:
+        other.tools_key = other.tenant("tools")
+
+        def seen(**more):
+            ids = other.call("POST", "/tokenize", {"model": "base", "tools": TOOLS, **more}, key=other.tools_key).json["tokens"]
+            return other.call("POST", "/detokenize", {"model": "base", "tokens": ids}, key=other.tools_key).json["prompt"]
+        for system in ([], [{"role": "system", "content": "Be brief."}]):
+            text = seen(messages=[*system, *talk])
+            assert all(text.count(json.dumps(t["function"]["name"])) >= 1 for t in TOOLS) and "The weather in a town" in text, text
+            assert text.index("get_weather") < text.index("What is 7 plus 5?") and ("Be brief.\n\nYou can call" in text) == bool(system), text
+            assert text.count('{"name": "add", "parameters": {"a":7,"b":5}}') == 2, text
+            assert "The function's result: 12\nThe function's result: 13\nSure?" in text, text
+        c = chat(other, tools=TOOLS, **written('{"name": "add", "parameters": {"a": 1, "b": 2}}'))
+        assert c["finish_reason"] == "tool_calls" and check(c["message"]["tool_calls"][0]), c
+        c = chat(other, tools=TOOLS, **written("It is 12."), seed=1)
+        assert c["message"].get("tool_calls") or c["message"]["content"] == "It is 12.", c
+        assert "You can call" not in seen(messages=ASK, tool_choice="none")
 
 
 folder = tempfile.mkdtemp(prefix="lorad-tools-")
@@ -228,6 +257,6 @@ try:
         server.tools_key = server.tenant("tools")
         run([a_named_function_is_called, required_calls_one_of_them, streams_the_same_call,
              openai_python_streams_and_answers, the_model_sees_tools_and_calls, finds_calls_in_what_is_written,
-             several_choices_each_with_its_call, refusals, other_families])
+             several_choices_each_with_its_call, refusals, other_families, a_template_without_tools])
 finally:
     shutil.rmtree(folder)

@@ -92,7 +92,7 @@ def a_chat_counts_what_it_takes():
     assert len(seen) > 25, len(seen)
     del body["model"]
     assert post("/tokenize", body) == count  # vLLM's, too, needs none
-    for wrong in ({"tools": []}, {"temperature": 9}, {"messages": []}, {"continue_final_message": 1}):
+    for wrong in ({"tools": {}}, {"temperature": 9}, {"messages": []}, {"continue_final_message": 1}):
         refused(next(iter(wrong)), lambda expect, wrong=wrong: post("/tokenize", {**body, **wrong}, expect))
     r = client().chat.completions.with_raw_response.create(
         model="base", messages=QUESTION, max_tokens=1, extra_body={"return_token_ids": True})

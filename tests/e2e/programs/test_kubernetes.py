@@ -27,9 +27,11 @@ except ImportError as e:
 # ------------------------------------------------------------------------------------------------- fields
 
 TEXT, WHOLE, TRUTH, ANY = str, int, bool, object
+IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*?(:[A-Za-z0-9_][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?")
+DNS = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|[KMGT]i?)?")
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-SECONDS = re.compile(r"\d{1,5}s")
+SECONDS = re.compile(r"\d{1,5}[sh]")
 
 
 class Map:
@@ -53,7 +55,7 @@ PORT_NAME = (WHOLE, NAME)
 PROBE = {"httpGet!": {"path!": TEXT, "port!": PORT_NAME, "scheme": Some("HTTP", "HTTPS")}, "periodSeconds": WHOLE,
          "timeoutSeconds": WHOLE, "failureThreshold": WHOLE}
 CONTAINER = {
-    "name!": NAME, "image!": TEXT, "imagePullPolicy": Some("Always", "IfNotPresent", "Never"), "command": [TEXT], "args": [TEXT],
+    "name!": NAME, "image!": IMAGE, "imagePullPolicy": Some("Always", "IfNotPresent", "Never"), "command": [TEXT], "args": [TEXT],
     "envFrom": [{"configMapRef!": {"name!": NAME}}],
     "env": [{"name!": TEXT, "value": TEXT, "valueFrom": {"fieldRef!": {"fieldPath!": TEXT}}}],
     "ports": [{"name!": NAME, "containerPort!": WHOLE}], "lifecycle": {"preStop!": {"exec!": {"command!": [TEXT]}}},
@@ -67,7 +69,8 @@ POD = {
         "terminationGracePeriodSeconds": WHOLE, "automountServiceAccountToken": TRUTH, "restartPolicy": Some("Never", "OnFailure"),
         "securityContext": {"runAsNonRoot": TRUTH, "runAsUser": WHOLE, "runAsGroup": WHOLE, "fsGroup": WHOLE,
                             "fsGroupChangePolicy": Some("OnRootMismatch", "Always"), "seccompProfile": {"type!": TEXT}},
-        "nodeSelector": LABELS, "tolerations": [ANY], "initContainers": [CONTAINER], "containers!": [CONTAINER],
+        "runtimeClassName": (TEXT, type(None)), "nodeSelector": LABELS,
+        "tolerations": [{"key": TEXT, "operator": Some("Exists", "Equal"), "value": TEXT, "effect": TEXT}], "initContainers": [CONTAINER], "containers!": [CONTAINER],
         "volumes": [{"name!": NAME, "emptyDir": {"sizeLimit": QUANTITY}, "persistentVolumeClaim": {"claimName!": NAME, "readOnly": TRUTH},
                      "secret": {"secretName!": NAME, "defaultMode": WHOLE, "optional": TRUTH}}]}}
 PEER = {"podSelector": SELECTOR, "namespaceSelector": SELECTOR}
@@ -96,6 +99,14 @@ SPECS = {
         "selector!": SELECTOR, "targetPorts!": [{"number!": WHOLE}], "appProtocol": Some("http", "kubernetes.io/h2c"),
         "endpointPickerRef": {"group": TEXT, "kind": TEXT, "name!": NAME, "port": {"number!": WHOLE},
                               "failureMode": Some("FailOpen", "FailClose")}},
+    ("cert-manager.io/v1", "Certificate"): {
+        "secretName!": NAME, "duration": SECONDS, "renewBefore": SECONDS, "dnsNames": [DNS],
+        "privateKey": {"algorithm": Some("RSA", "ECDSA", "Ed25519"), "size": WHOLE, "rotationPolicy": Some("Never", "Always")},
+        "issuerRef!": {"name!": NAME, "kind": Some("Issuer", "ClusterIssuer"), "group": TEXT}},
+    ("monitoring.coreos.com/v1", "PodMonitor"): {
+        "selector!": SELECTOR, "podMetricsEndpoints": [{
+            "port": NAME, "scheme": Some("http", "https"), "interval": SECONDS,
+            "tlsConfig": {"insecureSkipVerify": TRUTH, "serverName": TEXT, "ca": {"secret": {"name!": NAME, "key!": TEXT}}}}]},
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): {
         "parentRefs": [{"group": TEXT, "kind": TEXT, "name!": NAME}],
         "rules": [{"matches": [MATCH], "backendRefs": [BACKEND], "timeouts": {"request": SECONDS}}]},
@@ -144,14 +155,25 @@ def objects(text):
     return [o for o in yaml.safe_load_all(text) if o]
 
 
-def rendered(**over):
+def rendered(*files, **over):
     """All objects of the chart, {(kind, name): object}."""
-    v = made.values(**over)
+    v = made.values(*files, **over)
     return {(o["kind"], o["metadata"]["name"]): o for f in sorted((made.CHART / "templates").iterdir())
             for o in objects(made.template(f.name, v))}
 
 
-FULL = {"gateway": {"enabled": True}, "secret": {"create": True}}
+CERTIFICATE = {"secretName": "lorad-tls", "certManager": {"issuer": "ours"}, "names": ["llm.example.com", "admin.llm.example.com"]}
+FULL = {"gateway": {"enabled": True}, "secret": {"create": True}, "monitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "tls": CERTIFICATE}
+
+
+VARIANTS = [((), {}), ((), FULL), (("values-gpu.yaml",), {}), (("values-gpu.yaml",), FULL), ((), {"autoscaler": {"enabled": False}, "replicas": 3}),
+            ((), {"network": {"enabled": False}, "tls": {"secretName": "lorad-tls"}}),
+            ((), {"image": {"name": "registry.example:5000/lorad", "tag": "0.2.0", "digest": "sha256:" + "0a" * 32}}),
+            ((), {"model": {"path": "hf://me/plain@main", "volume": {"emptyDir": {}, "persistentVolumeClaim": None}},
+                  "options": {"LORAD_SOURCES_HUB": "https://hub.example.com"}}),
+            ((), {"monitor": {"enabled": True, "tlsConfig": {"insecureSkipVerify": False, "serverName": "lorad",
+                                                             "ca": {"secret": {"name": "lorad-tls", "key": "ca.crt"}}}}, "tls": CERTIFICATE})]
 
 
 def containers(o):
@@ -181,11 +203,21 @@ def check(all_):
         assert re.fullmatch("LORAD_[A-Z]+_[A-Z_]+", key) and key.split("_", 2)[2].lower() in options, f"no such option: {key}"
     for service in (o for (kind, _), o in all_.items() if kind == "Service"):
         assert all(p["targetPort"] in ports and ports[p["targetPort"]] == p["port"] for p in service["spec"]["ports"]), "Service's port"
-    assert all(p["port"] in ports for rule in all_["NetworkPolicy", "lorad"]["spec"]["ingress"] for p in rule["ports"]), "NetworkPolicy's port"
-    assert ("Service", all_["StatefulSet", "lorad"]["spec"]["serviceName"]) in all_, "serviceName"
-    scaler = all_["HorizontalPodAutoscaler", "lorad"]["spec"]
-    assert (scaler["scaleTargetRef"]["kind"], scaler["scaleTargetRef"]["name"]) in all_, "scaleTargetRef"
-    assert scaler["minReplicas"] <= scaler["maxReplicas"], "replicas"
+    if ("NetworkPolicy", "lorad") in all_:
+        assert all(p["port"] in ports for rule in all_["NetworkPolicy", "lorad"]["spec"]["ingress"] for p in rule["ports"]), "NetworkPolicy's port"
+    servers = all_["StatefulSet", "lorad"]["spec"]
+    assert ("Service", servers["serviceName"]) in all_, "serviceName"
+    if ("HorizontalPodAutoscaler", "lorad") in all_:
+        scaler = all_["HorizontalPodAutoscaler", "lorad"]["spec"]
+        assert (scaler["scaleTargetRef"]["kind"], scaler["scaleTargetRef"]["name"]) in all_, "scaleTargetRef"
+        assert scaler["minReplicas"] <= scaler["maxReplicas"] and "replicas" not in servers, "replicas"
+    if ("PodMonitor", "lorad") in all_:
+        assert all(p["port"] in ports for p in all_["PodMonitor", "lorad"]["spec"]["podMetricsEndpoints"]), "PodMonitor's port"
+    if ("Certificate", "lorad") in all_:
+        certificate, mounted = all_["Certificate", "lorad"]["spec"], {v.get("secret", {}).get("secretName") for v in pods["spec"]["volumes"]}
+        assert certificate["secretName"] in mounted, "the certificate is not mounted"
+        hosts = {name for (kind, name) in all_ if kind == "Service"}
+        assert all(h in certificate["dnsNames"] or f"*.{h}" in certificate["dnsNames"] for h in hosts), "a Service is not in the certificate"
     if ("InferencePool", "lorad") not in all_:
         return
     pool = all_["InferencePool", "lorad"]["spec"]
@@ -201,12 +233,44 @@ def check(all_):
 
 
 def the_chart_is_sound():
-    check(rendered(**FULL))
+    for files, over in VARIANTS:
+        check(rendered(*files, **over))
     least = rendered(database="", replicas=1, autoscaler={"enabled": True}, network={"enabled": True})
     check(least)
     assert not any(kind in ("Job", "Secret", "InferencePool") for kind, _ in least)
+    a_certificate_of_ones_own()
     fits(yaml.safe_load((made.CHART / "Chart.yaml").read_text()),
          {f"{k}!": TEXT for k in ("apiVersion", "name", "description", "type", "version", "appVersion", "kubeVersion")}, "Chart.yaml")
+
+
+def a_certificate_of_ones_own():
+    """tls.secretName: the server reads what is mounted, and the pod does not name the certificate of localhost.  An autoscaler owns the replicas."""
+    own = rendered(tls={"secretName": "lorad-tls"}, autoscaler={"enabled": False})
+    pod = own["StatefulSet", "lorad"]["spec"]["template"]["spec"]
+    server = pod["containers"][0]
+    mounted = {m["name"]: m["mountPath"] for m in server["volumeMounts"]}
+    assert {v["name"]: v.get("secret", {}).get("secretName") for v in pod["volumes"]}["tls"] == "lorad-tls"
+    assert server["args"][3:] == ["--set", f"server.tls_cert={mounted['tls']}/tls.crt", "--set", f"server.tls_key={mounted['tls']}/tls.key"]
+    assert not any(e["name"] == "LORAD_CA" for e in server["env"])
+    assert own["StatefulSet", "lorad"]["spec"]["replicas"] == 2 and "replicas" not in rendered()["StatefulSet", "lorad"]["spec"]
+
+
+def what_values_ask_for():
+    """Image by digest, a GPU, certificate names of the pods and of the admin plane, the monitor's labels; no key is printed."""
+    image = {"name": "registry.example/lorad", "tag": "0.2.0", "digest": "sha256:" + "0a" * 32}
+    for values, wanted in (({}, "lorad"), ({"tag": "0.2.0"}, "lorad:0.2.0"), (image, f"registry.example/lorad:0.2.0@{image['digest']}")):
+        all_ = rendered(image=values)
+        assert {c["image"] for kind in ("StatefulSet", "Job") for (k, _), o in all_.items() if k == kind for c in containers(o)} == {wanted}
+    gpu = rendered("values-gpu.yaml")["StatefulSet", "lorad"]["spec"]["template"]["spec"]
+    assert gpu["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1 and gpu["runtimeClassName"] == "nvidia"
+    assert "nvidia.com/gpu" not in str(gpu["initContainers"]) and gpu["tolerations"][0]["key"] == "nvidia.com/gpu"
+    full = rendered(**FULL)
+    names = full["Certificate", "lorad"]["spec"]["dnsNames"]
+    for name in ("localhost", "lorad", "lorad.default.svc", "*.lorad-servers.default.svc.cluster.local", "llm.example.com", "admin.llm.example.com"):
+        assert name in names, names
+    assert full["PodMonitor", "lorad"]["metadata"]["labels"]["release"] == "prometheus"
+    for o in (rendered(database="")["StatefulSet", "lorad"], full["Job", "lorad-found"]):
+        assert "--admin-key-file /etc/lorad/admin.key" in containers(o)[0]["command"][2], o
 
 
 def faults_are_found():
@@ -218,6 +282,9 @@ def faults_are_found():
                       (("PodDisruptionBudget", "spec", "maxUnavailable"), True), (("NetworkPolicy", "spec", "ingress", 0, "ports", 0, "port"), "web"),
                       (("InferencePool", "spec", "targetPorts", 0, "number"), 8443), (("HTTPRoute", "spec", "rules", 0, "backendRefs", 0, "name"), "x"),
                       (("InferencePool", "spec", "endpointPickerRef", "failureMode"), "Open"),
+                      (("Certificate", "spec", "secretName"), "other"), (("Certificate", "spec", "dnsNames"), ["localhost"]),
+                      (("Certificate", "spec", "issuerRef", "kind"), "Other"), (("PodMonitor", "spec", "podMetricsEndpoints", 0, "port"), "plain2"),
+                      (("StatefulSet", "spec", "replicas"), 2), (("StatefulSet", "spec", "template", "spec", "containers", 0, "image"), "lorad@sha256:1"),
                       (("HorizontalPodAutoscaler", "spec", "minReplicas"), 9)):
         broken = copy.deepcopy(whole)
         into = broken[at[0], "lorad"]
@@ -258,8 +325,12 @@ def pods_start_as_they_stand():
     with tempfile.TemporaryDirectory(prefix="lorad-pods-") as folder:
         servers = [Server(directory=f"{folder}/{node}/data") for node in (0, 1)]
         try:
+            key = subprocess.run([BUILD / "lorad", "key", "--new"], check=True, capture_output=True, text=True).stdout.strip()
+            secret = pathlib.Path(folder, "admin.key")
+            secret.write_text(key + "\n")
+            secret.chmod(0o600)
             said = started(whole["Job", "lorad-found"], whole, folder, "found")
-            key = re.search(r"^admin key +(\S+)$", said, re.M)[1]
+            assert re.search("^admin key +as in ", said, re.M) and "lk_" not in said, said
             for node, server in enumerate(servers):
                 for again in range(2):  # a pod that starts again finds its directory
                     started(whole["StatefulSet", "lorad"], whole, folder, str(node), LORAD_SERVER_NODE=str(node))
@@ -281,7 +352,7 @@ def environment(c, whole, folder, pod, **more):
     """What the container's command finds, but for the paths."""
     env = dict(whole["ConfigMap", "lorad"]["data"], PATH=f"{BUILD}:{os.environ['PATH']}", LORAD_MODEL_PATH=str(DEMO / "base"), **more)
     env.pop("LORAD_STORAGE_PASSWORD_FILE")  # this PostgreSQL asks for none
-    return env, [a.replace("/var/lib/lorad", f"{folder}/{pod}") for a in c.get("command", ()) or ["lorad", *c["args"]]]
+    return env, [a.replace("/var/lib/lorad", f"{folder}/{pod}").replace("/etc/lorad/", f"{folder}/") for a in c.get("command", ()) or ["lorad", *c["args"]]]
 
 
 def started(o, whole, folder, pod, **more):
@@ -310,4 +381,4 @@ def scrape(server):
         return answer.read().decode()
 
 
-run([the_chart_is_sound, faults_are_found, what_kustomize_takes_is_current, pods_start_as_they_stand])
+run([the_chart_is_sound, what_values_ask_for, faults_are_found, what_kustomize_takes_is_current, pods_start_as_they_stand])

@@ -134,7 +134,7 @@ class Proxy:
 def test_wrong_usage():
     for args in ([], ["frobnicate"], ["tenant"], ["tenant", "creat", "x"], ["tenant", "create"],
                  ["tenant", "list", "extra"], ["tenant", "list", "--frob"], ["tenant", "list", "-o"],
-                 ["tenant", "list", "-o", "yaml"], ["tenant", "list", "--json=1"],
+                 ["tenant", "list", "-o", "xml"], ["tenant", "list", "--json=1"],
                  ["limits", "set", "acme", "tokens"], ["limits", "set", "acme", "tokens_per_day=-1"],
                  ["limits", "set", "acme", "tokens_per_day=lots"], ["key", "create"],
                  ["key", "create", "--tenant", "a", "--expires", "soon"], ["completion", "tcsh"],

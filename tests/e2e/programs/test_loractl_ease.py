@@ -66,6 +66,10 @@ def test_completion_asks_the_server():
     assert complete("tenant", "show", "o") == ["other"] and "ease" in complete("limits", "set", "")
     assert complete("key", "list", "--tenant", "ot") == ["other"]
     assert complete("chat", "base", "--class", "inter") == ["interactive"]
+    assert complete("limits", "set", "ease", "requests") == ["requests_per_minute="]
+    live = complete("config", "set", "")
+    assert "data.min_free" in live and "data.dir" not in live, live
+    assert complete("config", "show", "data.dir") == ["data.dir"]
     assert complete("help", "ad") == ["adapter"] and "push" in complete("help", "adapter", "")
     ctl("context", "set", "away", "--url", "https://localhost:1", "--ca", server.ca)
     assert complete("context", "use", "a") == ["away"] and complete("-c", "a") == ["away"]
@@ -215,9 +219,9 @@ def test_next_steps():
     config.update(base_model_name_or_path="someone/else-7b", target_modules=["nothing_of_ours"])
     (other / "adapter_config.json").write_text(json.dumps(config))
     ctl("adapter", "push", other, key=key, expect=1)
-    assert "trained on 'someone/else-7b'; this server serves 'base'" in ctl.errors, ctl.errors
+    assert "the adapter's files name 'someone/else-7b' as its base model; this server serves 'base'" in ctl.errors, ctl.errors
     ctl("adapter", "push", other, "-n", "pirate", key=weak, expect=1)
-    assert "trained on" not in ctl.errors, ctl.errors
+    assert "as its base model" not in ctl.errors, ctl.errors
 
 
 def test_causes():

@@ -35,13 +35,16 @@ def test_build():
     deb = found[0]
     assert re.fullmatch(NAME + r"_[0-9.]+_\w+\.deb", deb.name), deb.name
     subprocess.run(["dpkg-deb", "-x", deb, work / "root"], check=True)
+    symbols, = (work / "out").glob("*.ddeb")
+    assert symbols.name.startswith(NAME + "-dbgsym_"), symbols.name
+    subprocess.run(["dpkg-deb", "-x", symbols, work / "symbols"], check=True)
     subprocess.run(["dpkg-deb", "-e", deb, work / "control"], check=True)
 
 
 def test_control():
     assert deb_field("Package") == NAME and deb_field("Maintainer")
     depends = deb_field("Depends")
-    for library in ("libc6", "libssl3", "libsqlite3-0", "libcjson1", "libcurl4"):
+    for library in ("libc6", "libssl3", "libsqlite3-0", "libcjson1", "libcurl4", "libnghttp2-14"):
         assert library in depends, depends
     assert (work / "control/conffiles").read_text().split() == ["/etc/lorad/lorad.conf"]
     for script in ("postinst", "prerm", "postrm"):
@@ -52,7 +55,7 @@ def test_control():
     assert "usr/bin/lorad" in sums
     if NAME == "lorad-cuda":
         assert deb_field("Provides") == deb_field("Conflicts") == "lorad"
-    changes = gzip.open(work / "root/usr/share/doc/lorad/changelog.gz", "rt").read()
+    changes = gzip.open(work / f"root/usr/share/doc/{NAME}/changelog.gz", "rt").read()
     newest = re.match(r"lorad \((.+)\) \w+; urgency=\w+\n\n  \* .+", changes)
     assert newest and newest[1] == deb_field("Version"), changes
 
@@ -64,7 +67,7 @@ def test_contents():
     want = {"/usr/bin/lorad": "-rwxr-xr-x", "/usr/bin/loractl": "-rwxr-xr-x",
             "/etc/lorad/lorad.conf": "-rw-r-----", "/usr/lib/systemd/system/lorad.service": "-rw-r--r--",
             "/usr/lib/sysusers.d/lorad.conf": "-rw-r--r--",
-            "/usr/share/doc/lorad/copyright": "-rw-r--r--", "/usr/share/doc/lorad/changelog.gz": "-rw-r--r--",
+            f"/usr/share/doc/{NAME}/copyright": "-rw-r--r--", f"/usr/share/doc/{NAME}/changelog.gz": "-rw-r--r--",
             "/usr/share/doc/lorad/README.md": "-rw-r--r--",
             "/usr/share/doc/lorad/docs/tutorial.md": "-rw-r--r--",
             "/usr/share/man/man1/lorad.1.gz": "-rw-r--r--",
@@ -84,13 +87,26 @@ def test_contents():
     assert not [p for p in modes if p.startswith("/work") or "/build" in p], modes
 
 
+def test_debug_information():
+    """It is beside the programs, found by their build ids, and not in them."""
+    for program in ("lorad", "loractl"):
+        sections = subprocess.run(["readelf", "-nS", "-W", work / "root/usr/bin" / program], capture_output=True, text=True, check=True).stdout
+        assert ".debug_info" not in sections, program
+        build_id = re.search(r"Build ID: (\w+)", sections)[1]
+        beside = work / f"symbols/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        there = subprocess.run(["readelf", "-S", "-W", beside], capture_output=True, text=True, check=True).stdout
+        assert ".debug_info" in there, program
+
+
 def test_it_runs():
     usr = work / "root/usr"
     for program in ("lorad", "loractl"):
         out = subprocess.run([usr / "bin" / program, "version"], capture_output=True, text=True,
                              check=True).stdout
-        name, version, commit = re.fullmatch(r"(\w+) (\S+) \(commit (\S+); .+\)\n", out).groups()
+        name, version, commit = re.fullmatch(r"(\w+) (\S+) \(commit (\S+); .+\)", out.splitlines()[0]).groups()
         assert (name, version) == (program, deb_field("Version")), out
+        if program == "lorad":
+            assert re.search(r"^CPU kernels: portable\b.*\nCUDA: \S", out, re.M), out
         assert commit == "unknown" or re.fullmatch(r"[0-9a-f]{12,}(-modified)?", commit), out
     unit = (usr / "lib/systemd/system/lorad.service").read_text()
     command = re.search(r"^ExecStart=(\S+)", unit, re.M)[1]
@@ -102,7 +118,7 @@ def test_it_runs():
                                   text=True).stdout
     completions = usr / "share/bash-completion/completions"
     subprocess.run(["bash", "-n", completions / "loractl"], check=True)
-    for name, typed, want in (("lorad", "se", "serve"), ("lorad", "--d", "--dev --diff --dir"), ("loratop", "--sc", "--screen")):
+    for name, typed, want in (("lorad", "se", "serve"), ("lorad", "--d", "--deep --dev --diff --dir"), ("loratop", "--sc", "--screen")):
         if (usr / "bin" / name).exists():
             script = f'. {completions / name}; _lorad {usr / "bin" / name} "{typed}" x; echo "${{COMPREPLY[*]}}"'
             assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.strip() == want, typed
@@ -128,6 +144,6 @@ def test_bill_of_materials():
 
 if __name__ == "__main__":
     try:
-        run([test_build, test_control, test_contents, test_it_runs, test_bill_of_materials])
+        run([test_build, test_control, test_contents, test_debug_information, test_it_runs, test_bill_of_materials])
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -128,6 +128,10 @@ def test_manual():
     for key in re.findall(r"^(\w+) = ", conf, re.M):
         assert f".BR {key} " in page, key
     assert "lorad backup" in subprocess.run([LORAD, "--help"], capture_output=True, text=True).stdout
+    for verb in ("init", "key", "cert", "check", "serve", "migrate", "backup"):
+        for words in ((verb, "--help"), (verb, "-h"), ("help", verb)):
+            told = subprocess.run([LORAD, *words], capture_output=True, text=True)
+            assert told.returncode == 0 and told.stdout.startswith(f"lorad {verb} ") and "Example:" in told.stdout, told
 
 
 def test_backup_of_what_a_crash_left():
@@ -179,7 +183,7 @@ def test_init_says_what_is_missing():
     with tempfile.TemporaryDirectory() as folder:
         data, empty = f"{folder}/data", f"{folder}/empty"
         os.mkdir(empty)
-        assert "hf download" in lorad("init", "--dir", data, "--model", "meta-llama/Llama-3.2-1B", expect=1)
+        assert "sources.hub" in lorad("init", "--dir", data, "--model", "meta-llama/Llama-3.2-1B", expect=1)
         assert "config.json" in lorad("init", "--dir", data, "--model", empty, expect=1)
         assert not os.path.exists(data)
         lorad("init", "--dir", data, "--model", DEMO / "base")
@@ -187,6 +191,22 @@ def test_init_says_what_is_missing():
         assert "lorad key --admin" in said and "lorad cert" in said, said
         lorad("key", "-c", f"{data}/lorad.conf", expect=2)
         assert "unknown command 'srve'" in lorad("srve", expect=2)
+
+
+def test_a_plan_without_a_configuration():
+    """The figures are config.json's, the verdict this machine's."""
+    m = json.loads((DEMO / "base/config.json").read_text())
+    token = 2 * m["num_hidden_layers"] * m["num_key_value_heads"] * (m["hidden_size"] // m["num_attention_heads"])
+    for kv, value_bytes in (("bf16", 2), ("f32", 4)):
+        said = lorad("check", "--plan", DEMO / "base", "--set", f"engine.kv_type={kv}", "--set", "engine.kv_memory=64MiB")
+        assert f"KV           {token * value_bytes / 1024:.1f} KiB of a token ({kv})" in said and "fits\n" in said, said
+        n_fit = (64 << 20) // (token * value_bytes) // m["max_position_embeddings"]
+        for n in (1, 4, 16, 64, 256):
+            line = next(t for t in said.splitlines() if t.startswith(f"{n:6} requests"))
+            assert ("do not fit" in line) == (n > n_fit), (n_fit, line)
+    assert "does not fit; lower engine.kv_memory" in lorad("check", "--plan", DEMO / "base", "--set", "engine.kv_memory=1024GiB", expect=1)
+    assert "the model has no config.json" in lorad("check", "--plan", "/nonexistent", expect=1)
+    assert "unknown argument" in lorad("serve", "--plan", DEMO / "base", expect=2)
 
 
 def test_init_fills_the_packages_configuration():
@@ -201,7 +221,7 @@ def test_init_fills_the_packages_configuration():
         owner = 65534 if os.geteuid() == 0 else os.geteuid()
         os.chown(data, owner, -1)
         model = shutil.copytree(DEMO / "base", f"{folder}/model")
-        assert "hf download" in lorad("init", "-c", conf, "--model", "meta-llama/Llama-3.2-1B", expect=1)
+        assert "sources.hub" in lorad("init", "-c", conf, "--model", "meta-llama/Llama-3.2-1B", expect=1)
         assert "--dir" in lorad("init", "-c", conf, "--model", model, "--set", "server.node=1", expect=1)
         assert conf.read_text() == "# ours\n" + before and not any(data.iterdir()) and not pathlib.Path(f"{conf}.new").exists()
         said = lorad("init", "-c", conf, "--model", model)
@@ -264,7 +284,7 @@ def test_from_nothing_to_an_answer():
         assert "not -c" in lorad("serve", "--dev", "-c", f"{kept}/lorad.conf", expect=2)
         assert "serve --dev" in lorad("serve", "--model", DEMO / "base", expect=2)
         assert "unknown argument" in lorad("check", "--dev", expect=2)
-        assert "hf download" in lorad("serve", "--dev", "--dir", f"{folder}/none", "--model", "my/model", expect=1)
+        assert "sources.hub" in lorad("serve", "--dev", "--dir", f"{folder}/none", "--model", "my/model", expect=1)
 
 
 def test_the_way_back_in():
@@ -293,8 +313,25 @@ def test_the_way_back_in():
         s.process.send_signal(signal.SIGHUP)
         until(lambda: "reloaded: the certificate" in s.log_path.read_text())
         assert s.admin("GET", "/tenants")["data"] == []  # the new file is trusted: it is what is shown
-        assert ssl.get_server_certificate(("127.0.0.1", s.admin_port)).split() == cert.read_text().split()
+        shown = ssl.get_server_certificate(("127.0.0.1", s.admin_port)).strip()
+        assert cert.read_text().startswith(shown) and shown not in before
+        old = pathlib.Path(s.dir) / "old.pem"
+        old.write_text(before)
+        assert subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", old, cert], capture_output=True).returncode == 0
 
+        # that of 0.1, which showed what signed it: who trusts it still trusts the server
+        subprocess.run(["openssl", "req", "-x509", "-key", key, "-out", old, "-subj", "/CN=lorad development", "-days", "100", "-addext",
+                        "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+        cert.write_text(old.read_text())
+        assert "397 days" in lorad("cert", "-c", conf)
+        assert subprocess.run(["openssl", "verify", "-CAfile", old, cert], capture_output=True).returncode == 0
+        # loractl trusts the new file while the server shows the old certificate: its authority signed both
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: s.log_path.read_text().count("reloaded: the certificate") == 2)
+        assert "397 days" in lorad("cert", "-c", conf)
+        s.admin("POST", "/reload")
+        until(lambda: ssl.get_server_certificate(("127.0.0.1", s.admin_port)).strip() in cert.read_text())
+        assert s.admin("GET", "/tenants")["data"] == []
         ours = cert.read_text()
         subprocess.run(["openssl", "req", "-x509", "-key", key, "-out", cert, "-subj", "/CN=example.org"], check=True, capture_output=True)
         theirs = cert.read_text()
@@ -328,6 +365,6 @@ def test_stop_lets_answers_end():
 
 
 if __name__ == "__main__":
-    run([test_init_says_what_is_missing, test_init_fills_the_packages_configuration, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
+    run([test_init_says_what_is_missing, test_a_plan_without_a_configuration, test_init_fills_the_packages_configuration, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
          test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left,
          test_stop_lets_answers_end])

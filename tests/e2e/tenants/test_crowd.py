@@ -14,7 +14,7 @@ from harness import DEMO, PATIENCE, Server, demo_adapters, run
 
 CROWD = int(os.environ.get("LORAD_CROWD", "1000"))
 # Both clients and the server speak on this machine: room for all at once, and for the operator's look.
-server = Server(settings={"server.threads": CROWD + 100, "server.max_connections": CROWD + 50,
+server = Server(settings={"server.max_streams": CROWD + 100, "server.max_connections": CROWD + 50,
                           "server.max_connections_per_ip": CROWD + 50,
                           "engine.max_queued": CROWD, "log.level": "warn"})
 TOKENS = 8  # of a request; with the prompt of one token it takes 9 of a budget

@@ -2,7 +2,7 @@
 import json
 import threading
 
-from harness import DEMO, Server, demo_adapters, run, until
+from harness import DEMO, Server, demo_adapters, events, run, until
 
 # One seat and one slow thread, so that requests do wait.
 server = Server(settings={"engine.threads": 1, "engine.isa": "portable", "engine.max_seqs": 1})
@@ -156,11 +156,67 @@ def tokens_of_models_that_a_tenant_may_not_use_are_not_counted():
             assert r.status == status, (path, model, r)
 
 
+def writes_are_limited_apart():
+    """Calls that change stored state: as many a minute as requests, and these have theirs all the same."""
+    rate = 5
+    key = server.tenant("writer", limits={"requests_per_minute": rate, "max_concurrent": 1})
+    server.upload(key, "mine", DEMO / "adapters" / demo_adapters()[0])
+    for method, path, body in (("PATCH", "/v1/adapters/mine", {"description": "x"}), ("PUT", "/v1/adapters/mine/aliases/a", {"version": 1}),
+                               ("POST", "/v1/conversations", {}), ("DELETE", "/v1/responses/resp_none", None),
+                               ("POST", "/v1/batches/batch_none/cancel", None), ("DELETE", "/v1/stacks/none", None)):
+        seen = [server.call(method, path, body, key=key) for _ in range(4 * rate)]
+        good = [r for r in seen if r.status != 429]
+        assert len(good) <= 2 * rate, (path, len(good))  # some come back meanwhile
+        refused(seen[-1], f"tenant's limit of {rate} requests per minute")
+    assert server.call("GET", "/v1/adapters/mine", key=key).status == 200  # looking is free
+    assert ask(key).status == 200
+    server.tenant("free")
+    assert [server.call("POST", "/v1/conversations", {}, key=server.key("free")).status for _ in range(30)] == [200] * 30
+
+
+def texts_that_cannot_fit_are_not_tokenised():
+    key = server.tenant("wordy")
+    for text in (" " * 900000, "a b " * 200000, "\u00e9" * 300000):
+        for path, body in (("/v1/completions", {"model": "base", "prompt": text, "max_tokens": 1}),
+                           ("/v1/embeddings", {"model": "base", "input": text}),
+                           ("/v1/chat/completions", {"model": "base", "messages": [{"role": "user", "content": text}], "max_tokens": 1})):
+            r = server.call("POST", path, body, key=key)
+            assert r.status == 400 and r.json["error"]["code"] == "context_length_exceeded" and "bytes" in r.json["error"]["message"], (path, r)
+    long = "word " * 6000  # more than the context, within the bound of bytes, and beyond what is done on the worker itself
+    counted = server.call("POST", "/tokenize", {"prompt": long}, key=key)
+    assert counted.status == 200 and counted.json["count"] > counted.json["max_model_len"], counted
+    cut = server.call("POST", "/v1/completions", {"model": "base", "prompt": "x" * 900000, "max_tokens": 1, "truncate_prompt_tokens": 16}, key=key)
+    assert cut.status == 200 and cut.json["usage"]["prompt_tokens"] == 16, cut
+
+
+def an_unread_stream_is_sent_in_small_events():
+    """What was made while nobody read comes in events of some tokens, not in one of all: the server holds no more text than that."""
+    key = server.tenant("unread")
+    c = server.connect()
+    c.request("POST", "/v1/chat/completions", json.dumps(
+        {"model": "base", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 400, "n": 8, "ignore_eos": True, "stream": True,
+         "logprobs": True, "top_logprobs": 20, "seed": 1}),
+        {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+    r = c.getresponse()
+    read = [r.read(1)]
+
+    def made_all():
+        read.append(r.read(4096))  # so little that the server waits, and not so long that it gives the client up
+        m = server.metrics()
+        return m["lorad_requests_running"] == 0 and m["lorad_requests_waiting"] == 0
+
+    until(made_all)
+    frames = events(b"".join(read) + r.read())
+    made = [len(ch["logprobs"]["content"]) for f in frames for ch in f["choices"] if ch.get("logprobs")]
+    assert sum(made) == 8 * 400 and max(made) <= 32, (sum(made), max(made))
+    c.close()
+
+
 def an_adapters_own():
     key = server.tenant("owner", limits={"requests_per_minute": 6})  # on a slow machine some come back
     server.upload(key, "small", DEMO / "adapters" / demo_adapters()[0])
     shown = server.call("GET", "/v1/adapters/small", key=key).json
-    assert shown["limits"] == {"requests_per_minute": 0, "tokens_per_minute": 0, "max_concurrent": 0}
+    assert set(shown["limits"].values()) == {0} and {"requests_per_minute", "tokens_per_minute", "max_concurrent"} <= set(shown["limits"]), shown
     set_to = server.admin("PATCH", "/limits/owner/small", {"requests_per_minute": 2})
     assert set_to["limits"]["requests_per_minute"] == 2 and set_to["adapter"] == "small"
     assert server.call("GET", "/v1/adapters/small", key=key).json["limits"]["requests_per_minute"] == 2
@@ -198,4 +254,5 @@ def nothing_is_left():
 with server:
     run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets,
          what_is_over_a_limit_is_not_tokenised, token_counts_are_counted_apart,
-         tokens_of_models_that_a_tenant_may_not_use_are_not_counted, an_adapters_own, nothing_is_left])
+         tokens_of_models_that_a_tenant_may_not_use_are_not_counted, writes_are_limited_apart,
+         texts_that_cannot_fit_are_not_tokenised, an_unread_stream_is_sent_in_small_events, an_adapters_own, nothing_is_left])

@@ -133,7 +133,7 @@ def history_says_since_when_and_the_verdict_why():
         return (told, verdict) if told and verdict else None
     told, verdict = until(broken)
     assert "missed (" in told[0]["detail"] and verdict.startswith("since "), (told, verdict)
-    assert ctl("why", "standard").startswith("standard is broken now, since ")
+    assert ctl("why", "standard").startswith("standard misses its targets now, since ")
 
     def kept():
         found = server.admin("GET", "/history?by=class&name=standard")["data"]
@@ -161,7 +161,7 @@ def ctl(*args, status=0):
 def loractl_says_why():
     slow = line_of(post())
     said = ctl("why", slow["id"])
-    assert "class standard, tenant acme" in said and f"by {slow['missed']}" in said and "prompt, to the first token" in said, said
+    assert "class standard, tenant acme" in said and f"because of: {slow['missed']}" in said and "prompt, to the first token" in said, said
     for name, who in (("standard", "acme"), ("acme", "acme/pirate")):
         why = json.loads(ctl("why", name, "--json"))
         assert why["missed"] >= 4 and why["missed"] == sum(why["causes"].values()) and why["since"] < why["until"], why
@@ -170,9 +170,9 @@ def loractl_says_why():
     rows = json.loads(ctl("history", "standard", "--json"))
     assert sum(r["missed"] for r in rows) >= 4 and "standard" in ctl("history"), rows
     assert "acme" in ctl("history", "--by", "tenant", "--step", "10s")
-    assert said.startswith("acme: ") and ctl("why", "standard").startswith("standard is broken now, since "), ctl("why", "standard")
+    assert said.startswith("acme: ") and ctl("why", "standard").startswith("standard misses its targets now, since "), ctl("why", "standard")
     assert json.loads(ctl("why", "standard", "--json"))["verdict"].startswith("since ")
-    assert "standard is broken now, since " in ctl("why") and "certificate" not in ctl("why"), ctl("why")
+    assert "standard misses its targets now, since " in ctl("why") and "certificate" not in ctl("why"), ctl("why")
     ctl("why", "nobody", status=1)
     ctl("why", "req_0000000000000000", status=1)
     ctl("history", "--step", "1h", status=2)

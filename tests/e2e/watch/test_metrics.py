@@ -1,6 +1,7 @@
 """/metrics: valid as text, and the figures are those of what was sent, also under vLLM's names."""
 import concurrent.futures
 import json
+import os
 import re
 import ssl
 import time
@@ -11,11 +12,13 @@ from harness import DEMO, ROOT, Server, run, until
 MODEL = 'odd "base\\ é'
 CLASSES = {"priority": "interactive", "default": "standard", "flex": "batch"}
 # Targets that nobody can miss, and one that everybody does: no figure depends on the machine's speed.
-server = Server(settings={"model.name": MODEL, "traces.endpoint": "http://127.0.0.1:9/", "metrics.max_tenants": "2", "engine.max_seqs": "2",
+server = Server(settings={"model.name": MODEL, "traces.endpoint": "http://127.0.0.1:9/", "webhooks.url": "http://127.0.0.1:9/", "metrics.max_tenants": "2", "engine.max_seqs": "2",
                           "engine.max_queued": "6",
                           "class.interactive.ttft": "1h", "class.interactive.tpot": "1h",
                           "class.standard.ttft": "1us", "class.standard.tpot": "1h",
                           "class.batch.ttft": "1h", "class.batch.tpot": "1us"})
+(server.dir / "webhooks.secret").write_text("a" * 32)
+(server.dir / "webhooks.secret").chmod(0o600)
 keys = {}
 
 
@@ -245,6 +248,25 @@ def without_vllm_names_there_are_none():
     assert "vllm" not in text
 
 
+def a_gpu_that_goes_unused_is_shown():
+    if os.environ.get("LORAD_BACKEND") == "cuda":
+        return  # it is used
+    root = server.dir / "machine"
+    (root / "dev").mkdir(parents=True)
+    (root / "dev" / "nvidia0").touch()
+    assert scrape().value("lorad_gpu_unused") == 0 and server.stats()["server"]["gpu_unused"] == ""
+    with Server(settings={"debug.device_root": str(root), "engine.backend": "auto"}) as other:
+        said = other.call("GET", "/readyz", port=other.metrics_port).json["warnings"]
+        assert len(said) == 1 and said[0].startswith("the CPU serves and an NVIDIA GPU is unused: "), said
+        assert other.stats()["server"]["gpu_unused"] == said[0]
+        text = other.call("GET", "/metrics", port=other.metrics_port).body.decode()
+        assert promtext.Scrape(text).value("lorad_gpu_unused") == 1
+        line = next(l for l in other.log_path.read_text().splitlines() if said[0] in l)
+        assert " WARN " in line.upper() and "set engine.backend: cpu accepts it, cuda refuses to start" in line, line
+    with Server(settings={"debug.device_root": str(root), "engine.backend": "cpu"}) as other:
+        assert "warnings" not in other.call("GET", "/readyz", port=other.metrics_port).json
+
+
 def the_reference_names_every_family_with_its_labels():
     """docs/reference/metrics.md is read out of the sources (tests/tools/make_reference.py): here is the truth."""
     row = re.compile(r"\| `([\w:]+)` \| (\w+) \| (.*?) \| (.*) \|")
@@ -267,4 +289,4 @@ with server:
          running_and_waiting_requests_and_their_adapters_are_shown, every_outcome_is_told_apart,
          a_stop_string_is_a_good_end, tenants_beyond_the_limit_share_one_series,
          what_the_operator_must_renew_or_watch_is_there, the_reference_names_every_family_with_its_labels,
-         without_vllm_names_there_are_none])
+         without_vllm_names_there_are_none, a_gpu_that_goes_unused_is_shown])

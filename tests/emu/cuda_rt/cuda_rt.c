@@ -87,8 +87,7 @@ struct CUevent_st {
     uint64_t place;
     cudaGraph_t in; /* recorded in this capture last, as `record`; NULL: in none */
     const op *record;
-    uint64_t products; /* of cuBLAS, enqueued before it was recorded */
-    bool asked;        /* since then */
+    bool asked; /* since then */
 };
 
 typedef struct block {
@@ -123,8 +122,6 @@ static struct {
     int capability; /* 0: not asked for yet */
     uint64_t eager;
     bool eager_known;
-    uint64_t clock;
-    bool clock_known;
     struct {
         char name[48];
         uint64_t n;
@@ -966,7 +963,6 @@ cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s)
         ev->on = s;
         ev->place = s->enqueued;
         ev->asked = false;
-        ev->products = rt.n.products;
     }
     return leave(e);
 }
@@ -1021,27 +1017,6 @@ cudaError_t cudaEventQuery(cudaEvent_t ev)
     cudaError_t e = ev->on ? see(&ev->asked, ev->on, ev->place) : cudaSuccess;
     if (again && e != cudaErrorNotReady) rt.n.syncs++;
     return leave(e);
-}
-
-void emu_rt_clock(uint64_t seed)
-{
-    rt.clock = seed;
-    rt.clock_known = true;
-}
-
-/* A device where cuBLAS's products take a millisecond and all else takes no time, but for one that
- * measuring takes; or with a clock of noise. */
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
-{
-    ENTER("cudaEventElapsedTime");
-    bool over = begin->on && end->on && end->on->done >= end->place;
-    if (!rt.clock_known) {
-        const char *text = getenv("EMU_CLOCK");
-        emu_rt_clock(text ? strtoull(text, NULL, 10) : 0);
-    }
-    if (rt.clock) rt.clock = rt.clock * 6364136223846793005ULL + 1442695040888963407ULL;
-    *ms = 1 + (float)(rt.clock ? rt.clock >> 54 : end->products - begin->products);
-    return leave(over ? cudaSuccess : cudaErrorNotReady);
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */

@@ -76,9 +76,6 @@ uint64_t emu_rt_launched(const char *part);
 void emu_rt_no_cublas(bool none);
 bool emu_rt_has_cublas(void);
 
-/* Times between events are drawn from a seed; 0: all are the same.  Before, from $EMU_CLOCK. */
-void emu_rt_clock(uint64_t seed);
-
 /* Names of kernels and products, each before a semicolon, go there as they are enqueued one by
  * one; NULL: nowhere.  Behind a ~ those of other streams than the first, behind a + those that
  * may begin early. */

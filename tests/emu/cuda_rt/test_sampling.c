@@ -221,7 +221,7 @@ static void same_answers(client **a, client **b)
         }
         for (int k = 1; a[i]->rq.score_prompt && k < a[i]->rq.n_prompt; k++) {
             snprintf(what, sizeof(what), "client %d, prompt token %d", i, k);
-            same_sampled(&a[i]->rq.prompt_score[k], &b[i]->rq.prompt_score[k], what);
+            same_sampled(&a[i]->rq.out.score[k], &b[i]->rq.out.score[k], what);
         }
     }
 }

@@ -414,7 +414,7 @@ START_TEST(what_does_not_fit_is_refused_by_name)
         int n;
     } models[] = {
         {"fixtures/models/llama-tp-bf16", "300 rows: 7 devices cannot share them", 7},
-        {"fixtures/models/llama-bf16", "takes whole blocks of 64", 2},
+        {"fixtures/models/llama-bf16", "needs whole blocks of 64", 2},
         {"fixtures/families/models/mixtral", "mixtures of experts", 2},
         {"fixtures/families/models/olmo2", "norms of all heads together", 2},
     };

@@ -2,6 +2,7 @@
  * that nobody else can vouch for: the failure is told with the kernels' name and heals in no
  * process, nothing is waited for without end, and a start without them does not ask again.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/cuda/cuda.h"
@@ -13,23 +14,19 @@
 enum { MEMORY = 96 << 20, FEW = 16, MANY = 128, PATIENCE_US = 1000 };
 
 static const struct {
-    be_trial is;
-    const char *kernel;
-} kinds[] = {{BE_TRIAL_WGMMA, "gemm_wide"},
-             {BE_TRIAL_CHAIN, "gemm_stream"},
-             {BE_TRIAL_CLUSTER, "gemm_cluster"},
-             {BE_TRIAL_INSIDE, "gemm_lora"},
-             {BE_TRIAL_CLUSTER, "gemm_lora_cluster"}};
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+    const char *is, *kernel;
+} kinds[] = {
+    {KERNELS_WGMMA, "gemm_wide"}, {KERNELS_CHAIN, "gemm_stream"}, {KERNELS_INSIDE, "gemm_lora"}};
+enum { WGMMA, KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-static backend *open_devices(int n, int rows, unsigned without)
+static backend *open_devices(int n, int rows, const char *without)
 {
     backend_config cfg = {.n_threads = 1,
                           .n_device = n,
                           .max_rows = rows,
                           .max_seqs = FEW,
-                          .without = without,
                           .patience_us = PATIENCE_US};
+    snprintf(cfg.without, sizeof(cfg.without), "%s", without);
     backend *be;
     err e = {0};
     emu_rt_device(n, MEMORY);
@@ -59,11 +56,11 @@ static void fails(int n_device, int kind, int nth, cudaError_t code)
 {
     err e = {0};
     model *m;
-    backend *be = open_devices(n_device, MANY, 0);
+    backend *be = open_devices(n_device, MANY, "");
     emu_rt_break_at(kinds[kind].kernel, nth, code);
     ck_assert_int_ne(load(&m, be, MANY, &e), ERR_NONE);
     ck_assert_int_eq(be_remedy_of(be), BE_HEALS_NEVER);
-    ck_assert_int_eq(be_suspect(be), kinds[kind].is);
+    ck_assert_pstr_eq(be_suspect(be), kinds[kind].is);
     if (code == cudaErrorNotReady) { /* nor opened again: what it has is not given back */
         ck_assert_int_ne(be_reopen(be, &e), ERR_NONE);
         ck_assert_int_eq(be_remedy_of(be), BE_HEALS_NEVER);
@@ -89,7 +86,7 @@ END_TEST
 
 START_TEST(of_several_devices_as_well)
 {
-    fails(2, BE_TRIAL_WGMMA, 0, _i == 0 ? cudaErrorLaunchFailure : cudaErrorNotReady);
+    fails(2, WGMMA, 0, _i == 0 ? cudaErrorLaunchFailure : cudaErrorNotReady);
 }
 END_TEST
 
@@ -98,37 +95,43 @@ START_TEST(without_them_nothing_is_asked)
     err e = {0};
     model *m;
     uint64_t asked = emu_rt_launched(kinds[_i].kernel);
-    int rows = kinds[_i].is == BE_TRIAL_WGMMA ? MANY : FEW;
-    backend *be = open_devices(1, rows, 1U << kinds[_i].is);
+    int rows = _i == WGMMA ? MANY : FEW;
+    backend *be = open_devices(1, rows, kinds[_i].is);
     emu_rt_break_at(kinds[_i].kernel, 0, cudaErrorIllegalAddress);
     ck_assert_msg(load(&m, be, rows, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_uint_eq(emu_rt_launched(kinds[_i].kernel), asked);
-    ck_assert_int_eq(be_suspect(be), BE_TRIAL_N);
+    ck_assert_ptr_null(be_suspect(be));
     model_destroy(m);
     be_close(be);
     forget(1);
 }
 END_TEST
 
-/* The third graph is that of a cut, behind LoRA beside and inside. */
-START_TEST(a_cut_that_fails_leaves_the_others)
+/* Loads a model on one device; returns be_order(). */
+static uint64_t order_of(const char *without, bool no_cublas)
 {
-    uint64_t asked[2];
-    for (int fails = 0; fails < 2; fails++) {
-        err e = {0};
-        model *m;
-        backend *be = open_devices(1, FEW, 0);
-        uint64_t before = emu_rt_launched("gemm_lora_cluster");
-        if (fails) emu_rt_fail_at("cudaGraphInstantiate", 2, cudaErrorMemoryAllocation);
-        ck_assert_msg(load(&m, be, FEW, &e) == ERR_NONE, "%s", e.msg);
-        asked[fails] = emu_rt_launched("gemm_lora_cluster") - before;
-        ck_assert_int_eq(be_suspect(be), BE_TRIAL_N);
-        model_destroy(m);
-        be_close(be);
-        forget(1);
-    }
-    ck_assert_uint_gt(asked[0], 0);
-    ck_assert_uint_eq(asked[0], asked[1]);
+    err e = {0};
+    model *m;
+    backend *be = open_devices(1, MANY, without);
+    emu_rt_no_cublas(no_cublas);
+    ck_assert_msg(load(&m, be, MANY, &e) == ERR_NONE, "%s", e.msg);
+    uint64_t order = be_order(be);
+    model_destroy(m);
+    be_close(be);
+    forget(1);
+    emu_rt_no_cublas(false);
+    return order;
+}
+
+/* A fleet moves streams between servers with one fingerprint, so between equal orders alone. */
+START_TEST(the_order_of_sums_is_told)
+{
+    (void)unsetenv("EMU_CUBLAS"); /* a cuBLAS whose order no kernel of ours has */
+    uint64_t order = order_of("", false);
+    ck_assert_uint_ne(order, 0);
+    ck_assert_uint_eq(order_of("", true), 0); /* the one order of our kernels */
+    ck_assert_uint_eq(order_of("", false), order);
+    ck_assert_uint_eq(order_of("inside, wgmma", false), order);
 }
 END_TEST
 
@@ -137,11 +140,11 @@ START_TEST(others_are_not_blamed)
 {
     err e = {0};
     model *m;
-    backend *be = open_devices(1, MANY, 0);
+    backend *be = open_devices(1, MANY, "");
     emu_rt_break_at("gemm_small", 0, cudaErrorIllegalAddress);
     ck_assert_int_ne(load(&m, be, MANY, &e), ERR_NONE);
     ck_assert_int_eq(be_remedy_of(be), BE_HEALS_NEVER);
-    ck_assert_int_eq(be_suspect(be), BE_TRIAL_N);
+    ck_assert_ptr_null(be_suspect(be));
     be_close(be);
     forget(1);
 }
@@ -159,7 +162,7 @@ int main(void)
     tcase_add_loop_test(tc, what_hangs_is_not_waited_for, 0, 2 * KINDS);
     tcase_add_loop_test(tc, of_several_devices_as_well, 0, 2);
     tcase_add_loop_test(tc, without_them_nothing_is_asked, 0, KINDS);
-    tcase_add_test(tc, a_cut_that_fails_leaves_the_others);
     tcase_add_test(tc, others_are_not_blamed);
+    tcase_add_test(tc, the_order_of_sums_is_told);
     return run_suite(s);
 }

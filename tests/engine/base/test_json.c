@@ -137,7 +137,7 @@ END_TEST
 
 START_TEST(limits_are_kept)
 {
-    json_limits lim = {100, 3, 5};
+    json_limits lim = {100, 3, 5, false};
     err e;
     ck_assert_int_eq(json_check("[[[1]]]", 7, &lim, &e), ERR_NONE);
     ck_assert_int_eq(json_check("[[[[]]]]", 8, &lim, &e), ERR_LIMIT);
@@ -243,10 +243,29 @@ START_TEST(numbers_are_compared_by_value)
 }
 END_TEST
 
+/* Where the last one wins, at every depth and whatever the escapes of the name. */
+START_TEST(the_last_of_several_members)
+{
+    static const char text[] = "{\"a\":1,\"b\":{\"c\":[{\"d\":1,\"d\":2}],\"c\":[{\"d\":3,"
+                               "\"\\u0064\":4}]},\"a\":2,\"a\":3.50}";
+    json_limits lim = json_limits_request;
+    cJSON *v;
+    err e;
+    ck_assert_int_eq(json_parse(text, sizeof(text) - 1, &lim, &v, &e), ERR_INPUT);
+    lim.last_wins = true;
+    ck_assert_int_eq(json_parse(text, sizeof(text) - 1, &lim, &v, &e), ERR_NONE);
+    char *got = json_print(v);
+    ck_assert_str_eq(got, "{\"b\":{\"c\":[{\"d\":4}]},\"a\":3.50}");
+    free(got);
+    cJSON_Delete(v);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("json");
     TCase *tc = tcase_create("all");
+    tcase_add_test(tc, the_last_of_several_members);
     tcase_add_loop_test(tc, good_texts_are_taken, 0, (int)(sizeof(good) / sizeof(good[0])));
     tcase_add_loop_test(tc, bad_texts_are_refused, 0, (int)(sizeof(bad) / sizeof(bad[0])));
     tcase_add_test(tc, every_truncation_is_refused);

@@ -271,9 +271,9 @@ static const char *text_of(const cJSON *m, const char *name)
     return cJSON_IsString(v) ? v->valuestring : NULL;
 }
 
-/* One line of tools.jsonl: a conversation with calls, tools and variables. */
+/* One line of tools.jsonl: a conversation with calls, tools and one of its sets of variables. */
 static void check_talk(const chat_template *ct, const tokenizer *t, const cJSON *line,
-                       const char *where)
+                       const cJSON *kwargs, const char *where)
 {
     chat_message m[MESSAGES] = {0};
     size_t n = 0;
@@ -293,7 +293,7 @@ static void check_talk(const chat_template *ct, const tokenizer *t, const cJSON 
                     .n_msgs = n,
                     .add_generation_prompt = true,
                     .tools = cJSON_IsArray(tools) ? tools : NULL,
-                    .kwargs = json_get(line, "kwargs")};
+                    .kwargs = kwargs};
     int32_t *ids;
     err e = {.msg = ""};
     int64_t k = chat_encode(ct, t, &ask, &ids, &e);
@@ -319,10 +319,11 @@ START_TEST(tools_calls_and_variables_give_hugging_faces_ids)
     int n = 0, templates = 0;
     while (getline(&line, &cap, f) > 0) {
         cJSON *v;
+        const cJSON *kwargs;
         err e;
         ck_assert_msg(!json_parse(line, strlen(line), &json_limits_trusted, &v, &e), "%s", e.msg);
         const char *template = text_of(v, "template");
-        snprintf(where, sizeof(where), "template %d, line %d", templates, n++);
+        snprintf(where, sizeof(where), "template %d, talk %d", templates, n);
         if (template) {
             chat_template_destroy(ct);
             tokenizer_destroy(t);
@@ -330,13 +331,16 @@ START_TEST(tools_calls_and_variables_give_hugging_faces_ids)
             ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
             ck_assert_msg(!load_text(&ct, t, "auto", template, &e), "%s", e.msg);
             templates++;
-        } else {
-            check_talk(ct, t, v, where);
+        }
+        cJSON_ArrayForEach(kwargs, json_get(v, "kwargs"))
+        {
+            check_talk(ct, t, v, kwargs, where);
+            n++;
         }
         cJSON_Delete(v);
     }
-    ck_assert_int_ge(templates, 5);
-    ck_assert_int_ge(n, 160);
+    ck_assert_int_ge(templates, 10);
+    ck_assert_int_ge(n, 320);
     chat_template_destroy(ct);
     tokenizer_destroy(t);
     free(line);

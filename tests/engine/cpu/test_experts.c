@@ -188,18 +188,21 @@ static const struct {
     expert_route route;
     bool choice, biased, onto;
     activation act;
+    bool bare; /* without gates */
 } ways[] = {
-    {{.n = N, .top_k = 2, .scale = 1}, false, false, false, ACT_SILU},
+    {{.n = N, .top_k = 2, .scale = 1}, false, false, false, ACT_SILU, false},
     {{.n = N, .top_k = 2, .softmax_last = true, .scale = 1},
      false,
      true,
      false,
-     ACT_SWIGLU_CLAMPED},
+     ACT_SWIGLU_CLAMPED,
+     false},
     {{.n = 10, .top_k = 3, .n_group = 5, .top_group = 2, .group_best = 1, .scale = 1.5F},
      false,
      false,
      true,
-     ACT_SILU},
+     ACT_SILU,
+     false},
     {{.n = 10,
       .top_k = 3,
       .sigmoid = true,
@@ -211,12 +214,20 @@ static const struct {
      true,
      false,
      true,
-     ACT_SILU},
+     ACT_SILU,
+     false},
     {{.n = N, .top_k = 2, .sigmoid = true, .softmax_last = true, .scale = 1, .scale_in = true},
      false,
      false,
      true,
-     ACT_GELU_TANH},
+     ACT_GELU_TANH,
+     false},
+    {{.n = N, .top_k = 3, .sigmoid = true, .normed = true, .scale = 2},
+     false,
+     false,
+     true,
+     ACT_RELU2,
+     true},
 };
 enum { WAYS = sizeof ways / sizeof(*ways) };
 
@@ -231,6 +242,7 @@ static void run_way(const backend_ops *ops, int isa, int way, float *out)
     r.set.route = ways[way].route;
     r.set.act = ways[way].act;
     r.set.onto = ways[way].onto;
+    if (ways[way].bare) r.set.gate = NULL;
     if (ways[way].choice) r.set.choice_bias = choice;
     if (ways[way].biased) {
         r.set.gate_bias = bias;
@@ -247,7 +259,7 @@ START_TEST(every_way_meets_the_oracle)
     static float got[ROWS * DIM], want[ROWS * DIM], other[ROWS * DIM];
     run_way(&backend_plain, -1, _i, want);
     run_way(&backend_plain, -1, (_i + 1) % WAYS, other);
-    for (int isa = 0; isa <= ISA_AMX; isa++) {
+    for (int isa = 0; isa < ISA_COUNT; isa++) {
         if (!stand_in_runs(isa)) continue;
         double worst = 0, most = 0, apart = 0;
         run_way(&backend_cpu, isa, _i, got);
@@ -325,10 +337,10 @@ int main(void)
 {
     Suite *s = suite_create("experts");
     TCase *tc = tcase_create("all");
-    tcase_add_loop_test(tc, meets_the_oracle_and_itself, 0, (ISA_AMX + 1) * FORMS);
+    tcase_add_loop_test(tc, meets_the_oracle_and_itself, 0, ISA_COUNT * FORMS);
     tcase_add_loop_test(tc, every_way_meets_the_oracle, 0, WAYS);
     tcase_add_test(tc, ties_and_what_is_no_number);
-    tcase_add_loop_test(tc, steps_stay_within_what_was_reserved, 0, (ISA_AMX + 1) * FORMS);
+    tcase_add_loop_test(tc, steps_stay_within_what_was_reserved, 0, ISA_COUNT * FORMS);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

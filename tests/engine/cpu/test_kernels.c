@@ -74,34 +74,40 @@ typedef struct {
     dtype scale_type, type;
     bool floats; /* is what codes stand for, */
     dtype rounded;
+    x_rounding rounding;
 } form;
 
 static const form forms[] = {
-    {8, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32},
-    {4, 32, 0, SCALES_OWN, false, false, true, DT_F16, DT_BF16, false, DT_F32},
-    {8, 16, 0, SCALES_OWN, true, false, false, DT_F32, DT_F32, false, DT_F32},
-    {4, 64, 0, SCALES_OWN, true, true, false, DT_BF16, DT_F32, false, DT_F32},
-    {4, 16, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16, false, DT_F32},
-    {8, 64, 0, SCALES_OWN, false, true, false, DT_BF16, DT_F32, false, DT_F32},
-    {5, 32, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16, false, DT_F32},
-    {4, 64, 0, SCALES_ZERO, false, true, true, DT_F16, DT_BF16, false, DT_F32},
-    {8, 64, 0, SCALES_ZERO, false, false, false, DT_F32, DT_F32, false, DT_F32},
-    {2, 16, 64, SCALES_NESTED, true, false, false, DT_F16, DT_BF16, false, DT_F32},
-    {3, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
-    {4, 32, 64, SCALES_NESTED, true, false, true, DT_F16, DT_BF16, false, DT_F32},
-    {4, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
-    {5, 32, 64, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32},
-    {6, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_BF16, false, DT_F32},
-    {6, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
-    {8, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_BF16, true, DT_BF16},
-    {8, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16},
-    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_BF16, true, DT_BF16},
-    {4, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16},
-    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_BF16},
-    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F32},
-    {4, 32, 0, SCALES_OWN, true, false, true, DT_F16, DT_BF16, false, DT_F32},
-    {4, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32},
-    {5, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32},
+    {8, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {4, 32, 0, SCALES_OWN, false, false, true, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {8, 16, 0, SCALES_OWN, true, false, false, DT_F32, DT_F32, false, DT_F32, X_INT8},
+    {4, 64, 0, SCALES_OWN, true, true, false, DT_BF16, DT_F32, false, DT_F32, X_INT8},
+    {4, 16, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {8, 64, 0, SCALES_OWN, false, true, false, DT_BF16, DT_F32, false, DT_F32, X_INT8},
+    {5, 32, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {4, 64, 0, SCALES_ZERO, false, true, true, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {8, 64, 0, SCALES_ZERO, false, false, false, DT_F32, DT_F32, false, DT_F32, X_INT8},
+    {2, 16, 64, SCALES_NESTED, true, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {3, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+    {4, 32, 64, SCALES_NESTED, true, false, true, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {4, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+    {5, 32, 64, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+    {6, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {6, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+    {8, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_BF16, true, DT_BF16, X_INT8},
+    {8, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16, X_INT8},
+    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_BF16, true, DT_BF16, X_INT8},
+    {4, 32, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F16, X_INT8},
+    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_BF16, X_INT8},
+    {4, 64, 0, SCALES_OWN, false, false, false, DT_F32, DT_F32, true, DT_F32, X_INT8},
+    {4, 32, 0, SCALES_OWN, true, false, true, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {4, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {5, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16, false, DT_F32, X_INT8},
+    {4, 32, 0, SCALES_OWN, true, false, true, DT_F16, DT_F32, false, DT_F32, X_OUTLIERS},
+    {8, 64, 0, SCALES_ZERO, false, false, false, DT_F16, DT_F32, false, DT_F32, X_OUTLIERS},
+    {4, 32, 0, SCALES_OWN, true, false, true, DT_F16, DT_F32, false, DT_F32, X_INT16},
+    {8, 32, 0, SCALES_OWN, false, true, false, DT_F16, DT_F32, false, DT_F32, X_INT16},
+    {6, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT16},
 };
 
 /* Its rows, one after the other. */
@@ -168,23 +174,43 @@ static float *scales_of(dtype type, size_t n)
     return v;
 }
 
-/* x as a group of it is rounded: by its largest value over 127; of 32, or nested: of a run. */
+/* The largest of columns [k0, k1), as far as there are such. */
+static float most_of(const problem *p, const float *x, int k0, int k1)
+{
+    float most = 0;
+    for (int k = k0; k < k1 && k < p->d_in; k++)
+        most = fmaxf(most, fabsf(x[p->q.order ? p->q.order[k] : k]));
+    return most;
+}
+
+/* x as a group of it is rounded, of as many columns as a block of W: to whole numbers up to 127 for
+ * its largest value; 16 bits: and what that leaves to steps 254 times smaller.  Outliers have them,
+ * groups whose largest value is twice the mean of those of 32. */
 static void round_x(const problem *p, int row)
 {
     const float *x = p->x + (size_t)row * p->d_in;
-    float *to = p->xq + (size_t)row * p->d_in;
-    int group = p->form->form == SCALES_NESTED ? p->form->span : 32;
+    float *to = p->xq + (size_t)row * p->d_in, limit = 0;
+    const x_rounding by = p->form->rounding;
+    int group = p->form->group % 32 == 0 ? 32 : 16;
+    for (int k = 0; k + 32 <= p->d_in; k += 32) limit += most_of(p, x, k, k + 32);
+    limit = p->d_in < 32 ? INFINITY : 2 * (limit / (float)(p->d_in / 32));
     for (int k0 = 0; k0 < p->d_in; k0 += group) {
-        float most = 0;
-        for (int k = k0; k < k0 + group && k < p->d_in; k++) {
-            float v = x[p->q.order ? p->q.order[k] : k];
-            most = fmaxf(most, fabsf(v));
-        }
+        float most = most_of(p, x, k0, k0 + group);
         for (int k = k0; k < k0 + group && k < p->d_in; k++) {
             int at = p->q.order ? p->q.order[k] : k;
-            to[at] = most > 0 ? rintf(x[at] * (127 / most)) * (most / 127) : 0;
+            float unit = most / 127, code = most > 0 ? rintf(x[at] * (127 / most)) : 0;
+            to[at] = code * unit;
+            if (most > 0 && (by == X_INT16 || (by == X_OUTLIERS && most > limit)))
+                to[at] += rintf((x[at] - code * unit) * (254 / unit)) * (unit / 254);
         }
     }
+}
+
+/* Every fifth group of 16 becomes larger, in some rows. */
+static void make_outliers(problem *p)
+{
+    for (int i = 0; i < p->n_rows; i += 3)
+        for (int k = 0; k < p->d_in; k++) p->x[i * p->d_in + k] *= k / 16 % 5 == 1 ? 9 : 1;
 }
 
 /* Nested scales with mins have codes from 0 on. */
@@ -210,6 +236,7 @@ static weight_source source_of(const problem *p)
                        .form = f->form,
                        .has_min = f->has_min,
                        .scale_type = f->scale_type,
+                       .rounding = f->rounding,
                        .order = p->q.order,
                        .read_row = read_row,
                        .impl = &p->q};
@@ -271,6 +298,7 @@ static void quantise_problem(problem *p, const form *f)
     }
     free(mem);
     if (f->floats) return;
+    if (f->rounding == X_OUTLIERS) make_outliers(p);
     p->xq = malloc((size_t)p->n_rows * cols * sizeof(float));
     for (int i = 0; i < p->n_rows; i++) round_x(p, i);
 }
@@ -477,12 +505,12 @@ START_TEST(quantised_linear_meets_the_oracle_and_itself)
         check_linear(be, &forms[15], DT_F32, n + 1, 128, 40, false);
     }
     static const form k_types[] = {
-        {2, 16, 256, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32},
-        {3, 16, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
-        {4, 32, 256, SCALES_NESTED, true, false, true, DT_F16, DT_F32, false, DT_F32},
-        {4, 32, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32},
-        {5, 32, 256, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32},
-        {6, 16, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32}};
+        {2, 16, 256, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+        {3, 16, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+        {4, 32, 256, SCALES_NESTED, true, false, true, DT_F16, DT_F32, false, DT_F32, X_INT8},
+        {4, 32, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+        {5, 32, 256, SCALES_NESTED, true, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8},
+        {6, 16, 256, SCALES_NESTED, false, false, false, DT_F16, DT_F32, false, DT_F32, X_INT8}};
     for (int n = 1; n < 20; n += 3) {
         for (size_t f = 0; f < sizeof(k_types) / sizeof(k_types[0]); f++)
             check_linear(be, &k_types[f], DT_F32, n, 512, 40, false);
@@ -496,8 +524,8 @@ START_TEST(outs_round_x_each_its_own_way)
 {
     if (!stand_in_runs(_i)) return;
     enum { N_ROWS = 9, D_IN = 128, D_OUT = 40, OUTS = 3, PLAIN = -1 };
-    /* Nested between groups of 32; blocks of 16, plain, blocks of 32. */
-    static const int of[][OUTS] = {{1, 13, 0}, {9, PLAIN, 1}};
+    /* 16 bits between two of 8; blocks of 16, plain, blocks of 32; 16 bits of blocks of 16. */
+    static const int of[][OUTS] = {{1, 27, 0}, {9, PLAIN, 1}, {0, 29, 14}, {24, 25, 0}};
     backend *be = open_cpu(_i, 2);
     for (size_t n = 0; n < sizeof(of) / sizeof(of[0]); n++) {
         problem p[OUTS];
@@ -509,6 +537,7 @@ START_TEST(outs_round_x_each_its_own_way)
             rng = 23; /* the same x */
             make_problem(&p[o], DT_BF16, N_ROWS, D_IN, D_OUT, false);
             if (of[n][o] != PLAIN) quantise_problem(&p[o], &forms[of[n][o]]);
+            if (n == 3 && p[o].form->rounding != X_OUTLIERS) make_outliers(&p[o]);
             weight_source source = source_of(&p[o]);
             ck_assert_int_eq(be_weight_create(be, &w[o], &source, NULL), ERR_NONE);
             y[o] = malloc(sizeof(float) * N_ROWS * D_OUT);
@@ -596,11 +625,11 @@ END_TEST
 START_TEST(threads_change_no_bit_of_quantised_rows)
 {
     if (!stand_in_runs(_i)) return;
-    static const int of[] = {1, 3, 11}; /* a group of 32, an order of its own, nested */
-    for (int i = 0; i < 6; i++) {
+    static const int of[] = {1, 3, 25, 28}; /* groups of 32, an order, outliers, 16 bits */
+    for (int i = 0; i < 8; i++) {
         rng = 31;
         problem p;
-        make_problem(&p, DT_F32, i % 2 ? 13 : 7, 1344, 40, false);
+        make_problem(&p, DT_F32, i % 2 ? 13 : 7, 2240, 40, false);
         quantise_problem(&p, &forms[of[i / 2]]);
         weight_source source = source_of(&p);
         check_threads(_i, &p, &source, 4);
@@ -666,7 +695,11 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
     /* That of the other layer is another one. */
     const int windows[] = {h->window ? 0 : 5, h->window};
     sh.layer_window = windows;
-    int per = MAX_POS / CPU_PAGE_TOKENS + 1, n_pages = SEQS * per;
+    /* So are its heads, where they can be. */
+    int other = h->d > 16 ? h->d / 4 * 2 : h->d;
+    const attn_heads heads[] = {{1, other}, {h->n_kv, h->d}};
+    if (shuffle) sh.layer_heads = heads;
+    int per = MAX_POS / be_caps(be)->page_tokens + 1, n_pages = SEQS * per;
     kv_pool *kv;
     ck_assert_int_eq(be_kv_create(be, &kv, &sh, n_pages, NULL), ERR_NONE);
     if (shuffle) soil(be, kv, n_pages);
@@ -676,7 +709,8 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
     for (int i = 0; i < MAX_POS * h->d; i++) cos[i] = 1;
     rope_table rope = {.cos = cos, .sin = sin, .max_pos = MAX_POS, .rope_dim = h->d / 2 * 2};
     int32_t *page = malloc((size_t)n_pages * sizeof(*page));
-    for (int i = 0; i < n_pages; i++) page[i] = (int32_t)((i * 7 + (int)shuffle) % n_pages);
+    int apart = n_pages % 7 ? 7 : 11; /* so that each page stands there once */
+    for (int i = 0; i < n_pages; i++) page[i] = (int32_t)((i * apart + (int)shuffle) % n_pages);
     int done[SEQS] = {0};
     for (;;) {
         step_seq seq[SEQS];
@@ -685,7 +719,7 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
         for (int s = 0; s < SEQS; s++) {
             int n = h->len[s] - done[s] < chunk ? h->len[s] - done[s] : chunk;
             if (n <= 0) continue;
-            seq[n_seq++] = (step_seq){n_rows, n, done[s], page + s * per, per};
+            seq[n_seq++] = (step_seq){n_rows, n, done[s], page + s * per, per, 0};
             for (int i = 0; i < n; i++) pos[n_rows++] = done[s] + i;
         }
         if (n_seq == 0) break;
@@ -705,8 +739,10 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
         }
         step st = {.n_rows = n_rows, .pos = pos, .n_seq = n_seq, .seq = seq};
         for (int layer = 0; layer < 2; layer++) {
+            rope.rope_dim = (layer || !shuffle ? h->d : other) / 2 * 2;
             be_rope_append(be, kv, q, k, v, NULL, NULL, 1e-6F, &rope, &st, layer);
         }
+        be_rope_append(be, kv, q, NULL, NULL, NULL, NULL, 1e-6F, &rope, &st, 1);
         be_attend(be, kv, o, q, NULL, &st, 1);
         ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
         at = 0;
@@ -811,7 +847,63 @@ START_TEST(attention_meets_the_oracle_and_itself)
     check_attend(be, 8, 2, 24, 33, DT_I8, 2);
     check_attend(be, 3, 3, 64, 0, DT_I8, 0);
     check_attend(be, 5, 1, 256, 20, DT_F32, 0);
+    check_attend(be, 2, 1, 512, 20, DT_BF16, 0);
     be_close(be);
+}
+END_TEST
+
+/* Smaller pages are gathered, larger ones have several cells: the bits are those of 32 tokens. */
+START_TEST(pages_of_any_size_give_the_same_bits)
+{
+    if (!stand_in_runs(_i)) return;
+    static const int lens[SEQS] = {1, 31, 70, 130, 299}, sizes[] = {1, 2, 4, 8, 16, 64};
+    static const struct {
+        int n_head, n_kv, d, window;
+        dtype type;
+        double cap;
+    } shapes[] = {{4, 2, 24, 0, DT_F32, 0},
+                  {6, 2, 40, 33, DT_BF16, 0.7},
+                  {3, 3, 64, 0, DT_F16, 0},
+                  {8, 2, 24, 33, DT_I8, 2}};
+    rng = 21;
+    backend *be = open_cpu(_i, 2);
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        history h = {.n_head = shapes[i].n_head,
+                     .n_kv = shapes[i].n_kv,
+                     .d = shapes[i].d,
+                     .window = shapes[i].window,
+                     .type = shapes[i].type,
+                     .cap = shapes[i].cap};
+        float *out[3][SEQS];
+        make_history(&h, lens, out);
+        feed(be, &h, 300, 3, out[0]);
+        for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+            be->caps.page_tokens = sizes[k];
+            feed(be, &h, 1 + (int)(draw() % 90), 3, out[1 + k % 2]);
+            be->caps.page_tokens = CPU_KV_BLOCK;
+            for (int s = 0; s < SEQS; s++)
+                ck_assert_msg(memcmp(out[0][s], out[1 + k % 2][s],
+                                     (size_t)h.len[s] * (size_t)(h.n_head * h.d) * 4) == 0,
+                              "pages of %d tokens change bits, type %d", sizes[k], (int)h.type);
+        }
+        check_history(&h, out);
+    }
+    be_close(be);
+}
+END_TEST
+
+START_TEST(sizes_of_pages_are_checked)
+{
+    backend *be;
+    err e;
+    for (int n = -1; n < 130; n++) {
+        backend_config cfg = {.n_threads = 1, .isa = "auto", .page_tokens = n};
+        bool good = n == 0 || (n > 0 && n <= 64 && (n & (n - 1)) == 0);
+        ck_assert_int_eq(be_open(&be, &backend_cpu, &cfg, &e), good ? ERR_NONE : ERR_INPUT);
+        if (!good) ck_assert_ptr_nonnull(strstr(e.msg, "engine.page_tokens"));
+        if (good) ck_assert_int_eq(be_caps(be)->page_tokens, n ? n : 32);
+        if (good) be_close(be);
+    }
 }
 END_TEST
 
@@ -822,7 +914,7 @@ static double weight_of_second(backend *be, const rope_table *rope, float q[], f
     kv_pool *kv;
     float qs[2][16] = {{0}}, ks[2][16], v[2][16] = {{0}}, out[2][16];
     int32_t pos[2] = {0, 1}, page[1] = {0};
-    step_seq seq = {0, 2, 0, page, 1};
+    step_seq seq = {0, 2, 0, page, 1, 0};
     step st = {.n_rows = 2, .pos = pos, .n_seq = 1, .seq = &seq};
     ck_assert_int_eq(be_kv_create(be, &kv, &sh, 1, NULL), ERR_NONE);
     memcpy(qs[1], q, sizeof(qs[1]));
@@ -889,7 +981,7 @@ START_TEST(a_query_that_is_no_number_shows)
     float one[16], q[2][16], k[2][16] = {{0}}, v[2][16] = {{0}}, out[2][16];
     rope_table rope = {.cos = one, .sin = one, .max_pos = 2};
     int32_t pos[2] = {0, 1}, page[1] = {0};
-    step_seq seq = {0, 2, 0, page, 1};
+    step_seq seq = {0, 2, 0, page, 1, 0};
     step st = {.n_rows = 2, .pos = pos, .n_seq = 1, .seq = &seq};
     for (dtype type = DT_F32; type <= DT_I8; type++) {
         attn_shape sh = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .head_dim = 16, .scale = 1};
@@ -1003,13 +1095,20 @@ START_TEST(more_rows_meet_the_oracle)
             }
         }
         for (size_t i = 0; i < n; i++) x[i] = (x[i] - 30) * (i % 7 == 0 ? 40 : 1);
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 10; k++) {
+            static const activation acts[] = {ACT_GELU_TANH, ACT_SILU, ACT_RELU2, ACT_GELU,
+                                              ACT_RELU};
             memcpy(y, x, n * sizeof(*y));
-            be_gate(be, k < 2 ? ACT_GELU_TANH : ACT_SILU, y, k % 2 ? u : NULL, n);
+            be_gate(be, acts[k / 2], y, k % 2 ? u : NULL, n);
             for (size_t i = 0; i < n; i++) {
-                double v = (double)x[i], act = k < 2 ? gelu_oracle(v) : v / (1 + exp(-v));
+                double v = (double)x[i], above = v > 0 ? v : 0;
+                double act = k < 2   ? gelu_oracle(v)
+                             : k < 4 ? v / (1 + exp(-v))
+                             : k < 6 ? above * above
+                             : k < 8 ? v / 2 * erfc(-v / sqrt(2))
+                                     : above;
                 ck_assert_double_eq_tol((double)y[i], act * (k % 2 ? (double)u[i] : 1),
-                                        1e-5 * (1 + fabs(v)));
+                                        1e-5 * (1 + fabs(k < 4 ? v : act)));
             }
         }
         for (int cap = 0; cap < 3; cap++) {
@@ -1019,6 +1118,20 @@ START_TEST(more_rows_meet_the_oracle)
                 double v = (double)x[i] / 2, want = cap ? cap * tanh(v / cap) : v;
                 ck_assert_double_eq_tol((double)y[i], want, 1e-6 * (1 + fabs(want)));
             }
+        }
+        const float alpha_p = -0.4F, alpha_n = 1.3F, beta = 0.6F, eps = -1e-2F;
+        memcpy(y, x, n * sizeof(*y));
+        be_xielu(be, y, &(xielu_weights){&alpha_p, &alpha_n, &beta, &eps}, n);
+        for (size_t i = 0; i < n; i++) {
+            double v = (double)x[i], p = log1p(exp(-0.4)), q = 0.6 + log1p(exp(1.3));
+            double want = v > 0 ? p * v * v : q * (expm1(fmin(v, -1e-2)) - v);
+            ck_assert_double_eq_tol((double)y[i], want + 0.6 * v, 1e-5 * (1 + fabs(want)));
+        }
+        memcpy(y, x, n * sizeof(*y));
+        be_logits_bias(be, y, 3, dim, u, dim - 1);
+        for (size_t i = 0; i < n; i++) {
+            size_t at = i % (size_t)dim;
+            ck_assert_float_eq(y[i], x[i] + (at < (size_t)dim - 1 ? u[at] : 0));
         }
         memcpy(y, x, n * sizeof(*y));
         be_scale(be, y, 3, n);
@@ -1076,25 +1189,33 @@ END_TEST
 
 int main(void)
 {
+    /* CK_RUN_CASE selects one: tests/aarch64/run.sh. */
+    static const char *const names[] = {"plain", "quantised", "attention", "rows"};
     Suite *s = suite_create("kernels");
-    TCase *tc = tcase_create("all");
-    tcase_set_timeout(tc, 240);
-    tcase_add_loop_test(tc, linear_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_test(tc, halves_of_adapters_are_packed_as_floats_are);
-    tcase_add_loop_test(tc, quantised_linear_meets_the_oracle_and_itself, ISA_PORTABLE,
-                        ISA_AMX + 1);
-    tcase_add_loop_test(tc, outs_round_x_each_its_own_way, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, gains_are_of_the_dequantised_matrix, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, threads_change_no_bit, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, threads_change_no_bit_of_quantised_rows, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, long_contexts_are_split_and_keep_their_bits, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, rotations_turn_what_they_should, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, a_query_that_is_no_number_shows, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, more_rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_loop_test(tc, rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
-    tcase_add_test(tc, embedding_rows_are_copied_exactly);
-    tcase_add_test(tc, half_floats_convert_exactly);
-    suite_add_tcase(s, tc);
+    TCase *tc[4];
+    for (int i = 0; i < 4; i++) {
+        tc[i] = tcase_create(names[i]);
+        tcase_set_timeout(tc[i], 240);
+        suite_add_tcase(s, tc[i]);
+    }
+    tcase_add_loop_test(tc[0], linear_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_test(tc[0], halves_of_adapters_are_packed_as_floats_are);
+    tcase_add_loop_test(tc[0], threads_change_no_bit, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[1], quantised_linear_meets_the_oracle_and_itself, ISA_PORTABLE,
+                        ISA_COUNT);
+    tcase_add_loop_test(tc[1], outs_round_x_each_its_own_way, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[1], gains_are_of_the_dequantised_matrix, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[1], threads_change_no_bit_of_quantised_rows, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[2], attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[2], pages_of_any_size_give_the_same_bits, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_test(tc[2], sizes_of_pages_are_checked);
+    tcase_add_loop_test(tc[2], long_contexts_are_split_and_keep_their_bits, ISA_PORTABLE,
+                        ISA_COUNT);
+    tcase_add_loop_test(tc[2], rotations_turn_what_they_should, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[2], a_query_that_is_no_number_shows, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[3], more_rows_meet_the_oracle, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_loop_test(tc[3], rows_meet_the_oracle, ISA_PORTABLE, ISA_COUNT);
+    tcase_add_test(tc[3], embedding_rows_are_copied_exactly);
+    tcase_add_test(tc[3], half_floats_convert_exactly);
     return run_suite(s);
 }

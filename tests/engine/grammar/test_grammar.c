@@ -1044,6 +1044,105 @@ static const single steps_and_values[] = {
      "\"required\":[\"a\"]}",
      "{\"b\":1}", "-"},
     {"schema", "{\"enum\":[\"ab\",\"cd\",5],\"pattern\":\"^a\"}", "\"ab\"", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":9223372036854775808}", "9223372036854775808",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":9223372036854775808}", "9223372036854775807",
+     "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":9223372036854775808}", "46116860184273879040",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"exclusiveMinimum\":9223372036854775807}",
+     "9223372036854775808", "+"},
+    {"schema", "{\"type\":\"integer\",\"exclusiveMinimum\":9223372036854775807}",
+     "9223372036854775807", "-"},
+    {"schema", "{\"type\":\"integer\",\"maximum\":9223372036854775809}", "9223372036854775809",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"maximum\":9223372036854775809}", "9223372036854775810",
+     "-"},
+    {"schema", "{\"type\":\"integer\",\"maximum\":9223372036854775809}", "-1", "+"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":9223372036854775807,\"maximum\":9223372036854775809}",
+     "9223372036854775808", "+"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":9223372036854775807,\"maximum\":9223372036854775809}",
+     "9223372036854775809", "+"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":9223372036854775807,\"maximum\":9223372036854775809}",
+     "9223372036854775806", "-"},
+    {"schema", "{\"type\":\"integer\",\"maximum\":-9223372036854775809}", "-9223372036854775809",
+     "+"},
+    {"schema", "{\"type\":\"integer\",\"maximum\":-9223372036854775809}", "-9223372036854775808",
+     "-"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":1000000000000000000000000000000,\"maximum\":"
+     "1000000000000000000000000000009}",
+     "1000000000000000000000000000009", "+"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":1000000000000000000000000000000,\"maximum\":"
+     "1000000000000000000000000000009}",
+     "1000000000000000000000000000010", "-"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":1000000000000000000000000000000,\"maximum\":"
+     "1000000000000000000000000000009}",
+     "100000000000000000000000000000", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":1e30,\"maximum\":1.5e30}",
+     "1000000000000000000000000000000", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":1e30,\"maximum\":1.5e30}",
+     "1500000000000000000000000000000", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":1e30,\"maximum\":1.5e30}",
+     "1500000000000000000000000000001", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-1.5,\"maximum\":0.5}", "-1", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-1.5,\"maximum\":0.5}", "-2", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-1.5,\"maximum\":0.5}", "0", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-1.5,\"maximum\":0.5}", "1", "-"},
+    {"schema", "{\"type\":\"integer\",\"exclusiveMinimum\":-2,\"exclusiveMaximum\":1}", "-1", "+"},
+    {"schema", "{\"type\":\"integer\",\"exclusiveMinimum\":-2,\"exclusiveMaximum\":1}", "0", "+"},
+    {"schema", "{\"type\":\"integer\",\"exclusiveMinimum\":-2,\"exclusiveMaximum\":1}", "1", "-"},
+    {"schema", "{\"type\":\"integer\",\"exclusiveMinimum\":-2,\"exclusiveMaximum\":1}", "-2", "-"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":99999999999999999999.5,\"maximum\":100000000000000000001}",
+     "100000000000000000000", "+"},
+    {"schema",
+     "{\"type\":\"integer\",\"minimum\":99999999999999999999.5,\"maximum\":100000000000000000001}",
+     "99999999999999999999", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":1e-5}", "1", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":1e-5}", "0", "-"},
+    {"schema", "{\"type\":\"integer\",\"maximum\":1e300}", "5", "+"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\",\"x-lorad-grammar\":"
+     "\"start: \\\"*** Begin\\\" LF line+ \\\"*** End\\\"\\nline: (\\\"+\\\" | \\\"-\\\") /(.*)/ "
+     "LF -> l\\n%import common.LF\"}},\"required\":[\"input\"],\"additionalProperties\":false}",
+     "{\"input\":\"*** Begin\\n+a\\n*** End\"}", "+"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\",\"x-lorad-grammar\":"
+     "\"start: \\\"*** Begin\\\" LF line+ \\\"*** End\\\"\\nline: (\\\"+\\\" | \\\"-\\\") /(.*)/ "
+     "LF -> l\\n%import common.LF\"}},\"required\":[\"input\"],\"additionalProperties\":false}",
+     "{\"input\": \"*** Begin\\n+a \\\"b\\\" \\\\ c\\t\\n-x\\n*** End\"}", "+"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\",\"x-lorad-grammar\":"
+     "\"start: \\\"*** Begin\\\" LF line+ \\\"*** End\\\"\\nline: (\\\"+\\\" | \\\"-\\\") /(.*)/ "
+     "LF -> l\\n%import common.LF\"}},\"required\":[\"input\"],\"additionalProperties\":false}",
+     "{\"input\":\"*** Begin\\n*** End\"}", "-"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\",\"x-lorad-grammar\":"
+     "\"start: \\\"*** Begin\\\" LF line+ \\\"*** End\\\"\\nline: (\\\"+\\\" | \\\"-\\\") /(.*)/ "
+     "LF -> l\\n%import common.LF\"}},\"required\":[\"input\"],\"additionalProperties\":false}",
+     "{\"input\":\"+a\\n\"}", "-"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\",\"x-lorad-grammar\":"
+     "\"root ::= [\\\\t\\\\n-z]+\"}},\"required\":[\"input\"],\"additionalProperties\":false}",
+     "{\"input\":\"a\\tb\\u0001\"}", "-"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\",\"x-lorad-grammar\":"
+     "\"root ::= [\\\\t\\\\n-z]+\"}},\"required\":[\"input\"],\"additionalProperties\":false}",
+     "{\"input\":\"a\\tb\\n\"}", "+"},
+    {"schema", "{\"type\":\"object\",\"properties\":{}}", "{}", "+"},
+    {"schema", "{\"type\":\"object\",\"properties\":{}}", "{\"a\":1}", "-"},
+    {"schema", "{\"type\":\"object\",\"properties\":{},\"required\":[]}", "{\"a\":1}", "-"},
+    {"schema", "{\"type\":\"object\"}", "{\"a\":1}", "+"},
+    {"schema", "{\"type\":\"object\",\"properties\":{},\"additionalProperties\":true}", "{\"a\":1}",
+     "+"},
+    {"schema", "{\"type\":\"object\",\"properties\":{},\"minProperties\":1}", "{\"a\":1}", "+"},
+    {"schema", "{\"properties\":{},\"patternProperties\":{\"^a\":{}}}", "{\"a\":1}", "+"},
     {"schema", "{\"enum\":[\"ab\",\"cd\",5],\"pattern\":\"^a\"}", "5", "+"},
     {"schema", "{\"enum\":[\"ab\",\"cd\",5],\"pattern\":\"^a\"}", "\"cd\"", "-"},
     {"schema", "{\"oneOf\":[{\"enum\":[1,\"x\"]},{\"type\":\"number\",\"minimum\":2}]}", "1", "+"},
@@ -1076,8 +1175,9 @@ static void check_masks(grammar *g, const char *text)
             grammar_run_accept(alone, walk, id);
             while (!grammar_run_ready(alone)) sched_yield();
             size_t len;
-            ck_assert_msg(allowed(mask, id) == !grammar_run_failed(alone), "after %lld tokens: %s",
-                          (long long)at, tokenizer_bytes(tok, id, &len));
+            ck_assert_msg(allowed(mask, id) == !grammar_run_failed(alone),
+                          "%s: after %lld tokens: %s", text, (long long)at,
+                          tokenizer_bytes(tok, id, &len));
             grammar_run_release(alone);
         }
         grammar_run_accept(r, walk, ids[at]);
@@ -1543,6 +1643,8 @@ static const refused refusals[] = {
     {"schema",
      "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":3,\"items\":{\"type\":\"boolean\"}}",
      ERR_INPUT, "no finite text"},
+    {"schema", "{\"properties\":{\"a\":{}},\"minProperties\":100000,\"maxProperties\":200000}",
+     ERR_UNSUPPORTED, "'minProperties'"},
     {"schema", "{\"multipleOf\":0.1234567890123456789}", ERR_UNSUPPORTED, "'multipleOf'"},
     {"schema", "{\"multipleOf\":0}", ERR_INPUT, "above 0"},
     {"schema", "{\"items\":{\"pattern\":[\"a\",\"b\"]}}", ERR_INPUT, "must be a string"},
@@ -2089,6 +2191,102 @@ START_TEST(free_text_has_its_tags)
 }
 END_TEST
 
+/* The same tags with a form for the answer: {"kind", "json"} or {"kind", "text"}. */
+static grammar *must_answer(const char *tags, const char *answer)
+{
+    char text[2048];
+    snprintf(text, sizeof(text), "%.*s,\"answer\":%s}", (int)strlen(tags) - 1, tags, answer);
+    return must_tags(text);
+}
+
+static const char listed[] =
+    "{\"leads\":[\"<p>\"],\"members\":\"python\",\"heads\":[\"[f(\",\"f(\"],\"first\":["
+    "{\"begin\":\"[f(\",\"schema\":{\"properties\":{\"a\":{\"enum\":[1,2]}}},\"end\":\")\"},"
+    "{\"begin\":\"f(\",\"schema\":{\"properties\":{\"a\":{\"enum\":[1,2]}}},\"end\":\")\"}]}";
+static const char prefixed[] =
+    "{\"before\":[\"<b>\"],\"lead\":\"<l>\",\"triggers\":[\"<c>\"],\"tags\":[{\"begin\":\"<c>\","
+    "\"schema\":{\"enum\":[1]},\"end\":\"\"}]}";
+static const char open_xml[] =
+    "{\"members\":\"xml\",\"triggers\":[\"<c>\"],\"tags\":[{\"begin\":\"<c>\",\"schema\":{"
+    "\"type\":\"object\"},\"end\":\"</f>\\n</c>\"}]}";
+
+#define AN_A   "{\"kind\":0,\"json\":{\"properties\":{\"a\":{\"enum\":[1]}},\"required\":[\"a\"]}}"
+#define ANY    "{\"kind\":0}"
+#define A_TEXT "{\"kind\":0,\"json\":{\"type\":\"string\"}}"
+#define A_NODE                                                                            \
+    "{\"kind\":0,\"json\":{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"n\":{" \
+    "\"$ref\":\"#/$defs/n\"}},\"additionalProperties\":false}},\"$ref\":\"#/$defs/n\"}}"
+#define A_LIST                                                                           \
+    "{\"kind\":0,\"json\":{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":" \
+    "\"integer\"}}}"
+#define A_PATTERN "{\"kind\":1,\"text\":\"[0-9]{2,3}\"}"
+#define A_CHOICE  "{\"kind\":2,\"json\":[\"yes\",\"no\",\"<d>\"]}"
+#define A_GRAMMAR "{\"kind\":4,\"text\":\"root ::= \\\"a\\\" root | \\\"b\\\"\"}"
+
+START_TEST(an_answer_is_its_form_or_tags)
+{
+    static const struct {
+        const char *tags, *answer, *text;
+        bool yes;
+    } cases[] = {
+        {marked, AN_A, "{\"a\":1}", true},
+        {marked, AN_A, "{\"a\": 1}", true},
+        {marked, AN_A, "<c>1</c>", true},
+        {marked, AN_A, "<c>1</c>\n<c>2</c> <cc=true", true},
+        {marked, AN_A, "<c>1</c>{\"a\":1}", false},
+        {marked, AN_A, "{\"a\":1}<c>1</c>", false},
+        {marked, AN_A, "", false},
+        {marked, AN_A, "so {\"a\":1}", false},
+        {marked, AN_A, "<c>3</c>", false},
+        {marked, AN_A, "<c>1</c>  \n<c>1</c>", false},
+        {marked, ANY, "{\"b\":{\"c\":[\"<c>\"]}}", true},
+        {marked, A_TEXT, "\"<c>9\"", true},
+        {marked, A_NODE, "{\"n\":{\"n\":{}}}", true},
+        {marked, A_NODE, "{\"n\":{\"m\":{}}}", false},
+        {marked, A_LIST, "[1,2]", true},
+        {marked, A_LIST, "[1,1]", false},
+        {marked, A_LIST, "<c>1</c>", true},
+        {marked, A_PATTERN, "123", true},
+        {marked, A_PATTERN, "1", false},
+        {marked, A_PATTERN, "<cc=false", true},
+        {marked, A_CHOICE, "<d>", true},
+        {marked, A_CHOICE, "<c>2</c>", true},
+        {marked, A_CHOICE, "maybe", false},
+        {marked, A_GRAMMAR, "aaab", true},
+        {marked, A_GRAMMAR, "aaa", false},
+        {differing, A_LIST, "<c>[1,2]</c>", true},
+        {differing, A_LIST, "<c>[1,1]</c>", false},
+        {headed, AN_A, "{\"a\":1}", true},
+        {headed, AN_A, "{\"f\":1}; {\"f\":2}", true},
+        {headed, AN_A, "<|assistant|>{\"f\":1}", true},
+        {headed, AN_A, "<|assistant|>{\"a\":1}", false},
+        {headed, AN_A, "{\"f\":1}{\"a\":1}", false},
+        {headed, AN_A, "{\"f\":3}", false},
+        {listed, AN_A, "{\"a\":1}", true},
+        {listed, AN_A, "[f(a=1), f(a=2)]", true},
+        {listed, AN_A, "<p>[f(a=1)]", true},
+        {listed, AN_A, "[f(a=1)", false},
+        {listed, AN_A, "f(a=1)", false},
+        {listed, A_LIST, "[1]", true},
+        {prefixed, AN_A, "<l>{\"a\":1}", true},
+        {prefixed, AN_A, "{\"a\":1}", false},
+        {prefixed, AN_A, "<b><c>1<c>1", true},
+        {prefixed, AN_A, "<b> <c>1", true},
+        {prefixed, AN_A, "<b>{\"a\":1}", false},
+        {open_xml, AN_A, "<c><x>anything</f>\n</c>", true},
+        {open_xml, AN_A, "<c><x>anything", false},
+        {open_xml, AN_A, "{\"a\":1}", true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        grammar *g = must_answer(cases[i].tags, cases[i].answer);
+        ck_assert_msg(takes(g, cases[i].text) == cases[i].yes, "%zu: %s '%s'", i, cases[i].answer,
+                      cases[i].text);
+        if (cases[i].yes) check_masks(g, cases[i].text);
+        grammar_release(g);
+    }
+}
+END_TEST
+
 /* Special tokens are nothing in free text, and nowhere else; but where a mark is made of one, it
  * counts as that. */
 START_TEST(special_tokens_stand_in_free_text_alone)
@@ -2151,11 +2349,16 @@ START_TEST(tags_that_cannot_be_are_refused)
         {"{\"triggers\":[\"a\"],\"tags\":[{\"begin\":\"a\",\"schema\":{\"extends\":{}},\"end\":"
          "\"\"}]}",
          "'extends'"},
+        {"{\"triggers\":[\"<c>\"],\"tags\":[],\"answer\":{\"kind\":1,\"text\":\".*\"}}",
+         "can begin with '<c>'"},
+        {"{\"heads\":[\"{\\\"f\\\"\"],\"first\":[],\"answer\":" ANY "}", "can begin with '{\"f\"'"},
+        {"{\"triggers\":[\"<c>\"],\"tags\":[],\"answer\":{\"kind\":1,\"text\":\"(\"}}", ""},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         grammar *g;
         err e = {.msg = ""};
         cJSON *tree = cJSON_Parse(bad[i][0]);
+        ck_assert_ptr_nonnull(tree);
         grammar_spec spec = {.kind = GRAMMAR_TAGS, .json = tree};
         ck_assert_msg(grammar_acquire(maker, &spec, &g, &e) != ERR_NONE, "%s", bad[i][0]);
         ck_assert_msg(strstr(e.msg, bad[i][1]) != NULL, "%s: %s", bad[i][0], e.msg);
@@ -2171,6 +2374,7 @@ int main(void)
     tcase_set_timeout(t, 240);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, free_text_has_its_tags);
+    tcase_add_test(t, an_answer_is_its_form_or_tags);
     tcase_add_test(t, special_tokens_stand_in_free_text_alone);
     tcase_add_test(t, tags_begin_behind_the_thoughts);
     tcase_add_test(t, tags_that_cannot_be_are_refused);

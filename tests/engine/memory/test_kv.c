@@ -28,7 +28,7 @@ static void close_kv(kv_pages *kv)
     devmem_destroy(ar);
 }
 
-enum { PAGES = 40, PT = 4, SEQS = 12, LEN = 6 /* pages per sequence */ };
+enum { PAGES = 40, PT = 4, SEQS = 12, LEN = 6 /* pages per sequence */, SNAPSHOTS = 7 };
 
 static uint64_t rng = 1;
 
@@ -61,6 +61,55 @@ static bool same_domain(const kv_domain *a, const kv_domain *b, int page)
            memcmp(x->digest, y->digest, sizeof(x->digest)) == 0;
 }
 
+/* Whose state each snapshot's slot holds; and how often one was found. */
+static truth snap[SNAPSHOTS];
+static uint64_t n_found;
+
+/* Half of the sequences have states: they keep the pages up to the last snapshot. */
+static void find_snapshot(kv_pages *kv, seq *s)
+{
+    int slot, m = kv_snapshot_get(kv, s->page, s->n_page, &slot);
+    ck_assert_int_eq(m > 0, slot >= 0);
+    if (m > 0) {
+        n_found++;
+        ck_assert_int_eq(snap[slot].n, m * PT);
+        ck_assert_mem_eq(snap[slot].tokens, s->tokens, (size_t)m * PT * sizeof(int32_t));
+        ck_assert(same_domain(&snap[slot].d, &s->d, m - 1));
+    }
+    while (s->n_page > m) kv_release(kv, s->page[--s->n_page]);
+    s->n_full = s->n_page;
+}
+
+static uint64_t n_parts;
+
+/* Of the page in which it parts from another text, a copy: the next page to be filled. */
+static void continue_part(kv_pages *kv, seq *s, const truth *tr)
+{
+    kv_part part;
+    int n = s->n_page, len = n * PT + draw(PT + 2);
+    if (n == LEN || len > LEN * PT) return;
+    if (!kv_part_begin(kv, &s->d, s->page, n, s->tokens, len, &part)) return;
+    const truth *t = &tr[part.from];
+    ck_assert(part.n_tokens > 0 && part.n_tokens < len - n * PT && part.page != part.from);
+    ck_assert_int_eq(t->n, (n + 1) * PT);
+    ck_assert_mem_eq(t->tokens, s->tokens, (size_t)(n * PT + part.n_tokens) * sizeof(int32_t));
+    ck_assert(same_domain(&t->d, &s->d, n));
+    s->page[s->n_page++] = part.page;
+    kv_part_end(kv, &part);
+    n_parts++;
+}
+
+static void put_snapshot(kv_pages *kv, const seq *s, int p)
+{
+    int instead = p > 0 && draw(3) == 0 ? s->page[p - 1] : -1;
+    int slot = kv_snapshot_put(kv, s->page[p], instead);
+    if (slot < 0) return;
+    ck_assert_int_lt(slot, SNAPSHOTS);
+    snap[slot].n = (p + 1) * PT;
+    snap[slot].d = s->d;
+    memcpy(snap[slot].tokens, s->tokens, (size_t)snap[slot].n * sizeof(int32_t));
+}
+
 static void open_seq(kv_pages *kv, seq *s, const truth *tr, uint64_t *hits)
 {
     *s = (seq){.d = {.isolation = (uint64_t)draw(2)}};
@@ -76,6 +125,11 @@ static void open_seq(kv_pages *kv, seq *s, const truth *tr, uint64_t *hits)
         ck_assert(same_domain(&t->d, &s->d, p));
         (*hits)++;
     }
+    s->n_full = s->n_page;
+    if (draw(2))
+        find_snapshot(kv, s);
+    else
+        continue_part(kv, s, tr);
 }
 
 static void close_seq(kv_pages *kv, seq *s, int *refs)
@@ -87,14 +141,24 @@ static void close_seq(kv_pages *kv, seq *s, int *refs)
     s->n_page = s->n_full = 0;
 }
 
-static void fill_page(kv_pages *kv, seq *s, truth *tr)
+static void fill_page(kv_pages *kv, seq *s, truth *tr, int *refs)
 {
     int p = s->n_full++;
     truth *t = &tr[s->page[p]];
     t->n = (p + 1) * PT;
     t->d = s->d;
     memcpy(t->tokens, s->tokens, (size_t)t->n * sizeof(int32_t));
-    kv_publish(kv, &s->d, s->page, p, s->tokens + (size_t)p * PT);
+    refs[s->page[p]]--;
+    if (draw(2))
+        kv_publish(kv, &s->d, s->page, p, s->tokens + (size_t)p * PT);
+    else
+        kv_share(kv, &s->d, s->page, p, s->tokens + (size_t)p * PT);
+    refs[s->page[p]]++;
+    t = &tr[s->page[p]];
+    ck_assert_int_eq(t->n, (p + 1) * PT);
+    ck_assert_mem_eq(t->tokens, s->tokens, (size_t)t->n * sizeof(int32_t));
+    ck_assert(same_domain(&t->d, &s->d, p));
+    if (draw(3) == 0) put_snapshot(kv, s, p);
 }
 
 static void grow(kv_pages *kv, seq *s, int *refs)
@@ -121,6 +185,7 @@ static void compare(const kv_pages *kv, const int *refs)
 START_TEST(a_million_operations_keep_every_invariant)
 {
     kv_pages *kv = open_kv(PAGES, true);
+    ck_assert(kv_keep_snapshots(kv, SNAPSHOTS));
     static seq s[SEQS];
     static truth tr[PAGES];
     int refs[PAGES] = {0};
@@ -134,7 +199,7 @@ START_TEST(a_million_operations_keep_every_invariant)
             for (int p = 0; p < q->n_page; p++) refs[q->page[p]]++;
         }
         if (q->n_full < q->n_page)
-            fill_page(kv, q, tr);
+            fill_page(kv, q, tr, refs);
         else if (q->n_page < LEN && what < 13)
             grow(kv, q, refs);
         else if (what == 13 && q->n_page > 0)
@@ -144,6 +209,12 @@ START_TEST(a_million_operations_keep_every_invariant)
         if (op % 64 == 0) compare(kv, refs);
     }
     ck_assert_uint_gt(hits, 10000);
+    snapshot_counts sc;
+    kv_snapshot_count(kv, &sc);
+    ck_assert_uint_eq(sc.n_hits, n_found);
+    ck_assert_uint_gt(n_parts, 1000);
+    ck_assert_msg(n_found > 1000 && sc.n_evicted > 1000, "%d found, %d evicted", (int)n_found,
+                  (int)sc.n_evicted);
     for (int i = 0; i < SEQS; i++) close_seq(kv, &s[i], refs);
     compare(kv, refs);
     close_kv(kv);
@@ -340,6 +411,104 @@ START_TEST(what_is_forgotten_is_never_handed_out)
 }
 END_TEST
 
+/* Publishes the first n pages of `tokens`, with snapshots at the ends of those in `at`. */
+static void put_with(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n, unsigned at)
+{
+    int32_t page[LEN];
+    int have = kv_match(kv, d, &all, tokens, n * PT + 1, page, n);
+    for (int i = 0; i < n; i++) {
+        if (i >= have) page[i] = kv_take(kv);
+        kv_share(kv, d, page, i, tokens + (size_t)i * PT);
+        if (at >> i & 1) (void)kv_snapshot_put(kv, page[i], -1);
+    }
+    for (int i = n - 1; i >= 0; i--) kv_release(kv, page[i]);
+}
+
+/* Pages up to the last snapshot of this text. */
+static int found(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens)
+{
+    int32_t page[LEN];
+    int slot, n = kv_match(kv, d, &all, tokens, n_tokens, page, LEN);
+    int m = kv_snapshot_get(kv, page, n, &slot);
+    for (int i = n - 1; i >= 0; i--) kv_release(kv, page[i]);
+    return m;
+}
+
+START_TEST(a_state_continues_only_at_a_snapshot_of_its_own_text)
+{
+    kv_pages *kv = open_kv(20, true);
+    ck_assert(kv_keep_snapshots(kv, 2));
+    int32_t t[LEN * PT + 1], u[LEN * PT + 1];
+    for (int i = 0; i <= LEN * PT; i++) t[i] = u[i] = i;
+    u[2 * PT + 1] = 99; /* branches within the third page */
+    kv_domain d = {.isolation = 1}, salted = {.isolation = 2}, adapted = {.isolation = 1};
+    adapted.digest[0] = 1;
+    put_with(kv, &d, t, 4, 1 << 1 | 1 << 3);
+    ck_assert_int_eq(found(kv, &d, t, LEN * PT), 4);
+    ck_assert_int_eq(found(kv, &d, t, 4 * PT), 2); /* a token is left to compute */
+    ck_assert_int_eq(found(kv, &d, u, LEN * PT), 2);
+    ck_assert_int_eq(found(kv, &salted, t, LEN * PT), 0);
+    ck_assert_int_eq(found(kv, &adapted, t, LEN * PT), 0);
+    put_with(kv, &adapted, t, 4, 0); /* pages alone */
+    ck_assert_int_eq(get(kv, &adapted, t, LEN * PT), 4);
+    ck_assert_int_eq(found(kv, &adapted, t, LEN * PT), 0);
+    /* The inner one was used before the outer one, and goes. */
+    ck_assert_int_eq(found(kv, &d, t, LEN * PT), 4);
+    put_with(kv, &d, u, 3, 1 << 2);
+    ck_assert_int_eq(found(kv, &d, t, LEN * PT), 4);
+    ck_assert_int_eq(found(kv, &d, t, 4 * PT), 0);
+    ck_assert_int_eq(found(kv, &d, u, LEN * PT), 3);
+    ck_assert(kv_check(kv));
+    close_kv(kv);
+}
+END_TEST
+
+START_TEST(a_snapshot_goes_with_its_page)
+{
+    enum { N = 5 };
+    kv_pages *kv = open_kv(N, true);
+    snapshot_counts c;
+    ck_assert(kv_keep_snapshots(kv, 3));
+    int32_t t[LEN * PT + 1] = {0}, page[N];
+    kv_domain d = {.isolation = 1};
+    put_with(kv, &d, t, 3, 1 | 1 << 2);
+    for (int i = 0; i < N; i++) page[i] = kv_take(kv); /* somebody needs all of them */
+    kv_snapshot_count(kv, &c);
+    ck_assert(c.n_used == 0 && c.n_taken == 2 && c.n_evicted == 0);
+    for (int i = 0; i < N; i++) kv_release(kv, page[i]);
+    ck_assert_int_eq(found(kv, &d, t, LEN * PT), 0);
+    put_with(kv, &d, t, 3, 1 << 2);
+    kv_clear(kv);
+    kv_snapshot_count(kv, &c);
+    ck_assert(c.n_used == 0 && kv_check(kv));
+    close_kv(kv);
+}
+END_TEST
+
+START_TEST(who_computed_a_page_twice_goes_on_behind_the_first_one)
+{
+    kv_pages *kv = open_kv(8, true);
+    int32_t t[LEN * PT + 1] = {0}, a[2], b[2];
+    kv_domain d = {.isolation = 1};
+    a[0] = kv_take(kv);
+    b[0] = kv_take(kv);
+    kv_share(kv, &d, a, 0, t);
+    kv_share(kv, &d, b, 0, t);
+    ck_assert_int_eq(a[0], b[0]);
+    b[1] = kv_take(kv);
+    kv_share(kv, &d, b, 1, t + PT);
+    kv_counts c;
+    kv_count(kv, &c);
+    ck_assert_int_eq(c.n_held, 2);
+    kv_release(kv, a[0]);
+    kv_release(kv, b[1]);
+    kv_release(kv, b[0]);
+    ck_assert_int_eq(get(kv, &d, t, LEN * PT), 2);
+    ck_assert(kv_check(kv));
+    close_kv(kv);
+}
+END_TEST
+
 START_TEST(switched_off_it_only_counts_pages)
 {
     kv_pages *kv = open_kv(4, false);
@@ -396,6 +565,9 @@ int main(void)
     tcase_add_test(tc, equal_hashes_do_not_make_equal_pages);
     tcase_add_test(tc, equal_hashes_do_not_make_equal_texts);
     tcase_add_test(tc, what_is_forgotten_is_never_handed_out);
+    tcase_add_test(tc, a_state_continues_only_at_a_snapshot_of_its_own_text);
+    tcase_add_test(tc, a_snapshot_goes_with_its_page);
+    tcase_add_test(tc, who_computed_a_page_twice_goes_on_behind_the_first_one);
     tcase_add_test(tc, switched_off_it_only_counts_pages);
     suite_add_tcase(s, tc);
     return run_suite(s);

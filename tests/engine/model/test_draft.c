@@ -59,7 +59,7 @@ static int32_t likeliest(const int32_t *token, int n)
     err e;
     int32_t best = 0, last = n - 1;
     for (int i = 0; i < CONTEXT; i++) pos[i] = page[i] = i;
-    step_seq seq = {0, n, 0, page, CONTEXT};
+    step_seq seq = {0, n, 0, page, CONTEXT, 0};
     step_seg seg = {0, n, NULL};
     step s = {.n_rows = n,
               .token = token,

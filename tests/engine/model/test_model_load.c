@@ -307,6 +307,34 @@ START_TEST(leftover_tensors)
 }
 END_TEST
 
+/* What guesses more tokens is left out, of a family that has it. */
+START_TEST(spare_tensors)
+{
+    static const char *const norms[] = {"q_norm", "k_norm"};
+    static const char qwen[] =
+        "{\"model_type\":\"qwen3_5_text\",\"hidden_size\":8,\"num_hidden_layers\":2,\"head_dim\":4,"
+        "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":12,"
+        "\"vocab_size\":10,\"partial_rotary_factor\":0.5,\"full_attention_interval\":1}";
+    for (int gated = 0; gated < 2; gated++) {
+        list l = good_list();
+        char name[96];
+        for (int i = 0; i < 2 && gated; i++) {
+            snprintf(name, sizeof(name), "model.layers.%d.self_attn.q_proj.weight", i);
+            entry_of(&l, name)->shape[0] = 16;
+            for (int k = 0; k < 2; k++) {
+                snprintf(name, sizeof(name), "model.layers.%d.self_attn.%s.weight", i, norms[k]);
+                add(&l, name, 4, 0);
+            }
+        }
+        add(&l, "mtp.layers.0.mlp.up_proj.weight", 12, 8);
+        write_list("model.safetensors", &l, 0, l.n, 0);
+        write_config("");
+        if (gated) write_bytes("config.json", qwen, sizeof(qwen) - 1);
+        expect(gated ? ERR_NONE : ERR_UNSUPPORTED, "mtp.layers.0");
+    }
+}
+END_TEST
+
 /* Dimensions that would need terabytes fail on the first tensor's shape. */
 START_TEST(absurd_dimensions)
 {
@@ -318,6 +346,12 @@ START_TEST(absurd_dimensions)
         "\"max_position_embeddings\":4194304}";
     write_bytes("config.json", text, strlen(text));
     expect(ERR_INPUT, "'lm_head.weight' has shape [10, 8]");
+    static const char experts[] =
+        "{\"model_type\":\"mixtral\",\"hidden_size\":8,\"num_hidden_layers\":1024,"
+        "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":12,"
+        "\"vocab_size\":10,\"max_position_embeddings\":64,\"num_local_experts\":1024}";
+    write_bytes("config.json", experts, strlen(experts));
+    expect(ERR_LIMIT, "1024 layers of 1024 experts have more than 524288 tensors");
 }
 END_TEST
 
@@ -394,9 +428,9 @@ static void forward_one(float *out)
     attn_shape shape = model_attn_shape(m);
     ck_assert_int_eq(be_kv_create(be, &kv, &shape, 1, &e), ERR_NONE);
     int32_t token = 3, pos = 0, page = 0, row = 0;
-    step_seq seq = {0, 1, 0, &page, 1};
+    step_seq seq = {0, 1, 0, &page, 1, 0};
     step_seg seg = {0, 1, NULL};
-    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row, NULL, 0};
+    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row, NULL, 0, NULL, 0};
     const float *logits;
     ck_assert_int_eq(model_forward(m, kv, &s, &logits, &e), ERR_NONE);
     memcpy(out, logits, 10 * sizeof(float));
@@ -448,19 +482,79 @@ START_TEST(another_one_comes_back)
 }
 END_TEST
 
-/* A backend that does not compute experts says so, and which family asked. */
-START_TEST(a_backend_without_experts)
+/* A backend that does not compute something says so, and which family asked. */
+START_TEST(a_backend_without_extras)
 {
+    static const struct {
+        unsigned extra;
+        const char *model, *says;
+    } lacks[] = {{EXTRA_EXPERTS, "mixtral", "family mixtral needs mixtures of experts"},
+                 {EXTRA_SCAN, "granite-hybrid", "family granitemoehybrid needs selective scans"},
+                 {EXTRA_SCAN, "falcon-h1", "family falcon_h1 needs selective scans"},
+                 {EXTRA_CONV, "lfm2-moe", "family lfm2_moe needs short convolutions"},
+                 {EXTRA_BARE_EXPERTS, "nemotron-h", "family nemotron_h needs experts without a"}};
     backend *lame;
     model *none;
     err why;
+    char path[128];
     const backend_config cfg = {0};
     ck_assert_int_eq(be_open(&lame, &backend_plain, &cfg, &why), ERR_NONE);
-    lame->caps.extras &= ~(unsigned)EXTRA_EXPERTS;
-    ck_assert_int_eq(model_load(&none, "fixtures/families/models/mixtral", lame, 8, 8, &why),
-                     ERR_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(why.msg, "family mixtral needs mixtures of experts"));
+    unsigned all = lame->caps.extras;
+    for (size_t i = 0; i < sizeof(lacks) / sizeof(lacks[0]); i++) {
+        lame->caps.extras = all & ~lacks[i].extra;
+        snprintf(path, sizeof(path), "fixtures/families/models/%s", lacks[i].model);
+        ck_assert_int_eq(model_load(&none, path, lame, 8, 8, &why), ERR_UNSUPPORTED);
+        ck_assert_msg(strstr(why.msg, lacks[i].says) != NULL, "%s", why.msg);
+    }
     be_close(lame);
+}
+END_TEST
+
+/* Codes whose groups no backend packs become plain values: 12 columns share a scale. */
+START_TEST(groups_of_other_sizes)
+{
+    backend *cpu;
+    model *m;
+    model_config c;
+    model_survey survey;
+    err e = {0};
+    list l = good_list();
+    entry_of(&l, "model.layers.0.mlp.down_proj.weight")->type = "I8";
+    add(&l, "model.layers.0.mlp.down_proj.weight_scale", 8, 1);
+    write_config(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
+                 "\"format\":\"int-quantized\",\"config_groups\":{\"a\":{\"weights\":{"
+                 "\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"}}}}");
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    const backend_config one = {.n_threads = 1, .isa = "auto"};
+    ck_assert_int_eq(be_open(&cpu, &backend_cpu, &one, &e), ERR_NONE);
+    ck_assert_int_eq(model_config_read(dir, &c, &e), ERR_NONE);
+    ck_assert_msg(
+        !model_survey_read(dir, &c, WEIGHTS_AUTO, &be_caps(cpu)->rules, false, 0, &survey, &e),
+        "%s", e.msg);
+    ck_assert(survey.by_codes == 0 && survey.dequantised == 1);
+    ck_assert_msg(!model_load(&m, dir, cpu, 4, 4, &e), "%s", e.msg);
+    model_destroy(m);
+    be_close(cpu);
+}
+END_TEST
+
+START_TEST(pages_that_are_too_small_for_latents)
+{
+    for (int n = 16; n <= 32; n *= 2) {
+        backend *cpu;
+        model *m;
+        err e = {0};
+        const char *path = "fixtures/families/models/deepseek-v2-lite";
+        const backend_config cfg = {.n_threads = 1, .isa = "auto", .page_tokens = n};
+        ck_assert_int_eq(be_open(&cpu, &backend_cpu, &cfg, &e), ERR_NONE);
+        err_code rc = model_load(&m, path, cpu, 4, 4, &e);
+        ck_assert_int_eq(rc, n < 32 ? ERR_UNSUPPORTED : ERR_NONE);
+        if (rc)
+            ck_assert_ptr_nonnull(strstr(e.msg, "engine.page_tokens must be at least 32"));
+        else
+            model_destroy(m);
+        be_close(cpu);
+    }
 }
 END_TEST
 
@@ -473,12 +567,15 @@ int main(void)
     tcase_add_loop_test(tc, one_change, 0, (int)(sizeof(changes) / sizeof(changes[0])));
     tcase_add_test(tc, a_tied_output_layer_that_is_the_embedding);
     tcase_add_test(tc, leftover_tensors);
+    tcase_add_test(tc, spare_tensors);
     tcase_add_test(tc, absurd_dimensions);
     tcase_add_test(tc, damaged_files);
     tcase_add_test(tc, sharded);
     tcase_add_test(tc, unaligned_data);
     tcase_add_test(tc, another_one_comes_back);
-    tcase_add_test(tc, a_backend_without_experts);
+    tcase_add_test(tc, a_backend_without_extras);
+    tcase_add_test(tc, groups_of_other_sizes);
+    tcase_add_test(tc, pages_that_are_too_small_for_latents);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -120,9 +120,10 @@ START_TEST(nonsense_is_refused)
     } cases[] = {
         {"modules.json", "{}", "must be an array"},
         {"modules.json", "[", "modules.json"},
-        {"modules.json", "[{\"type\":\"x.Pooling\",\"path\":\"../etc\"}]", "plain folder"},
+        {"modules.json", "[{\"type\":\"x.Pooling\",\"path\":\"../etc\"}]",
+         "plain name of a folder"},
         {"modules.json", "[{\"type\":\"x.Pooling\",\"path\":\"2_Pooling\"}]", "not there"},
-        {"modules.json", "[{\"type\":\"x.Pooling\",\"path\":\"..\"}]", "plain folder"},
+        {"modules.json", "[{\"type\":\"x.Pooling\",\"path\":\"..\"}]", "plain name of a folder"},
         {"1_Pooling/config.json", "{\"pooling_mode_mean_tokens\":1}", "pooling_mode_mean_tokens"},
         {"sentence_bert_config.json", "{\"max_seq_length\":0}", "max_seq_length"},
         {"config.json", "{\"id2label\":{\"0\":\"a\",\"2\":\"b\"}}", "class 1"},

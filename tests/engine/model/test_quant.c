@@ -131,11 +131,12 @@ START_TEST(survey_finds_all)
     err e = {0};
     path_of(path, sizeof(path), _i);
     ck_assert_msg(!model_config_read(path, &c, &e), "%s", e.msg);
-    ck_assert_msg(!model_survey_read(path, &c, WEIGHTS_AUTO, &plain_rules, &s, &e), "%s", e.msg);
+    ck_assert_msg(!model_survey_read(path, &c, WEIGHTS_AUTO, &plain_rules, false, 0, &s, &e), "%s",
+                  e.msg);
     ck_assert_str_eq(s.format, models[_i].format);
     ck_assert_int_gt(s.dequantised, 0);
     int all = s.dequantised;
-    ck_assert(!model_survey_read(path, &c, WEIGHTS_AUTO, &cpu_rules, &s, &e));
+    ck_assert(!model_survey_read(path, &c, WEIGHTS_AUTO, &cpu_rules, false, 0, &s, &e));
     ck_assert_int_ge(s.by_codes + s.dequantised, all - 1); /* less a GGUF's input table */
     ck_assert_int_gt(s.by_codes, 0);
     /* But for columns that are no whole groups of the kernels' */
@@ -150,9 +151,9 @@ static double *answer_of(const char *path, weights_form f, int *n, size_t *bytes
 {
     int32_t token[TOKENS] = {3, 1, 4, 1, 5, 9}, pos[TOKENS] = {0, 1, 2, 3, 4, 5}, page = 0;
     int32_t row = TOKENS - 1;
-    step_seq seq = {0, TOKENS, 0, &page, 1};
+    step_seq seq = {0, TOKENS, 0, &page, 1, 0};
     step_seg seg = {0, TOKENS, NULL};
-    step s = {TOKENS, token, pos, 1, &seq, 1, &seg, 1, &row, NULL, 0};
+    step s = {TOKENS, token, pos, 1, &seq, 1, &seg, 1, &row, NULL, 0, NULL, 0};
     backend *be;
     model *m;
     kv_pool *kv;
@@ -248,7 +249,7 @@ static void expect(const image *m, err_code code, const char *says)
     ck_assert_uint_eq(fwrite(m->p, 1, m->n, f), m->n);
     (void)fclose(f);
     err_code rc = model_config_read(path, &c, &e);
-    if (!rc) rc = model_survey_read(path, &c, WEIGHTS_AUTO, &plain_rules, &s, &e);
+    if (!rc) rc = model_survey_read(path, &c, WEIGHTS_AUTO, &plain_rules, false, 0, &s, &e);
     ck_assert_msg(rc == code && strstr(e.msg, says), "%d: %s (not %d: %s)", rc, e.msg, code, says);
     tmpdir_remove(dir);
 }
@@ -310,8 +311,8 @@ static const struct {
     err_code code;
     const char *says;
 } wrongs[] = {
-    {cut, ERR_CORRUPT, "lies beyond the end of the file"},
-    {cut_end, ERR_CORRUPT, "lies beyond the end of the file"},
+    {cut, ERR_CORRUPT, "extends beyond the end of the file"},
+    {cut_end, ERR_CORRUPT, "extends beyond the end of the file"},
     {cut_header, ERR_CORRUPT, "ends within its header"},
     {other_type, ERR_UNSUPPORTED, "'blk.0.ffn_up.weight' has type IQ1_M"},
     {unknown_type, ERR_UNSUPPORTED, "unknown type 77"},
@@ -395,6 +396,22 @@ static const struct {
     err_code code;
     const char *says;
 } mixed[] = {
+    {"qwen3.5-moe",
+     {RENAMED, "qwen35moe", "falcon-h1", 0},
+     ERR_UNSUPPORTED,
+     "'falcon-h1' is not supported: its weights are multiplied already"},
+    {"qwen3.5",
+     {VALUE, "qwen35.ssm.inner_size", NULL, 63},
+     ERR_UNSUPPORTED,
+     "qwen35.ssm.inner_size is no multiple of ssm.time_step_rank"},
+    {"granite-hybrid",
+     {RENAMED, "blk.0.ssm_in.weight", "blk.0.ssm_ix.weight", 0},
+     ERR_INPUT,
+     "'blk.0.ssm_in.weight' is missing"},
+    {"lfm2",
+     {RENAMED, "blk.0.shortconv.in_proj.weight", "blk.0.shortconv.ix_proj.weight", 0},
+     ERR_INPUT,
+     "layer 0 has no mixer that is known"},
     {"gpt-oss",
      {RENAMED, "blk.1.attn_sinks.weight", "blk.1.attn_sinkz.weight", 0},
      ERR_INPUT,
@@ -475,15 +492,15 @@ static const struct {
     {"deepseek-v3",
      {VALUE, "deepseek2.attention.key_length_mla", NULL, 8},
      ERR_UNSUPPORTED,
-     "deepseek2.rope.dimension_count is no part"},
+     "deepseek2.rope.dimension_count must be part"},
     {"deepseek-v3",
      {VALUE, "deepseek2.leading_dense_block_count", NULL, 0},
      ERR_INPUT,
      "'blk.0.ffn_gate_shexp.weight' is missing"},
     {"deepseek-v3",
-     {ADDED, "deepseek2.nextn_predict_layers", NULL, 1},
+     {ADDED, "deepseek2.nextn_predict_layers", NULL, 3},
      ERR_UNSUPPORTED,
-     "deepseek2.nextn_predict_layers is not supported"},
+     "deepseek2.nextn_predict_layers leaves no layer"},
     {"deepseek-v3",
      {ADDED, "deepseek2.attention.temperature_scale", NULL, 1},
      ERR_UNSUPPORTED,

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "engine/model/e4m3.h"
+#include "engine/e4m3.h"
 #include "engine/model/quantise.h"
 #include "tests/run_suite.h"
 

@@ -197,7 +197,7 @@ START_TEST(a_look_waits_for_no_step)
     ck_assert_int_eq(pthread_create(&thread, NULL, look_at, r), 0);
     for (bool asked = false; !asked;) {
         lock_take(&r->sc->mu);
-        asked = r->sc->jobs != NULL;
+        asked = r->sc->shared.jobs != NULL;
         lock_release(&r->sc->mu);
     }
     gate(r, true, 1);

@@ -30,12 +30,13 @@ static void *engine(void *arg)
     return NULL;
 }
 
-static request *make(request_signal *sg, int max_tokens)
+static request *make(request_signal *sg, int max_tokens, int n_top)
 {
     request *rq = malloc(sizeof(*rq));
     request_init(rq);
     rq->signal = sg;
     rq->max_tokens = max_tokens;
+    rq->rules.n_top = n_top;
     ck_assert_int_eq(request_prepare(rq, NULL), ERR_NONE);
     return rq;
 }
@@ -49,7 +50,7 @@ START_TEST(every_token_arrives_in_order_through_one_signal)
         uint64_t seen = 0;
         int n_done = 0, got[CHOICES] = {0};
         request_signal_init(&sg);
-        for (int k = 0; k < CHOICES; k++) rq[k] = make(&sg, TOKENS);
+        for (int k = 0; k < CHOICES; k++) rq[k] = make(&sg, TOKENS, k % 2 - 1);
         feed f = {rq, CHOICES, TOKENS};
         request *held[CHOICES];
         for (int k = 0; k < CHOICES; k++) held[k] = rq[k];
@@ -59,7 +60,11 @@ START_TEST(every_token_arrives_in_order_through_one_signal)
                 sampled t;
                 bool done = false;
                 while (held[k] && request_next(held[k], &t, &done)) {
-                    ck_assert_int_eq(t.token, got[k]++ * CHOICES + k);
+                    ck_assert_int_eq(t.token, got[k] * CHOICES + k);
+                    /* Where log-probabilities are not wanted they are not kept. */
+                    ck_assert(k % 2 ? t.logprob == (float)-got[k] && t.n_top == 0
+                                    : t.logprob == 0 && t.n_top == -1);
+                    got[k]++;
                 }
                 if (!held[k] || !done) continue;
                 ck_assert_int_eq(got[k], TOKENS);
@@ -86,7 +91,7 @@ START_TEST(the_owner_may_free_everything_as_soon_as_it_sees_the_end)
     for (int round = 0; round < 400; round++) {
         request_signal *sg = malloc(sizeof(*sg));
         request_signal_init(sg);
-        request *rq = make(sg, 3);
+        request *rq = make(sg, 3, -1);
         feed f = {&rq, 1, 3};
         pthread_t thread;
         bool done = false;
@@ -111,7 +116,7 @@ START_TEST(the_cause_of_a_failure_is_handed_over)
 {
     request_signal sg;
     request_signal_init(&sg);
-    request *rq = make(&sg, 1);
+    request *rq = make(&sg, 1, -1);
     err e;
     sampled t;
     bool done;
@@ -138,7 +143,7 @@ START_TEST(waiting_ends_by_an_event_or_by_time)
     int64_t start = clock_now_us();
     ck_assert(!request_signal_wait(&sg, &seen, 20));
     ck_assert_int_ge(clock_now_us() - start, 20000);
-    request *rq = make(&sg, 2);
+    request *rq = make(&sg, 2, -1);
     sampled t = {.token = 5};
     request_push(rq, &t);
     ck_assert(request_signal_wait(&sg, &seen, 0)); /* what happened before counts */

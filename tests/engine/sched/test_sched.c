@@ -120,9 +120,9 @@ START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
     finish_well(high);
     finish_well(low[0]);
     finish_well(low[1]);
-    ck_assert_int_eq(high->rq.n_preempted, 0);
-    ck_assert_int_gt(low[0]->rq.n_preempted + low[1]->rq.n_preempted, 0);
-    ck_assert(high->rq.last_token_us <= low[1]->rq.last_token_us);
+    ck_assert_int_eq(high->rq.times.n_preempted, 0);
+    ck_assert_int_gt(low[0]->rq.times.n_preempted + low[1]->rq.times.n_preempted, 0);
+    ck_assert(high->rq.times.last_token_us <= low[1]->rq.times.last_token_us);
     for (int i = 0; i < 2; i++) drop(low[i]);
     drop(high);
     (void)stop(r);
@@ -151,8 +151,8 @@ START_TEST(the_background_has_no_row_beside_an_awaited_first_token)
     submit(r, high);
     gate(r, true, 3);
     await_step(r, 6); /* its last piece; a step may have been planned before it came */
-    ck_assert_int_le(atomic_load(&low[0]->rq.n_pushed), 4);
-    ck_assert_int_le(atomic_load(&low[1]->rq.n_pushed), 3);
+    ck_assert_int_le(atomic_load(&low[0]->rq.out.n_pushed), 4);
+    ck_assert_int_le(atomic_load(&low[1]->rq.out.n_pushed), 3);
     gate(r, false, 0);
     finish_well(high);
     for (int i = 0; i < 2; i++) finish_well(low[i]);
@@ -186,7 +186,7 @@ START_TEST(a_preempted_request_goes_on_in_the_cheaper_way)
     gate(r, false, 0);
     finish_well(high);
     finish_well(low);
-    ck_assert_int_eq(low->rq.n_preempted, 1);
+    ck_assert_int_eq(low->rq.times.n_preempted, 1);
     drop(low);
     drop(high);
     sched_stats t = stop(r);
@@ -217,8 +217,8 @@ START_TEST(a_cost_model_that_lies_stops_nobody)
     submit(r, prompt);
     gate(r, true, 6); /* 14, which runs, and 15 to 19: 60 tokens by 16 are 4 steps */
     await_step(r, 20);
-    ck_assert_int_eq(atomic_load(&prompt->rq.n_pushed), 1);
-    ck_assert_int_eq(atomic_load(&stream->rq.n_pushed), 19);
+    ck_assert_int_eq(atomic_load(&prompt->rq.out.n_pushed), 1);
+    ck_assert_int_eq(atomic_load(&stream->rq.out.n_pushed), 19);
     gate(r, false, 0);
     finish_well(prompt);
     finish_well(stream);
@@ -273,7 +273,7 @@ START_TEST(the_small_never_pass_a_large_one_for_ever)
     int before = 0;
     for (int i = 0; i < 30; i++) {
         finish_well(small[i]);
-        before += small[i]->rq.first_token_us < large->rq.first_token_us;
+        before += small[i]->rq.times.first_token_us < large->rq.times.first_token_us;
     }
     ck_assert_int_le(before, 8);
     for (int i = 0; i < 30; i++) drop(small[i]);
@@ -299,7 +299,7 @@ START_TEST(a_flood_of_one_tenant_does_not_hold_up_another)
     for (int i = 0; i < 4; i++) finish_well(late[i]);
     for (int i = 0; i < 40; i++) {
         finish_well(flood[i]);
-        before += flood[i]->rq.first_token_us < late[3]->rq.first_token_us;
+        before += flood[i]->rq.times.first_token_us < late[3]->rq.times.first_token_us;
     }
     ck_assert_int_le(before, 8);
     for (int i = 0; i < 4; i++) drop(late[i]);
@@ -325,13 +325,13 @@ START_TEST(the_prefix_cache_stays_within_domain_and_adapter)
     setting st = {.max_rows = 64, .max_seqs = 8, .n_pages = 100, .cache = true};
     rig *r = start(&st);
     ck_assert_int_eq(cached_of(r, 1, 0), 0);
-    ck_assert_int_eq(cached_of(r, 1, 0), 28);
+    ck_assert_int_eq(cached_of(r, 1, 0), 29);
     ck_assert_int_eq(cached_of(r, 2, 0), 0);
     ck_assert_int_eq(cached_of(r, 1, 1), 0);
     ck_assert_int_eq(cached_of(r, 1, 2), 0);
-    ck_assert_int_eq(cached_of(r, 1, 1), 28);
-    ck_assert_int_eq(cached_of(r, 2, 0), 28);
-    ck_assert_uint_eq(stop(r).n_cached_tokens, 3 * 28);
+    ck_assert_int_eq(cached_of(r, 1, 1), 29);
+    ck_assert_int_eq(cached_of(r, 2, 0), 29);
+    ck_assert_uint_eq(stop(r).n_cached_tokens, 3 * 29);
 }
 END_TEST
 
@@ -576,7 +576,7 @@ START_TEST(lengths_are_learnt_and_charged)
         submit(r, c);
         ck_assert_int_eq(collect(c), FINISH_STOP);
         ck_assert_int_eq(c->n_got, 6);
-        ck_assert(c->rq.length.mean == (i < 10 ? 20 : 6));
+        ck_assert(c->rq.run.length.mean == (i < 10 ? 20 : 6));
         drop(c);
     }
     sched_lengths_get(r->sc, 0, &seen);
@@ -687,6 +687,7 @@ START_TEST(what_does_not_fit_beside_its_adapter_is_refused)
     submit(r, large);
     ck_assert_int_eq(collect(large), FINISH_ERROR);
     ck_assert_int_eq(large->rq.why.code, ERR_LIMIT);
+    ck_assert_int_eq(large->rq.missed.why, MISS_PROMPT); /* its adapter was there */
     submit(r, fits);
     finish_well(fits);
     submit(r, bare);
@@ -719,7 +720,7 @@ START_TEST(prompts_are_scored_in_any_chunks_and_company)
             h = mix(mix(h, (uint64_t)c[i]->prompt[p] + 1), 0);
             logits_of_hash(mix(h, 0), logits);
             sampler_score(sp, logits, c[i]->prompt[p + 1], 2, &want);
-            ck_assert(memcmp(&want, &c[i]->rq.prompt_score[p + 1], sizeof(want)) == 0);
+            ck_assert(memcmp(&want, &c[i]->rq.out.score[p + 1], sizeof(want)) == 0);
         }
         drop(c[i]);
     }
@@ -755,7 +756,7 @@ static void refused(rig *r, client *c, err_code want)
     err e;
     ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
     ck_assert_int_eq(sched_submit(r->sc, &c->rq, &e), want);
-    ck_assert_ptr_null(c->rq.page);
+    ck_assert_ptr_null(c->rq.run.page);
     drop(c);
 }
 
@@ -957,7 +958,7 @@ START_TEST(rows_that_need_the_host_wait_for_it)
                 atomic_store(&form.asked, 0);
                 atomic_store(&form.ready, true);
             }
-            k = atomic_load(&c->rq.n_pushed);
+            k = atomic_load(&c->rq.out.n_pushed);
         }
     }
     finish_well(c);

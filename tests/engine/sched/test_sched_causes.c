@@ -100,7 +100,7 @@ START_TEST(a_step_longer_than_is_known_is_the_machine)
     gate(r, false, 0);
     finish_well(c);
     expect(c, MISS_MACHINE);
-    ck_assert_int_ge(c->rq.clock.us[MISS_MACHINE], 100000);
+    ck_assert_int_ge(c->rq.times.clock.us[MISS_MACHINE], 100000);
     drop(c);
     (void)stop(r);
 }
@@ -120,7 +120,7 @@ START_TEST(a_seat_taken_away_is_preemption)
     gate(r, false, 0);
     finish_well(high);
     finish_well(low);
-    ck_assert_int_eq(low->rq.n_preempted, 1);
+    ck_assert_int_eq(low->rq.times.n_preempted, 1);
     expect(low, MISS_PREEMPTION);
     drop(low);
     drop(high);

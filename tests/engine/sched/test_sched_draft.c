@@ -93,13 +93,14 @@ START_TEST(proposals_change_no_answer)
         drop(c[i]);
     }
     sched_stats t = stop(r); /* when no page of the draft's is used any more */
-    printf("%d of %d proposals were right; %d pre-empted\n", (int)t.right_by[GUESS_DRAFT],
-           (int)t.guessed_by[GUESS_DRAFT], (int)t.n_preempted);
-    ck_assert_uint_gt(t.guessed_by[GUESS_DRAFT], 20);
-    if (settings[_i].draft == DRAFT_SAME) ck_assert_uint_gt(t.right_by[GUESS_DRAFT], 5);
-    ck_assert_uint_gt(t.guessed_by[GUESS_DRAFT], t.right_by[GUESS_DRAFT]);
-    ck_assert_uint_eq(t.n_guessed, t.guessed_by[GUESS_LOOKUP] + t.guessed_by[GUESS_DRAFT]);
-    ck_assert_uint_eq(t.n_guessed_right, t.right_by[GUESS_LOOKUP] + t.right_by[GUESS_DRAFT]);
+    printf("%d of %d proposals were right; %d pre-empted\n", (int)t.guess.right_by[GUESS_DRAFT],
+           (int)t.guess.made_by[GUESS_DRAFT], (int)t.n_preempted);
+    ck_assert_uint_gt(t.guess.made_by[GUESS_DRAFT], 20);
+    if (settings[_i].draft == DRAFT_SAME) ck_assert_uint_gt(t.guess.right_by[GUESS_DRAFT], 5);
+    ck_assert_uint_gt(t.guess.made_by[GUESS_DRAFT], t.guess.right_by[GUESS_DRAFT]);
+    ck_assert_uint_eq(t.guess.made, t.guess.made_by[GUESS_LOOKUP] + t.guess.made_by[GUESS_DRAFT]);
+    ck_assert_uint_eq(t.guess.right,
+                      t.guess.right_by[GUESS_LOOKUP] + t.guess.right_by[GUESS_DRAFT]);
     if (settings[_i].n_pages < 30) ck_assert_uint_gt(t.n_preempted, 0);
 }
 END_TEST
@@ -114,7 +115,7 @@ START_TEST(the_same_model_is_always_right)
     finish_well(c);
     drop(c);
     sched_stats t = stop(r);
-    ck_assert_uint_eq(t.right_by[GUESS_DRAFT], t.guessed_by[GUESS_DRAFT]);
+    ck_assert_uint_eq(t.guess.right_by[GUESS_DRAFT], t.guess.made_by[GUESS_DRAFT]);
     /* 4 for the prompt, 3 while the draft model reads it; short texts also seem to repeat
      * themselves */
     ck_assert_uint_le(t.n_steps, 14);
@@ -138,10 +139,10 @@ START_TEST(what_did_not_come_is_forgotten)
         drop(c);
     }
     sched_stats t = stop(r);
-    wrong = t.guessed_by[GUESS_DRAFT] - t.right_by[GUESS_DRAFT];
-    printf("%d of %d proposals were wrong\n", (int)wrong, (int)t.guessed_by[GUESS_DRAFT]);
+    wrong = t.guess.made_by[GUESS_DRAFT] - t.guess.right_by[GUESS_DRAFT];
+    printf("%d of %d proposals were wrong\n", (int)wrong, (int)t.guess.made_by[GUESS_DRAFT]);
     ck_assert_uint_gt(wrong, 20);
-    ck_assert_uint_gt(t.right_by[GUESS_DRAFT], 8 * wrong / 10);
+    ck_assert_uint_gt(t.guess.right_by[GUESS_DRAFT], 8 * wrong / 10);
 }
 END_TEST
 
@@ -162,8 +163,8 @@ START_TEST(a_smaller_vocabulary_proposes_where_it_can_read)
         drop(c);
     }
     sched_stats t = stop(r);
-    ck_assert_uint_gt(t.right_by[GUESS_DRAFT], 0);
-    ck_assert_uint_lt(t.guessed_by[GUESS_DRAFT], 20 * MAX_NEW / 2);
+    ck_assert_uint_gt(t.guess.right_by[GUESS_DRAFT], 0);
+    ck_assert_uint_lt(t.guess.made_by[GUESS_DRAFT], 20 * MAX_NEW / 2);
 }
 END_TEST
 
@@ -190,7 +191,7 @@ START_TEST(a_device_that_fails_takes_the_draft_model_along)
     drop(next);
     sched_stats t = stop(r);
     ck_assert_uint_eq(t.n_restarts, !_i);
-    ck_assert_uint_gt(t.right_by[GUESS_DRAFT], 10);
+    ck_assert_uint_gt(t.guess.right_by[GUESS_DRAFT], 10);
 }
 END_TEST
 
@@ -254,8 +255,8 @@ static bill serve(int draft, int streams, int draft_us, int answers)
     }
     int64_t took = atomic_load(&passed) - from;
     sched_stats t = stop(r);
-    return (bill){(double)took, t.guessed_by[GUESS_DRAFT], t.right_by[GUESS_DRAFT],
-                  (double)t.draft_us};
+    return (bill){(double)took, t.guess.made_by[GUESS_DRAFT], t.guess.right_by[GUESS_DRAFT],
+                  (double)t.guess.draft_us};
 }
 
 /* How much faster answers are than `without`. */
@@ -318,11 +319,11 @@ START_TEST(what_was_bad_is_tried_again)
     sched_stats_get(r->sc, &bad);
     answer(r, 10, 10);
     sched_stats_get(r->sc, &again); /* seldom: it is known to be bad */
-    ck_assert_uint_lt(again.guessed_by[GUESS_DRAFT] - bad.guessed_by[GUESS_DRAFT], 120);
+    ck_assert_uint_lt(again.guess.made_by[GUESS_DRAFT] - bad.guess.made_by[GUESS_DRAFT], 120);
     r->draft.salt = 0;
     answer(r, 20, 20);
     sched_stats t = stop(r);
-    ck_assert_uint_gt(t.right_by[GUESS_DRAFT] - again.right_by[GUESS_DRAFT], 100);
+    ck_assert_uint_gt(t.guess.right_by[GUESS_DRAFT] - again.guess.right_by[GUESS_DRAFT], 100);
 }
 END_TEST
 

@@ -55,9 +55,9 @@ static void end(pooled *p)
         ck_assert_int_eq(why, FINISH_STOP);
         ck_assert_msg(memcmp(p->pool.vector, p->want.vector, STATE * sizeof(float)) == 0,
                       "kind %d, %d positions, pre-empted %d times: another vector",
-                      (int)p->pool.kind, p->c->rq.n_prompt, p->c->rq.n_preempted);
+                      (int)p->pool.kind, p->c->rq.n_prompt, p->c->rq.times.n_preempted);
         ck_assert_int_eq((int)atomic_load(&p->c->meter.prompt_tokens), p->c->rq.n_prompt);
-        ck_assert_int_gt(p->c->rq.first_token_us, 0);
+        ck_assert_int_gt(p->c->rq.times.first_token_us, 0);
     }
     pooling_clear(&p->pool);
     pooling_clear(&p->want);
@@ -124,7 +124,7 @@ START_TEST(a_position_is_counted_once)
     finish_well(high);
     int why = collect(low.c);
     ck_assert_int_eq(why, FINISH_STOP);
-    ck_assert_int_gt(low.c->rq.n_preempted, 0);
+    ck_assert_int_gt(low.c->rq.times.n_preempted, 0);
     ck_assert_int_eq(low.pool.n_taken, 40);
     ck_assert(memcmp(low.pool.vector, low.want.vector, STATE * sizeof(float)) == 0);
     pooling_clear(&low.pool);

@@ -127,10 +127,10 @@ START_TEST(guesses_change_no_answer)
     }
     sched_stats t = stop(r);
     printf("%d of %d guesses were right; %d pre-empted, %d swapped, %d tokens in %d steps\n",
-           (int)t.n_guessed_right, (int)t.n_guessed, (int)t.n_preempted, (int)t.n_swapped_in,
+           (int)t.guess.right, (int)t.guess.made, (int)t.n_preempted, (int)t.n_swapped_in,
            (int)t.n_output_tokens, (int)t.n_steps);
-    ck_assert_uint_gt(t.n_guessed_right, 20);
-    ck_assert_uint_gt(t.n_guessed, t.n_guessed_right + 20);
+    ck_assert_uint_gt(t.guess.right, 20);
+    ck_assert_uint_gt(t.guess.made, t.guess.right + 20);
     if (settings[_i].n_pages < 30 && settings[_i].max_seqs > 1) ck_assert_uint_gt(t.n_preempted, 0);
     ck_assert_int_eq(t.swap.n_used, 0);
 }
@@ -152,7 +152,7 @@ START_TEST(a_text_that_repeats_takes_few_steps)
     drop(c);
     sched_stats t = stop(r);
     ck_assert_uint_le(t.n_steps, 1 + 2 + MAX_NEW / 9 + 2);
-    ck_assert_uint_eq(t.n_steps + t.n_guessed_right, MAX_NEW); /* none for what may not come */
+    ck_assert_uint_eq(t.n_steps + t.guess.right, MAX_NEW); /* none for what may not come */
     ck_assert_uint_eq(t.n_output_tokens, MAX_NEW);
 }
 END_TEST
@@ -185,8 +185,8 @@ START_TEST(a_mask_that_comes_late_is_waited_for)
         drop(c[i]);
     }
     sched_stats t = stop(r);
-    if (!device_samples) ck_assert_uint_gt(t.n_guessed_right, 0);
-    if (!device_samples) ck_assert_uint_gt(t.n_guessed, t.n_guessed_right);
+    if (!device_samples) ck_assert_uint_gt(t.guess.right, 0);
+    if (!device_samples) ck_assert_uint_gt(t.guess.made, t.guess.right);
 }
 END_TEST
 
@@ -251,7 +251,7 @@ START_TEST(an_end_beside_guesses_leaks_nothing)
     for (int k = 0; k < gone->n_got; k++) ck_assert_int_eq(gone->got[k], 4);
     for (int k = 0; k < other->n_got; k++) ck_assert_int_eq(other->got[k], 4);
     sched_stats t = stop(r); /* when no page is used any more; adapters were given back */
-    ck_assert_uint_gt(t.n_guessed, 0);
+    ck_assert_uint_gt(t.guess.made, 0);
     drop(gone);
     drop(other);
 }
@@ -272,16 +272,22 @@ static cost_model machine(double row_us)
     return c;
 }
 
-static int worth(const cost_model *c, double rows, double chance, double bound_us)
+static int worth_with(const cost_model *c, double rows, double chance, double bound_us,
+                      double state_us)
 {
     spec_guess g = {.n = SPEC_MAX};
     for (int i = 0; i < SPEC_MAX; i++) g.chance[i] = chance;
     cost_work load = {.decode = rows, .attended = rows * 100};
     double tokens = rows;
-    int n = sched_guess_worth(c, &load, &tokens, &g, SPEC_MAX, 100, bound_us);
+    int n = sched_guess_worth(c, &load, &tokens, &g, SPEC_MAX, 100, bound_us, state_us);
     ck_assert_double_eq(load.decode, rows + n);
     ck_assert((tokens > rows) == (n > 0));
     return n;
+}
+
+static int worth(const cost_model *c, double rows, double chance, double bound_us)
+{
+    return worth_with(c, rows, chance, bound_us, -1);
 }
 
 START_TEST(rows_are_spent_where_they_pay)
@@ -298,6 +304,12 @@ START_TEST(rows_are_spent_where_they_pay)
     int some = worth(&cheap, 1, 0.95, 10700);
     ck_assert_int_ge(some, 3);
     ck_assert_int_le(some, 7);
+    /* A state is copied first, and rows are computed again behind a wrong guess. */
+    ck_assert_int_eq(worth_with(&cheap, 1, 0.95, INFINITY, 100), SPEC_MAX);
+    ck_assert_int_eq(worth_with(&cheap, 1, 0.95, INFINITY, 20000), 0);
+    cost_model middling = machine(2000);
+    ck_assert_int_lt(worth_with(&middling, 1, 0.6, INFINITY, 0),
+                     worth(&middling, 1, 0.6, INFINITY));
     cost_model unknown;
     cost_init(&unknown);
     ck_assert_int_eq(worth(&unknown, 1, 1, INFINITY), 0);

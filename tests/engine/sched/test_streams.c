@@ -184,7 +184,7 @@ START_TEST(answers_are_those_of_the_paper)
         client *c = ask(&r, text, n, 1, true);
         collect(&r, c);
         for (int i = 1; i < n; i++) {
-            const sampled *s = &c->rq.prompt_score[i];
+            const sampled *s = &c->rq.out.score[i];
             worst = fmaxf(worst, fabsf(s->logprob - want[i - 1][0]));
             worst = fmaxf(worst, fabsf(s->top_logprob[0] - want[i - 1][1]));
         }
@@ -216,11 +216,11 @@ START_TEST(a_stream_of_any_length_takes_a_few_pages)
     client *c = ask(&r, text, n, max - n, false);
     collect(&r, c);
     ck_assert_int_le(c->most_pages, 5); /* sinks, window, what is written, the one before */
-    for (int i = 0; i < c->n_got; i++) text[n + i] = c->rq.ring[i].token;
+    for (int i = 0; i < c->n_got; i++) text[n + i] = c->rq.out.ring[i].token;
     client *again = ask(&r, text, max - 1, 1, true);
     collect(&r, again);
     for (int i = n; i < max - 1; i++) {
-        const sampled *s = &again->rq.prompt_score[i], *t = &c->rq.ring[i - n];
+        const sampled *s = &again->rq.out.score[i], *t = &c->rq.out.ring[i - n];
         ck_assert_msg(s->top_id[0] == t->top_id[0] && s->top_logprob[0] == t->top_logprob[0],
                       "differs at %d", i);
     }
@@ -236,7 +236,7 @@ static bool same_bits(const client *a, const client *b)
 {
     bool same = a->n_got == b->n_got;
     for (int i = 0; same && i < a->n_got; i++) {
-        const sampled *x = &a->rq.ring[i], *y = &b->rq.ring[i];
+        const sampled *x = &a->rq.out.ring[i], *y = &b->rq.out.ring[i];
         same = x->token == y->token && x->logprob == y->logprob &&
                x->top_logprob[0] == y->top_logprob[0];
     }
@@ -290,7 +290,7 @@ START_TEST(streams_are_the_same_in_any_company)
             preempted += stats.n_preempted;
             swapped += stats.n_swapped_in;
             cached += stats.n_cached_tokens;
-            right += stats.n_guessed_right;
+            right += stats.guess.right;
         }
     }
     printf("%s: %d gave way, %d came back from the swap, %d tokens cached, %d guesses right\n",
@@ -311,6 +311,7 @@ static const struct {
     {"families/models/gemma3", "windows of its own", 4, 20, ERR_UNSUPPORTED},
     {"families/models/llama4", "chunks of its own", 4, 20, ERR_UNSUPPORTED},
     {"families/models/gpt-oss", "windows of its own", 4, 20, ERR_UNSUPPORTED},
+    {"families/models/lfm2", "keep a state", 4, 20, ERR_UNSUPPORTED},
     {"families/models/phi3", "longrope", 4, 20, ERR_UNSUPPORTED},
     {"models/llama-f32", "512 positions", 4, 509, ERR_INPUT},
     {"models/llama-f32", "both", 4, 0, ERR_INPUT},

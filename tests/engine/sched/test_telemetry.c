@@ -102,12 +102,12 @@ static request life(int class, uint64_t tenant, int made, int64_t pace)
     rq.n_prompt = 7;
     rq.max_tokens = 50;
     rq.arrived_us = 1000;
-    rq.admitted_us = 2000;
-    rq.first_token_us = made ? 5000 : 0;
-    rq.last_token_us = made ? 5000 + (made - 1) * pace : 0;
+    rq.times.admitted_us = 2000;
+    rq.times.first_token_us = made ? 5000 : 0;
+    rq.times.last_token_us = made ? 5000 + (made - 1) * pace : 0;
     rq.ttft_deadline_us = 6000;
     rq.tpot_target_us = 300;
-    atomic_store(&rq.n_pushed, made);
+    atomic_store(&rq.out.n_pushed, made);
     return rq;
 }
 
@@ -115,12 +115,12 @@ static void live(telemetry *t, request *rq, request_outcome how)
 {
     telemetry_enter(t, rq);
     telemetry_seat(t, rq);
-    int64_t last = rq->last_token_us;
-    int made = atomic_load(&rq->n_pushed);
+    int64_t last = rq->times.last_token_us;
+    int made = atomic_load(&rq->out.n_pushed);
     for (int i = 0; i < made; i++) {
-        int64_t step = made > 1 ? (last - rq->first_token_us) / (made - 1) : 0;
-        rq->last_token_us = rq->first_token_us + i * step;
-        telemetry_token(t, rq, i ? rq->last_token_us - step : 0);
+        int64_t step = made > 1 ? (last - rq->times.first_token_us) / (made - 1) : 0;
+        rq->times.last_token_us = rq->times.first_token_us + i * step;
+        telemetry_token(t, rq, i ? rq->times.last_token_us - step : 0);
     }
     telemetry_end(t, rq, how, ERR_NONE, 9000);
 }

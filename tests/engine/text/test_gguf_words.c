@@ -9,6 +9,7 @@
 
 #include "engine/base/hex.h"
 #include "engine/files/documents.h"
+#include "engine/files/gguf.h"
 #include "engine/text/tokenizer.h"
 #include "tests/run_suite.h"
 
@@ -166,9 +167,11 @@ START_TEST(names_are_the_librarys_steps)
     (void)close(fd);
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         cJSON *j = NULL, *steps = steps_of(names[i][1]);
+        gguf_words words;
         err e = {0};
         write_copy(path, names[i][0]);
-        ck_assert_msg(!document_read(path, "tokenizer.json", &j, &e), "%s: %s", names[i][0], e.msg);
+        ck_assert_msg(!document_tokenizer_read(path, &j, &words, &e), "%s: %s", names[i][0], e.msg);
+        gguf_words_clear(&words);
         const cJSON *made = json_get(json_get(j, "pre_tokenizer"), "pretokenizers");
         ck_assert_int_eq(cJSON_GetArraySize(made), cJSON_GetArraySize(steps));
         for (int k = 0; k < cJSON_GetArraySize(steps); k++)
@@ -181,9 +184,94 @@ START_TEST(names_are_the_librarys_steps)
     cJSON *j;
     err e = {0};
     write_copy(path, "somebodys");
-    ck_assert_int_eq(document_read(path, "tokenizer.json", &j, &e), ERR_UNSUPPORTED);
+    gguf_words words;
+    ck_assert_int_eq(document_tokenizer_read(path, &j, &words, &e), ERR_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(e.msg, "'somebodys'"));
     (void)unlink(path);
+}
+END_TEST
+
+/* A rank of its own for each way to make a word of two: by its score, then the longer left part. */
+static int slow_rank(const gguf_words *w, const gguf_merge *a, const gguf_merge *b)
+{
+    float s = w->word[a->whole].score, t = w->word[b->whole].score;
+    if (s != t) return s > t ? -1 : 1;
+    int d = (int)w->word[b->left].len - (int)w->word[a->left].len;
+    if (!d) d = (int)w->word[b->right].len - (int)w->word[a->right].len;
+    if (!d) d = a->whole - b->whole;
+    return d ? d : a->left - b->left;
+}
+
+/* All pairs of words in their order, whether scores are sorted, equal or neither: _i. */
+START_TEST(merges_are_ranked_by_scores)
+{
+    static const char *const texts[] = {"a",  "b",   "ab",  "ba",   "abab", "aba", "bab",  "c",
+                                        "ca", "abc", "bca", "abca", "c",    "a b", "cabca"};
+    enum { N = sizeof(texts) / sizeof(*texts) };
+    gguf_word word[N];
+    gguf_words w = {.word = word, .n = N};
+    err e;
+    for (int i = 0; i < N; i++)
+        word[i] = (gguf_word){.s = texts[i],
+                              .len = (uint32_t)strlen(texts[i]),
+                              .type = i == 5 ? WORD_USER : WORD_NORMAL,
+                              .score = _i == 0   ? (float)-i
+                                       : _i == 1 ? 0
+                                                 : (float)(i * 7 % 5)};
+    ck_assert_int_eq(gguf_make_merges(&w, &e), ERR_NONE);
+    int found = 0;
+    for (int whole = 0; whole < N; whole++) {
+        bool first = word[whole].type == WORD_NORMAL && !strchr(texts[whole], ' ');
+        for (int i = 0; i < whole; i++) first &= strcmp(texts[i], texts[whole]) != 0;
+        for (int left = 0; left < N && first; left++)
+            for (int right = 0; right < 12; right++) {
+                char both[16];
+                snprintf(both, sizeof(both), "%s%s", texts[left], texts[right]);
+                found += left < 12 && left != 5 && right != 5 && strcmp(both, texts[whole]) == 0;
+            }
+    }
+    ck_assert_int_gt(found, 8);
+    ck_assert_int_eq(w.n_merges, found);
+    for (int i = 1; i < found; i++)
+        ck_assert_msg(slow_rank(&w, &w.merge[i - 1], &w.merge[i]) < 0, "merge %d", i);
+    free(w.merge);
+}
+END_TEST
+
+/* "left right" by ids, and what is no merge. */
+START_TEST(listed_merges_are_of_words)
+{
+    static const struct {
+        const char *text;
+        err_code rc;
+        int left, right, whole;
+    } cases[] = {{"a b", ERR_NONE, 0, 1, 2},
+                 {"ab", ERR_CORRUPT, 0, 0, 0},
+                 {"b b", ERR_CORRUPT, 0, 0, 0},
+                 {"c b", ERR_CORRUPT, 0, 0, 0},
+                 {"a ", ERR_CORRUPT, 0, 0, 0}};
+    gguf_word word[] = {{"a", 1, WORD_NORMAL, 0},
+                        {"b", 1, WORD_USER, 0},
+                        {"ab", 2, WORD_NORMAL, 0},
+                        {"c", 1, WORD_UNUSED, 0},
+                        {"cb", 2, WORD_NORMAL, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        uint8_t data[32] = {(uint8_t)strlen(cases[i].text)};
+        memcpy(data + 8, cases[i].text, strlen(cases[i].text));
+        const gguf_value v = {.kind = GGUF_ARRAY,
+                              .item = GGUF_TEXT,
+                              .count = 1,
+                              .at = data,
+                              .end = data + 8 + strlen(cases[i].text)};
+        gguf_words w = {.word = word, .n = 5};
+        err e = {0};
+        ck_assert_int_eq(gguf_read_merges(&v, &w, &e), cases[i].rc);
+        ck_assert(cases[i].rc
+                      ? strstr(e.msg, "merge 0") != NULL
+                      : w.merge[0].left == cases[i].left && w.merge[0].right == cases[i].right &&
+                            w.merge[0].whole == cases[i].whole);
+        free(w.merge);
+    }
 }
 END_TEST
 
@@ -194,6 +282,8 @@ int main(void)
     tcase_add_loop_test(t, ids_are_the_librarys, 0, 2);
     tcase_add_test(t, ends_and_markers);
     tcase_add_test(t, names_are_the_librarys_steps);
+    tcase_add_loop_test(t, merges_are_ranked_by_scores, 0, 3);
+    tcase_add_test(t, listed_merges_are_of_words);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -148,6 +148,23 @@ static size_t read_hex(char *line, char *out)
     return n;
 }
 
+/* A line has for each case eight hex digits, or a letter for those of an earlier case. */
+static void read_answers(const char *line, int n_cases, unsigned want[CASES_MAX])
+{
+    for (int k = 0; k < n_cases; k++) {
+        size_t n = strcspn(line, " \n");
+        if (n == 1) {
+            ck_assert_int_lt(line[0] - 'A', k);
+            want[k] = want[line[0] - 'A'];
+        } else {
+            ck_assert_int_eq(n, 8);
+            ck_assert_int_eq(sscanf(line, "%8x", &want[k]), 1);
+        }
+        line += n + 1;
+    }
+    ck_assert_int_eq(*line, 0);
+}
+
 START_TEST(pieces_and_ids_are_those_of_hugging_face)
 {
     static golden g[CASES_MAX];
@@ -159,15 +176,15 @@ START_TEST(pieces_and_ids_are_those_of_hugging_face)
     ck_assert_int_ge(n_cases, 32);
     while (getline(&line, &cap, strings) > 0) {
         size_t len = read_hex(line, text);
-        ck_assert(getline(&answer, &answer_cap, answers) >= 9 * n_cases);
+        ck_assert(getline(&answer, &answer_cap, answers) > 0);
+        unsigned want[CASES_MAX];
+        read_answers(answer, n_cases, want);
         for (int k = 0; k < n_cases; k++) {
-            unsigned want;
-            ck_assert_int_eq(sscanf(answer + 9 * k, "%8x", &want), 1);
             unsigned pieces = sum_pieces(&g[k], text, len), ids = sum_ids(&g[k], text, len);
-            if ((pieces << 16 | ids) == want) continue;
+            if ((pieces << 16 | ids) == want[k]) continue;
             if (n_bad++ < 20)
-                fprintf(stderr, "%s: %s of %s", g[k].name, pieces != want >> 16 ? "pieces" : "ids",
-                        line);
+                fprintf(stderr, "%s: %s of %s", g[k].name,
+                        pieces != want[k] >> 16 ? "pieces" : "ids", line);
         }
         n_strings++;
     }
@@ -330,7 +347,7 @@ START_TEST(patterns_of_another_kind_are_refused_by_name)
         {"(a)\\1", ERR_UNSUPPORTED, "escape"},
         {"\\bx", ERR_UNSUPPORTED, "escape"},
         {"x\\", ERR_UNSUPPORTED, "escape"},
-        {"\\p{Alphabetic}", ERR_UNSUPPORTED, "general category and no script"},
+        {"\\p{Alphabetic}", ERR_UNSUPPORTED, "general category nor a script"},
         {"\\pL", ERR_INPUT, "\\p without"},
         {"\\p{L", ERR_INPUT, "\\p without"},
         {"[[:alpha:]]", ERR_UNSUPPORTED, "class in a class"},
@@ -352,8 +369,8 @@ START_TEST(patterns_of_another_kind_are_refused_by_name)
         {"*a", ERR_UNSUPPORTED, "repetition of nothing"},
         {"a+*", ERR_UNSUPPORTED, "of a repetition"},
         {"a{2}+", ERR_UNSUPPORTED, "behind a counted"},
-        {"a{,2}", ERR_UNSUPPORTED, "of a form"},
-        {"a{3,2}", ERR_UNSUPPORTED, "of a form"},
+        {"a{,2}", ERR_UNSUPPORTED, "of an unknown kind"},
+        {"a{3,2}", ERR_UNSUPPORTED, "of an unknown kind"},
         {"a{65}", ERR_LIMIT, "too often"},
         {"a{99999999999}", ERR_LIMIT, "too often"},
         {"(?:ab)++", ERR_UNSUPPORTED, "possessive"},

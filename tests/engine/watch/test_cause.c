@@ -340,7 +340,7 @@ START_TEST(who_fails_is_told_by_what_failed)
 {
     static const struct {
         err_code code;
-        bool adapter;
+        bool unloaded;
         miss_cause named;
     } cases[] = {
         {ERR_RESTARTING, false, MISS_RESTART},
@@ -361,7 +361,7 @@ START_TEST(who_fails_is_told_by_what_failed)
         pass(10, MISS_NONE);
         cause_life life = {.failed = true,
                            .code = cases[i].code,
-                           .adapter = cases[i].adapter,
+                           .unloaded = cases[i].unloaded,
                            .ttft_late_us = -100,
                            .ttft_target_us = 900 * MS};
         expect(&life, cases[i].named, -1);

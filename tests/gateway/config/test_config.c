@@ -61,6 +61,43 @@ START_TEST(the_printed_file_is_the_committed_one)
 }
 END_TEST
 
+/* The rows of config.c must keep each section together: config_print() begins a section where the
+ * name of a row's section differs from the row before. */
+START_TEST(no_section_is_printed_twice)
+{
+    static char printed[65536];
+    config c;
+    config_defaults(&c);
+    FILE *f = fmemopen(printed, sizeof(printed), "w");
+    config_print(&c, f);
+    (void)fclose(f);
+    int n = 0;
+    for (char *at = strstr(printed, "\n["); at; at = strstr(at + 1, "\n["), n++) {
+        char heading[CONFIG_NAME_MAX];
+        snprintf(heading, sizeof(heading), "%.*s", (int)(strcspn(at + 1, "\n") + 2), at);
+        ck_assert_msg(strstr(at + 1, heading) == NULL, "twice:%s", heading);
+    }
+    ck_assert_int_gt(n, 10);
+}
+END_TEST
+
+START_TEST(debug_is_printed_where_it_is_set)
+{
+    static char printed[65536];
+    config c, again;
+    err e;
+    ck_assert_int_eq(read_text(&c, "[debug]\noverlap = no\nloaders = 1\n", &e), ERR_NONE);
+    FILE *f = fmemopen(printed, sizeof(printed), "w");
+    config_print(&c, f);
+    (void)fclose(f);
+    ck_assert_ptr_nonnull(strstr(printed, "\n[debug]\n"));
+    ck_assert_ptr_nonnull(strstr(printed, "\noverlap = no\n"));
+    ck_assert_ptr_null(strstr(printed, "\nloaders = 1\n"));
+    ck_assert_int_eq(read_text(&again, printed, &e), ERR_NONE);
+    ck_assert(!again.debug.overlap);
+}
+END_TEST
+
 static const struct {
     const char *text, *says;
 } bad[] = {
@@ -69,10 +106,10 @@ static const struct {
     {"[server\n", "malformed"},
     {"[server]\nlisten\n", "key = value"},
     {"[server]\nlisten_on = x\n", "unknown option 'server.listen_on'"},
-    {"[server]\nthreds = 8\n", "did you mean 'server.threads'"},
-    {"[server]\nthreads = many\n", "server.threads"},
-    {"[server]\nthreads = 3\n", "4 to 4096"},
-    {"[server]\nthreads = 99999999999999999999\n", "server.threads"},
+    {"[server]\nmax_stream = 8\n", "did you mean 'server.max_streams'"},
+    {"[server]\nmax_streams = many\n", "server.max_streams"},
+    {"[server]\nmax_streams = 3\n", "4 to 4096"},
+    {"[server]\nmax_streams = 99999999999999999999\n", "server.max_streams"},
     {"[server]\nbody_timeout = 5\n", "a time such as"},
     {"[server]\nbody_timeout = 5 parsecs\n", "a time such as"},
     {"[server]\nmax_body = 1KB!\n", "a size such as"},
@@ -92,21 +129,37 @@ START_TEST(each_mistake_is_named)
 }
 END_TEST
 
+/* A file of an earlier version is accepted as it is; the command line has no such history. */
+START_TEST(old_names_are_accepted_in_files)
+{
+    config c;
+    err e;
+    ck_assert_msg(read_text(&c, "[server]\nthreads = 9\n[engine]\noverlap = no\n", &e) == ERR_NONE,
+                  "%s", e.msg);
+    ck_assert_int_eq(c.server.max_streams, 9);
+    ck_assert(!c.debug.overlap);
+    ck_assert_int_eq(read_text(&c, "[server]\nthreads = many\n", &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "server.max_streams"));
+    ck_assert_int_eq(config_set(&c, "engine.overlap=no", &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "'engine.overlap' is now 'debug.overlap'"));
+}
+END_TEST
+
 START_TEST(sources_override_each_other)
 {
     config c;
     err e;
-    ck_assert_int_eq(read_text(&c, "[server]\nthreads = 9\n[engine]\nkv_memory = 2GiB\n", &e),
+    ck_assert_int_eq(read_text(&c, "[server]\nmax_streams = 9\n[engine]\nkv_memory = 2GiB\n", &e),
                      ERR_NONE);
-    ck_assert_int_eq(c.server_threads, 9);
-    ck_assert(c.engine_kv_memory == INT64_C(2) << 30);
-    ck_assert_int_eq(setenv("LORAD_SERVER_THREADS", "10", 1), 0);
+    ck_assert_int_eq(c.server.max_streams, 9);
+    ck_assert(c.engine.kv_memory == INT64_C(2) << 30);
+    ck_assert_int_eq(setenv("LORAD_SERVER_MAX_STREAMS", "10", 1), 0);
     ck_assert_int_eq(config_read_env(&c, &e), ERR_NONE);
-    (void)unsetenv("LORAD_SERVER_THREADS");
-    ck_assert_int_eq(c.server_threads, 10);
-    ck_assert_int_eq(config_set(&c, "server.threads=11", &e), ERR_NONE);
-    ck_assert_int_eq(c.server_threads, 11);
-    ck_assert_int_eq(config_set(&c, "server.threads", &e), ERR_INPUT);
+    (void)unsetenv("LORAD_SERVER_MAX_STREAMS");
+    ck_assert_int_eq(c.server.max_streams, 10);
+    ck_assert_int_eq(config_set(&c, "server.max_streams=11", &e), ERR_NONE);
+    ck_assert_int_eq(c.server.max_streams, 11);
+    ck_assert_int_eq(config_set(&c, "server.max_streams", &e), ERR_INPUT);
     ck_assert_int_eq(config_set(&c, "nonsense=1", &e), ERR_INPUT);
 }
 END_TEST
@@ -118,18 +171,18 @@ START_TEST(options_must_fit_together)
     config_defaults(&c);
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
     ck_assert_ptr_nonnull(strstr(e.msg, "model.path"));
-    strcpy(c.model_path, "/m");
+    strcpy(c.model.path, "/m");
     ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
-    strcpy(c.model_pooling, "median");
+    strcpy(c.model.pooling, "median");
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
     ck_assert_ptr_nonnull(strstr(e.msg, "'median' is none of auto, last, cls, mean"));
-    strcpy(c.model_pooling, "mean");
+    strcpy(c.model.pooling, "mean");
     ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
-    c.engine_max_rows = 15;
+    c.engine.max_rows = 15;
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
-    c.engine_max_rows = 64;
+    c.engine.max_rows = 64;
     ck_assert_int_eq(config_check(&c, &e), ERR_NONE);
-    c.engine_max_seqs = c.engine_max_rows + 1;
+    c.engine.max_seqs = c.engine.max_rows + 1;
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
 }
 END_TEST
@@ -141,19 +194,19 @@ START_TEST(a_file_without_classes_has_three)
     config c;
     err e;
     char tier[CLASS_WORD_MAX + 1];
-    ck_assert_msg(read_text(&c, "[server]\nthreads = 9\n", &e) == ERR_NONE, "%s", e.msg);
-    ck_assert_int_eq(c.n_classes, 3);
-    ck_assert_int_eq(class_of_tier(&c, "fast"), class_of_name(&c, "interactive"));
-    ck_assert_int_eq(class_of_tier(&c, "scale"), class_of_name(&c, "standard"));
-    ck_assert_int_eq(class_of_tier(&c, "batch"), 2);
-    ck_assert_int_eq(class_of_tier(&c, ""), -1);
-    ck_assert_int_eq(class_of_tier(&c, "prio"), -1);
-    ck_assert_int_eq(class_of_tier(&c, "priority,"), -1);
-    ck_assert_int_eq(class_of_name(&c, "flex"), -1);
-    class_tier(&c, 0, tier);
+    ck_assert_msg(read_text(&c, "[server]\nmax_streams = 9\n", &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_int_eq(c.classes.n, 3);
+    ck_assert_int_eq(class_of_tier(&c.classes, "fast"), class_of_name(&c.classes, "interactive"));
+    ck_assert_int_eq(class_of_tier(&c.classes, "scale"), class_of_name(&c.classes, "standard"));
+    ck_assert_int_eq(class_of_tier(&c.classes, "batch"), 2);
+    ck_assert_int_eq(class_of_tier(&c.classes, ""), -1);
+    ck_assert_int_eq(class_of_tier(&c.classes, "prio"), -1);
+    ck_assert_int_eq(class_of_tier(&c.classes, "priority,"), -1);
+    ck_assert_int_eq(class_of_name(&c.classes, "flex"), -1);
+    class_tier(&c.classes, 0, tier);
     ck_assert_str_eq(tier, "priority");
-    ck_assert(c.classes[0].ttft_us == 500000 && c.classes[0].tpot_us == 50000);
-    ck_assert_int_eq(c.classes[2].weight_milli, 1000);
+    ck_assert(c.classes.each[0].ttft_us == 500000 && c.classes.each[0].tpot_us == 50000);
+    ck_assert_int_eq(c.classes.each[2].weight_milli, 1000);
 }
 END_TEST
 
@@ -171,20 +224,20 @@ START_TEST(sections_are_all_classes_in_their_order)
                             "[class.n_8-ight]\n" SLO,
                             &e) == ERR_NONE,
                   "%s", e.msg);
-    ck_assert_int_eq(c.n_classes, 3);
-    const config_class *gold = &c.classes[0], *rest = &c.classes[1];
+    ck_assert_int_eq(c.classes.n, 3);
+    const config_class *gold = &c.classes.each[0], *rest = &c.classes.each[1];
     ck_assert_str_eq(gold->name, "gold");
     ck_assert(gold->ttft_us == 200000 && gold->tpot_us == 20000 && gold->weight_milli == 2500);
     ck_assert_str_eq(gold->overload, "reject");
-    ck_assert_int_eq(class_of_tier(&c, "priority"), 0);
+    ck_assert_int_eq(class_of_tier(&c.classes, "priority"), 0);
     ck_assert_str_eq(rest->overload, "queue");
     ck_assert_int_eq(rest->weight_milli, 1000);
-    ck_assert_int_eq(class_of_name(&c, "interactive"), -1);
-    class_tier(&c, 0, tier);
+    ck_assert_int_eq(class_of_name(&c.classes, "interactive"), -1);
+    class_tier(&c.classes, 0, tier);
     ck_assert_str_eq(tier, "vip");
-    class_tier(&c, 1, tier);
+    class_tier(&c.classes, 1, tier);
     ck_assert_str_eq(tier, "rest");
-    ck_assert_int_eq(class_of_tier(&c, "n_8-ight"), 2);
+    ck_assert_int_eq(class_of_tier(&c.classes, "n_8-ight"), 2);
 }
 END_TEST
 
@@ -195,7 +248,7 @@ END_TEST
 static const struct {
     const char *text, *says;
 } bad_classes[] = {
-    {EIGHT "[class.i]\n" SLO, "class.i is one too many: at most 8"},
+    {EIGHT "[class.i]\n" SLO, "class.i is one too many: there can be at most 8"},
     {"[class.Gold]\n" SLO, "[a-z][a-z0-9_-]{0,15}"},
     {"[class.]\n" SLO, "[a-z][a-z0-9_-]{0,15}"},
     {"[class.abcdefghijklmnopq]\n" SLO, "class.abcdefghijklmnopq: a class's name must match"},
@@ -229,7 +282,7 @@ static const struct {
      "[class.batch]"},
     {"[classes]\nbatch = ttft:1s\n", "classes.batch needs ttft, tpot and weight"},
     {"[classes]\nbatch = ttft:1s tpot:x weight:1\n", "class.batch.tpot: 'x'"},
-    {"[classes]\nbatch = fast\n", "classes.batch: 'fast' is no key:value"},
+    {"[classes]\nbatch = fast\n", "classes.batch: 'fast' is not key:value"},
     {"[classes]\nbatch = ttft:1s tpot:1s weight:1 overload:\n", "class.batch.overload"},
 };
 
@@ -259,11 +312,11 @@ START_TEST(files_of_older_versions_are_read)
     ck_assert_str_eq(differences(&c, &now), "");
     ck_assert_int_eq(config_set(&c, "classes.batch=ttft:9s tpot:2s weight:0.5 overload:reject", &e),
                      ERR_NONE);
-    ck_assert(c.classes[2].ttft_us == 9000000 && c.classes[2].weight_milli == 500);
-    ck_assert_str_eq(c.classes[2].overload, "reject");
-    ck_assert_str_eq(c.classes[2].tiers, "flex");
+    ck_assert(c.classes.each[2].ttft_us == 9000000 && c.classes.each[2].weight_milli == 500);
+    ck_assert_str_eq(c.classes.each[2].overload, "reject");
+    ck_assert_str_eq(c.classes.each[2].tiers, "flex");
     ck_assert_int_eq(config_set(&c, "classes.batch=ttft:9s tpot:2s weight:1", &e), ERR_NONE);
-    ck_assert_str_eq(c.classes[2].overload, "queue");
+    ck_assert_str_eq(c.classes.each[2].overload, "queue");
 }
 END_TEST
 
@@ -272,18 +325,18 @@ START_TEST(classes_are_overridden_and_added)
     config c, was;
     err e;
     config_defaults(&c);
-    strcpy(c.model_path, "/m");
+    strcpy(c.model.path, "/m");
     was = c;
     ck_assert_int_eq(config_set(&c, "class.batch.ttft=9.5s", &e), ERR_NONE);
-    ck_assert_int_eq(c.classes[2].ttft_us, 9500000);
+    ck_assert_int_eq(c.classes.each[2].ttft_us, 9500000);
     ck_assert_int_eq(setenv("LORAD_CLASS_BATCH_OVERLOAD", "reject", 1), 0);
     ck_assert_int_eq(config_read_env(&c, &e), ERR_NONE);
     (void)unsetenv("LORAD_CLASS_BATCH_OVERLOAD");
-    ck_assert_str_eq(c.classes[2].overload, "reject");
+    ck_assert_str_eq(c.classes.each[2].overload, "reject");
     ck_assert_int_eq(setenv("LORAD_CLASSES_STANDARD", "ttft:3s tpot:1s weight:2", 1), 0);
     ck_assert_int_eq(config_read_env(&c, &e), ERR_NONE);
     (void)unsetenv("LORAD_CLASSES_STANDARD");
-    ck_assert_int_eq(c.classes[1].ttft_us, 3000000);
+    ck_assert_int_eq(c.classes.each[1].ttft_us, 3000000);
     ck_assert_int_eq(config_set(&c, "class.night-run.ttft=1h", &e), ERR_NONE);
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT); /* it has no tpot yet */
     ck_assert_ptr_nonnull(strstr(e.msg, "class.night-run.tpot"));
@@ -291,13 +344,13 @@ START_TEST(classes_are_overridden_and_added)
     ck_assert_int_eq(config_read_env(&c, &e), ERR_NONE);
     (void)unsetenv("LORAD_CLASS_NIGHT_RUN_TPOT");
     ck_assert_msg(config_check(&c, &e) == ERR_NONE, "%s", e.msg);
-    ck_assert_int_eq(class_of_name(&c, "night-run"), 3);
+    ck_assert_int_eq(class_of_name(&c.classes, "night-run"), 3);
     ck_assert_str_eq(differences(&was, &c),
                      "class.standard.ttft*, class.standard.tpot*, class.batch.ttft*, "
                      "class.batch.overload*, class.night-run*");
     ck_assert_ptr_nonnull(strstr(differences(&c, &was), "class.night-run*"));
     ck_assert_str_eq(differences(&c, &c), "");
-    was.classes_default[0] = 'x'; /* one of another set is no change of this one */
+    was.classes.default_name[0] = 'x'; /* one of another set is no change of this one */
     ck_assert_ptr_nonnull(strstr(differences(&was, &c), "classes.default*"));
 }
 END_TEST
@@ -329,7 +382,7 @@ START_TEST(the_keys_of_a_class_are_described)
         if (strcmp(o.section, "class.NAME") == 0) of_class++, last = n;
         if (strcmp(o.section, "log") == 0 && log < 0) log = n;
     }
-    ck_assert_int_eq(of_class, 5);
+    ck_assert_int_eq(of_class, CONFIG_CLASS_OPTIONS);
     ck_assert_int_eq(log, last + 1);
     ck_assert(!config_describe(-1, &o));
 }
@@ -340,7 +393,10 @@ int main(void)
     Suite *s = suite_create("config");
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, the_printed_file_is_the_committed_one);
+    tcase_add_test(tc, debug_is_printed_where_it_is_set);
+    tcase_add_test(tc, no_section_is_printed_twice);
     tcase_add_loop_test(tc, each_mistake_is_named, 0, (int)(sizeof(bad) / sizeof(bad[0])));
+    tcase_add_test(tc, old_names_are_accepted_in_files);
     tcase_add_test(tc, sources_override_each_other);
     tcase_add_test(tc, options_must_fit_together);
     tcase_add_test(tc, a_file_without_classes_has_three);

@@ -73,12 +73,6 @@ void mg_take(struct mg_connection *c, int n)
     c->at += (size_t)n;
 }
 
-int mg_waiting(struct mg_context *ctx)
-{
-    (void)ctx;
-    return 0;
-}
-
 int mg_write(struct mg_connection *c, const void *buf, size_t len)
 {
     if (c->gone || len >= sizeof(c->out) - c->out_len) return -1;
@@ -146,7 +140,7 @@ static inline exchange *fake_request(const char *method, const char *path)
     fake_conn.ri.request_method = method;
     fake_conn.ri.http_version = "1.1";
     fake_x = (exchange){.host = &fake_host,
-                        .server = fake_host.server,
+                        .app = fake_host.app,
                         .conn = &fake_conn,
                         .plane = PLANE_INFERENCE,
                         .method = method,

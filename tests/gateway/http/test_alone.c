@@ -4,6 +4,7 @@
  * The link line proves that gateway/http/ needs no more than its http_host; the tests
  * talk to it over a socket.
  */
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,29 +16,31 @@
 
 #include "gateway/http/listener.h"
 #include "gateway/net/devcert.h"
-#include "tests/gateway/http/loopback.h"
+#include "tests/gateway/loopback.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
 enum { WORKERS = 3, PATIENCE_S = 60 };
 
-/* What a handler finds as x->server is the host's own affair. */
-struct server {
+/* What a handler finds as x->app is the host's own affair. */
+struct service {
     atomic_int answered;
     atomic_ullong last_id;
 };
 
 static char dir[64], cert[96], key[96];
-static struct server own;
+static struct service own;
 static http_host host;
 static listener *gate;
 static int port;
 static SSL_CTX *client_ctx;
+static sem_t gone_on; /* what "/wait" waits for */
 
 /* ---- the server's side -------------------------------------------------------------------- */
 
-static uint64_t next_id(struct server *s)
+static uint64_t next_id(void *app)
 {
+    struct service *s = app;
     return atomic_fetch_add(&s->last_id, 1) + 1;
 }
 
@@ -47,9 +50,10 @@ static void answer(exchange *x)
     const char *text;
     const cJSON *tree;
     size_t len;
-    atomic_fetch_add(&x->server->answered, 1);
+    atomic_fetch_add(&own.answered, 1);
     exchange_note(x, "path_again", "%s", x->path);
     if (strcmp(x->path, "/silent") == 0) return;
+    if (strcmp(x->path, "/wait") == 0) (void)sem_wait(&gone_on);
     if (strcmp(x->path, "/json") == 0) {
         if (exchange_read_json(x, &tree)) exchange_reply(x, 200, "application/json", "{}", 2);
     } else if (strcmp(x->path, "/stream") == 0) {
@@ -83,7 +87,7 @@ static void setup(void)
     memset(&own, 0, sizeof(own)); /* a case may follow another in the same process */
     memset(&host, 0, sizeof(host));
     gate = NULL;
-    host.server = &own;
+    host.app = &own;
     host.answer = answer;
     host.next_id = next_id;
     host.max_body_bytes = 100;
@@ -367,6 +371,31 @@ START_TEST(a_client_has_so_many_connections_as_the_host_says)
 }
 END_TEST
 
+START_TEST(beyond_the_workers_and_the_queue_requests_are_refused)
+{
+    enum { N = WORKERS + LISTENER_QUEUE };
+    static client c[N + 1];
+    char all[8192];
+    ck_assert_int_eq(sem_init(&gone_on, 0, 0), 0);
+    open_gate();
+    for (int i = 0; i < N; i++) {
+        dial(&c[i]);
+        say(&c[i], "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    }
+    dial(&c[N]);
+    say(&c[N], "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ck_assert_int_eq(hear_answer(&c[N], all), 503); /* at once, or after 2 s */
+    ck_assert_ptr_nonnull(strstr(all, "\"too_many_streams\""));
+    ck_assert_ptr_nonnull(strstr(all, "\r\nretry-after: 1\r\n"));
+    ck_assert(!hear(&c[N]));
+    for (int i = 0; i < N; i++) ck_assert_int_eq(sem_post(&gone_on), 0);
+    int n_answered = 0;
+    for (int i = 0; i < N; i++) n_answered += hear_answer(&c[i], all) == 200;
+    ck_assert_int_ge(n_answered, WORKERS);
+    for (int i = 0; i <= N; i++) hang_up(&c[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("alone");
@@ -384,6 +413,7 @@ int main(void)
     tcase_add_test(tc, a_stream_comes_in_chunks);
     tcase_add_test(tc, a_drain_ends_each_connection_with_its_answer);
     tcase_add_test(tc, a_client_has_so_many_connections_as_the_host_says);
+    tcase_add_test(tc, beyond_the_workers_and_the_queue_requests_are_refused);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -15,7 +15,7 @@
 
 #include "gateway/http/listener.h"
 #include "gateway/net/devcert.h"
-#include "tests/gateway/http/loopback.h"
+#include "tests/gateway/loopback.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 

@@ -48,7 +48,7 @@ static void *order_of(request *rq, size_t *len)
                             .version_id = 99,
                             .pass = UINT64_C(1) << 63,
                             .node = 5};
-    ck_assert_int_eq(move_write(rq, &name, 1000, &order, len, &e), ERR_NONE);
+    ck_assert_int_eq(move_write(rq, &name, rq->max_tokens, 1000, &order, len, &e), ERR_NONE);
     return order;
 }
 
@@ -140,8 +140,52 @@ START_TEST(tokens_come_out_as_they_went_in)
     t.n_top = SAMPLE_TOP_MAX + 1;
     memcpy(text + 12, &t.n_top, 4);
     ck_assert_int_eq(move_take(text, sizeof(text), &got), -1);
-    t = (sampled){.token = -3, .n_top = -1};
+    t = (sampled){.token = MOVE_CACHED, .rank = 64, .n_top = -1};
+    ck_assert_int_eq(move_take(text, move_put(&t, text), &got), 16);
+    ck_assert(got.token == MOVE_CACHED && got.rank == 64);
+    t = (sampled){.token = -4, .n_top = -1};
     ck_assert_int_eq(move_take(text, move_put(&t, text), &got), -1);
+}
+END_TEST
+
+/* The first token alone may be asked for; an adapter may be announced before. */
+START_TEST(prompts_and_notices)
+{
+    request rq, got;
+    move_name name = {.build = "fp_1", .adapter = "mine@7", .owner = 4, .version_id = 9}, back;
+    const int32_t *given;
+    arena memory;
+    void *order;
+    size_t len;
+    err e;
+    begin(&rq);
+    rq.n_given = 0;
+    atomic_store(&rq.out.n_pushed, 0);
+    arena_init(&memory, 1 << 20);
+    ck_assert_int_eq(move_write(&rq, &name, 1, 0, &order, &len, &e), ERR_NONE);
+    ck_assert_int_eq(move_read(order, len, 0, &memory, &got, &back, &given, &e), ERR_NONE);
+    ck_assert(got.max_tokens == 1 && got.n_given == 0 && got.n_prompt == 3);
+    kv_domain d = move_domain(&rq, &name), bare;
+    ck_assert(d.isolation == rq.isolation && d.from == 0);
+    rq.adapter_id = 9;
+    name.digest[5] = 1;
+    bare = move_domain(&rq, &name);
+    ck_assert(bare.from == rq.adapter_from && bare.digest[5] == 1);
+    free(order);
+    ck_assert_int_eq(move_write_notice(&name, &order, &len, &e), ERR_NONE);
+    ck_assert_int_eq(move_read_notice(order, len, &back, &e), ERR_NONE);
+    ck_assert_mem_eq(&back, &name, sizeof(name));
+    ck_assert_int_eq(move_read_notice(order, len - 1, &back, &e), ERR_INPUT);
+    ((char *)order)[0] ^= 1;
+    ck_assert_int_eq(move_read_notice(order, len, &back, &e), ERR_INPUT);
+    ((char *)order)[0] ^= 1;
+    memset(((move_notice *)order)->name.adapter, 'x', sizeof(name.adapter));
+    ck_assert_int_eq(move_read_notice(order, len, &back, &e), ERR_INPUT);
+    ((move_notice *)order)->name.adapter[0] = 0;
+    ck_assert_int_eq(move_read_notice(order, len, &back, &e), ERR_INPUT);
+    free(order);
+    request_clear(&rq);
+    arena_clear(&memory);
 }
 END_TEST
 
@@ -203,6 +247,7 @@ int main(void)
     tcase_add_test(t, a_request_comes_out_as_it_went_in);
     tcase_add_test(t, other_bytes_are_refused_or_within_bounds);
     tcase_add_test(t, tokens_come_out_as_they_went_in);
+    tcase_add_test(t, prompts_and_notices);
     tcase_add_test(t, pages_are_those_that_were_asked_for);
     tcase_add_test(t, a_digest_is_of_one_page);
     Suite *s = suite_create("wire");

@@ -1,6 +1,7 @@
 /* test_openai.c -- bodies of completion requests: what is taken, refused by name, or ignored. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
@@ -8,10 +9,15 @@
 #include "engine/base/json.h"
 #include "gateway/http/jsonw.h"
 #include "gateway/openai/openai.h"
+#include "gateway/openai/openai_tools.h"
 #include "tests/run_suite.h"
 
-static const openai_limits limits = {
-    .n_vocab = 1000, .max_context = 512, .max_choices = 8, .temperature = 1, .top_p = 1};
+static const openai_limits limits = {.n_vocab = 1000,
+                                     .base = "base",
+                                     .max_context = 512,
+                                     .max_choices = 8,
+                                     .max_beams = 4,
+                                     .defaults = {SAMPLING_MODEL_LIST(SAMPLING_NEUTRAL)}};
 
 typedef struct {
     arena mem;
@@ -44,7 +50,8 @@ static void drop(parsed *p)
     "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"function\":{" \
     "\"name\":"                                                                             \
     "\"f\",\"arguments\":" args "}}]}"
-#define TXT "\"model\":\"m\",\"prompt\":\"hi\""
+#define TXT   "\"model\":\"m\",\"prompt\":\"hi\""
+#define BEAMS TXT ",\"use_beam_search\":true"
 
 typedef struct {
     bool chat;
@@ -68,20 +75,13 @@ static const refusal refusals[] = {
      "messages[0].role", "invalid_value"},
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}",
      "messages[0].tool_call_id", "missing_required_parameter"},
-    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages[0].content",
-     "invalid_value"},
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":42}]}",
-     "messages[0].content", "invalid_value"},
-    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[]}]}",
      "messages[0].content", "invalid_value"},
     {true,
      "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
      "messages[0].content[0].type", "invalid_value"},
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
      "messages[0].content[0].text", "invalid_value"},
-    {true,
-     "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}]}",
-     "messages[0].tool_calls", "invalid_value"},
     {false, "{\"model\":\"m\"}", "prompt", "missing_required_parameter"},
     {false, "{\"model\":\"m\",\"prompt\":null}", "prompt", "missing_required_parameter"},
     {false, "{\"model\":\"m\",\"prompt\":7}", "prompt", "invalid_value"},
@@ -93,7 +93,22 @@ static const refusal refusals[] = {
     {false, "{\"model\":\"m\",\"prompt\":[1,0.5]}", "prompt", "invalid_value"},
     {false, "{\"model\":\"m\",\"prompt\":[[1],[\"a\"]]}", "prompt[1]", "invalid_value"},
     {false, "{" TXT ",\"suffix\":\"x\"}", "suffix", "unsupported_parameter"},
-    {false, "{" TXT ",\"best_of\":2}", "best_of", "unsupported_parameter"},
+    {false, "{" TXT ",\"best_of\":2,\"n\":3}", "best_of", "invalid_value"},
+    {false, "{" TXT ",\"best_of\":2,\"stream\":true}", "best_of", "unsupported_parameter"},
+    {false, "{" TXT ",\"best_of\":9}", "best_of", "invalid_value"},
+    {false, "{" TXT ",\"length_penalty\":1}", "length_penalty", "unsupported_parameter"},
+    {false, "{" TXT ",\"early_stopping\":true}", "early_stopping", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"n\":5}", "n", "invalid_value"},
+    {false, "{" BEAMS ",\"best_of\":5}", "best_of", "invalid_value"},
+    {false, "{" BEAMS ",\"early_stopping\":\"soon\"}", "early_stopping", "invalid_value"},
+    {false, "{" BEAMS ",\"temperature\":0.5}", "temperature", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"top_k\":5}", "top_k", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"stream\":true}", "stream", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"echo\":true}", "echo", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"stop\":\"x\"}", "stop", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"prompt_logprobs\":1}", "prompt_logprobs", "unsupported_parameter"},
+    {false, "{" BEAMS ",\"logprobs_mode\":\"raw_logprobs\"}", "logprobs_mode",
+     "unsupported_parameter"},
     {false, "{" TXT ",\"best_of\":1000000}", "best_of", "invalid_value"},
     {false, "{" TXT ",\"logprobs\":21}", "logprobs", "invalid_value"},
     {false, "{" TXT ",\"logprobs\":true}", "logprobs", "invalid_value"},
@@ -176,8 +191,11 @@ static const refusal refusals[] = {
     {true, "{" MSG ",\"grammar\":\"root ::= \\\"a\\\"\",\"guided_regex\":\"a\"}", "grammar",
      "invalid_value"},
     {true, "{" MSG ",\"tools\":[{}]}", "tools[0].type", "invalid_value"},
-    {true, "{" MSG ",\"tools\":[]}", "tools", "invalid_value"},
     {true, "{" MSG ",\"tools\":{}}", "tools", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[],\"tool_choice\":\"required\"}", "tool_choice", "invalid_value"},
+    {true,
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}",
+     "messages[0].tool_calls", "invalid_value"},
     {true, "{" MSG ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function", "invalid_value"},
     {true, "{" MSG ",\"tools\":[" TOOL("a b") "]}", "tools[0].function.name", "invalid_value"},
     {true, "{" MSG ",\"tools\":[" TOOL("f") "," TOOL("f") "]}", "tools[1].function.name",
@@ -194,12 +212,6 @@ static const refusal refusals[] = {
      "tool_choice", "invalid_value"},
     {true, "{" MSG ",\"tools\":[" TOOL("f") "],\"parallel_tool_calls\":1}", "parallel_tool_calls",
      "invalid_value"},
-    {true, "{\"model\":\"m\",\"messages\":[" CALL("\"{\"") "]}",
-     "messages[0].tool_calls[0].function.arguments", "invalid_value"},
-    {true, "{\"model\":\"m\",\"messages\":[" CALL("\"[1]\"") "]}",
-     "messages[0].tool_calls[0].function.arguments", "invalid_value"},
-    {true, "{\"model\":\"m\",\"messages\":[" CALL("{}") "]}",
-     "messages[0].tool_calls[0].function.arguments", "invalid_value"},
     {true,
      "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\",\"tool_calls\":[1]}]}",
      "messages[0].tool_calls", "invalid_value"},
@@ -241,12 +253,152 @@ START_TEST(each_refusal_names_its_field)
     const refusal *r = &refusals[_i];
     parsed p;
     parse(&p, r->chat, r->body);
-    ck_assert_msg(!p.ok, "accepted: %s", r->body);
+    /* as who knows the model's vocabulary goes on */
+    bool ok = p.ok && openai_check_ids(&p.rq, 1000, &p.p);
+    ck_assert_msg(!ok, "accepted: %s", r->body);
     ck_assert_int_eq(p.p.status, 400);
     ck_assert_msg(strcmp(p.p.param, r->param) == 0, "%s: param is '%s', not '%s' (%s)", r->body,
                   p.p.param, r->param, p.p.msg);
     ck_assert_msg(strcmp(p.p.code, r->code) == 0, "%s: code is '%s'", r->body, p.p.code);
     ck_assert(p.p.msg[0]);
+    drop(&p);
+}
+END_TEST
+
+/* Arguments of earlier calls, as the template gets them, and as one does that needs an object. */
+static const struct {
+    const char *arguments, *text, *object;
+} calls[] = {
+    {"\"{\\\"a\\\":1}\"", "{\"a\":1}", "{\"a\":1}"},
+    {"\"{\\\"a\\\":1,\\\"b\\\":{\\\"c\\\":1,\\\"c\\\":2},\\\"a\\\":3}\"",
+     "{\"b\":{\"c\":2},\"a\":3}", "{\"b\":{\"c\":2},\"a\":3}"},
+    {"{\"a\":1}", "{\"a\":1}", "{\"a\":1}"},
+    {"null", "{}", "{}"},
+    {"\"\"", "{}", "{}"},
+    {"\" \\n\"", "{}", "{}"},
+    {"\"{\"", "\"{\"", "{}"},
+    {"\"{\\\"value\\\": \"", "\"{\\\"value\\\": \"", "{}"},
+    {"\"{\\\"value\\\": \\\"ab\"", "\"{\\\"value\\\": \\\"ab\"", "{\"value\":\"ab\"}"},
+    {"\"{\\\"a\\\": [1, {\\\"b\\\": 2}, {\\\"c\"", "\"{\\\"a\\\": [1, {\\\"b\\\": 2}, {\\\"c\"",
+     "{\"a\":[1,{\"b\":2},{}]}"},
+    {"\"{\\\"a\\\": \\\"x\\\\\\\\\\\", \\\"b\\\": tr\"",
+     "\"{\\\"a\\\": \\\"x\\\\\\\\\\\", \\\"b\\\": tr\"", "{\"a\":\"x\\\\\"}"},
+    {"\"{\\\"a\\\": \\\"x\\\\\"", "\"{\\\"a\\\": \\\"x\\\\\"", "{}"},
+    {"\"[1]\"", "\"[1]\"", "{\"arguments\":\"[1]\"}"},
+    {"\"ls -l\"", "\"ls -l\"", "{\"arguments\":\"ls -l\"}"},
+    {"[1]", "\"[1]\"", "{\"arguments\":\"[1]\"}"},
+    {"true", "\"true\"", "{\"arguments\":\"true\"}"},
+    {"\"}\"", "\"}\"", "{\"arguments\":\"}\"}"},
+};
+
+static void check_arguments(const parsed *p, const char *want)
+{
+    char *got = json_print(json_get(
+        json_get(cJSON_GetArrayItem(p->rq.msgs[0].tool_calls, 0), "function"), "arguments"));
+    ck_assert_str_eq(got, want);
+    free(got);
+}
+
+START_TEST(arguments_of_earlier_calls_are_never_refused)
+{
+    char body[512];
+    parsed p;
+    snprintf(body, sizeof(body),
+             "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\","
+             "\"function\":{\"name\":\"f\",\"arguments\":%s}}]}]}",
+             calls[_i].arguments);
+    parse(&p, true, body);
+    ck_assert_msg(p.ok, "%s: %s", body, p.p.msg);
+    check_arguments(&p, calls[_i].text);
+    ck_assert_int_eq(openai_mend_calls(&p.rq), calls[_i].text[0] == '"');
+    check_arguments(&p, calls[_i].object);
+    ck_assert(!openai_mend_calls(&p.rq));
+    drop(&p);
+}
+END_TEST
+
+static const char *const empties[] = {
+    "{\"role\":\"assistant\"}",
+    "{\"role\":\"assistant\",\"content\":null}",
+    "{\"role\":\"assistant\",\"content\":[]}",
+    "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}",
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":null}",
+    "{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"hm\"}",
+    "{\"role\":\"user\",\"content\":[],\"tool_calls\":[]}",
+    "{\"role\":\"tool\",\"tool_call_id\":\"c\"}",
+};
+
+START_TEST(empty_messages_have_an_empty_text)
+{
+    char body[512];
+    parsed p;
+    snprintf(body, sizeof(body),
+             "{\"model\":\"m\",\"tools\":[],\"tool_choice\":\"auto\",\"messages\":[%s]}",
+             empties[_i]);
+    parse(&p, true, body);
+    ck_assert_msg(p.ok, "%s: %s", body, p.p.msg);
+    ck_assert_str_eq(p.rq.msgs[0].text, "");
+    ck_assert_ptr_null(p.rq.msgs[0].tool_calls);
+    ck_assert_ptr_null(p.rq.tools);
+    ck_assert_int_eq(p.rq.tool_choice, TOOL_CHOICE_NONE);
+    drop(&p);
+}
+END_TEST
+
+/* Fields by which other servers' clients select an adapter: the model, or what is said. */
+static const struct {
+    const char *members, *model, *said; /* model NULL: refused, and the sentence has `said` */
+} selects[] = {
+    {"\"lora_path\":\"pirate\"", "pirate", NULL},
+    {"\"lora_path\":[\"pirate\"]", "pirate", NULL},
+    {"\"lora_adapter\":\"pirate\"", "pirate", NULL},
+    {"\"lora_name\":\"pirate@3\"", "pirate@3", NULL},
+    {"\"lora_request\":{\"lora_name\":\"pirate\",\"lora_int_id\":1,\"lora_path\":\"/x\"}", "pirate",
+     NULL},
+    {"\"lora_id\":\"pirate\"", "pirate", NULL},
+    {"\"loras\":[{\"name\":\"pirate\"}]", "pirate", NULL},
+    {"\"adapter\":\"owner/pirate\"", "owner/pirate", NULL},
+    {"\"adapter_name\":\"pirate\",\"lora_path\":\"pirate\"", "pirate", NULL},
+    {"\"adapter_id\":\"pirate\"", "pirate", NULL},
+    {"\"lora_path\":null,\"loras\":[],\"adapter\":\"\",\"lora_id\":[null]", "base", NULL},
+    {"\"lora_id\":7", NULL, "name it in 'model'"},
+    {"\"loras\":[\"a\",\"b\"]", NULL, "several in 'adapters'"},
+    {"\"lora_path\":true", NULL, "name it in 'model'"},
+    {"\"lora_path\":\"a\",\"adapter\":\"b\"", NULL, "name the adapter in 'model' alone"},
+    {"\"lora_path\":\"a\",\"adapters\":[{\"name\":\"b\"}]", NULL, "give 'adapters'"},
+    {"\"lora\":[{\"id\":0,\"scale\":1}]", NULL, "name the adapter in 'model'"},
+    {"\"adapter_path\":\"/x\"", NULL, "name the adapter in 'model'"},
+    {"\"merged_adapters\":{}", NULL, "several in 'adapters'"},
+};
+
+START_TEST(adapters_are_selected_by_other_servers_fields)
+{
+    for (int chat = 0; chat < 2; chat++) {
+        char body[512];
+        parsed p;
+        snprintf(body, sizeof(body), "{\"model\":\"base\",\"prompt\":\"a\",%s%s}",
+                 selects[_i].members,
+                 chat ? ",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]" : "");
+        parse(&p, chat, body);
+        ck_assert_msg(p.ok == (selects[_i].model != NULL), "%s: %s", body, p.p.msg);
+        if (p.ok)
+            ck_assert_str_eq(p.rq.model, selects[_i].model);
+        else
+            ck_assert_msg(strstr(p.p.msg, selects[_i].said) != NULL, "%s: %s", body, p.p.msg);
+        drop(&p);
+    }
+}
+END_TEST
+
+START_TEST(another_model_is_not_changed_by_a_field)
+{
+    parsed p;
+    parse(&p, false, "{\"model\":\"bard\",\"prompt\":\"a\",\"lora_path\":\"pirate\"}");
+    ck_assert(!p.ok && strcmp(p.p.param, "lora_path") == 0);
+    drop(&p);
+    parse(&p, false, "{\"model\":\"bard\",\"prompt\":\"a\",\"lora_path\":\"bard\"}");
+    ck_assert(p.ok);
+    ck_assert_str_eq(p.rq.model, "bard");
     drop(&p);
 }
 END_TEST
@@ -498,6 +650,13 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_add_loop_test(tc, each_refusal_names_its_field, 0,
                         (int)(sizeof(refusals) / sizeof(refusals[0])));
+    tcase_add_loop_test(tc, arguments_of_earlier_calls_are_never_refused, 0,
+                        sizeof(calls) / sizeof(*calls));
+    tcase_add_loop_test(tc, empty_messages_have_an_empty_text, 0,
+                        sizeof(empties) / sizeof(*empties));
+    tcase_add_loop_test(tc, adapters_are_selected_by_other_servers_fields, 0,
+                        sizeof(selects) / sizeof(*selects));
+    tcase_add_test(tc, another_model_is_not_changed_by_a_field);
     tcase_add_test(tc, every_field_arrives);
     tcase_add_test(tc, what_is_ignored_inside);
     tcase_add_test(tc, defaults_and_neutral_values);

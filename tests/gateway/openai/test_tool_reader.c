@@ -6,7 +6,7 @@
 
 #include <check.h>
 
-#include "gateway/openai/tool_reader.h"
+#include "gateway/openai/tools/tool_reader.h"
 #include "tests/run_suite.h"
 
 /* "text|name(args)|name(args)", ids left out. */
@@ -61,7 +61,7 @@ static const row rows[] = {
     {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}",
      "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}"},
     {TOOLS_HERMES, false, false, "a <tool_cal", "a <tool_cal"},
-    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\"", "<tool_call>{\"name\": \"f\""},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\"", ""},
     {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut",
      "|f({\"a\": \"cut)..."},
     {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": {}},</tool_call>",
@@ -86,6 +86,11 @@ static const row rows[] = {
     {TOOLS_PHI, false, false, "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}] <b>",
      " <b>|f({})"},
     {TOOLS_PHI, true, true, "{\"name\": \"f\", \"arguments\": {}}]", "|f({})"},
+    {TOOLS_NEMOTRON, false, false,
+     "I see.\n<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}, {\"name\": \"g\", "
+     "\"arguments\": {}}]</TOOLCALL>",
+     "I see.|f({\"a\": [1]})|g({})"},
+    {TOOLS_NEMOTRON, true, true, "{\"name\": \"f\", \"arguments\": {}}]", "|f({})"},
     {TOOLS_COMMAND, false, false,
      "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": "
      "{\"a\": "
@@ -153,6 +158,24 @@ static const row rows[] = {
     {TOOLS_PYTHON, false, false, "[g(), h()] x", ", h()] x|g({})"},
     {TOOLS_LIQUID, false, false, "So. <|tool_call_start|>[f(n=1)]<|tool_call_end|> Done.",
      "So. Done.|f({\"n\": 1})"},
+    {TOOLS_LIQUID, false, false,
+     "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, g()]<|tool_call_end|>",
+     "|f({\"a\": 1})|g({})"},
+    {TOOLS_GEMMA, false, false,
+     "So.\n<|tool_call>call:f{s:<|\"|>a \"b\", "
+     "{c}:<|\"|>,n:-1.5e3,b:true,z:null,w:word}<tool_call|>"
+     "<|tool_call>call:g{}<tool_call|> Done.",
+     "So. Done.|f({\"s\": \"a \\\"b\\\", {c}:\", \"n\": -1.5e3, \"b\": true, \"z\": null, \"w\": "
+     "\"word\"})|g({})"},
+    {TOOLS_GEMMA, false, false,
+     "<|tool_call>call:f{l:[1,<|\"|>x]<|\"|>,{k:<|\"|>v<|\"|>,<|\"|>q r<|\"|>:[]}], o:{a:{b:2}}}"
+     "<tool_call|>",
+     "|f({\"l\": [1,\"x]\",{\"k\":\"v\",\"q r\":[]}], \"o\": {\"a\":{\"b\":2}}})"},
+    {TOOLS_GEMMA, false, false, "<|tool_call>call:f{\"s\":\"a,}\",<|\"|>n<|\"|>:3}",
+     "|f({\"s\": \"a,}\", \"n\": 3})"},
+    {TOOLS_GEMMA, false, false, "<|tool_call>call:f{s:<|\"|>cut", "|f()..."},
+    {TOOLS_GEMMA, false, false, "<|tool_call>none{}", "<|tool_call>none{}"},
+    {TOOLS_GEMMA, false, false, "a <|tool_cal", "a <|tool_cal"},
     {TOOLS_LLAMA, false, false, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f({\"a\": 1})"},
     {TOOLS_LLAMA, false, false, "\n <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "|f({})"},
     {TOOLS_LLAMA, false, false,
@@ -198,6 +221,11 @@ static cJSON *tools(void)
         "\"string\"},\"n\":{\"type\":\"integer\"}}}}},{\"function\":{\"name\":\"g\"}}]");
 }
 
+static int ways_of(const row *t)
+{
+    return (t->opened ? TOOLS_OPENED : 0) | (t->one ? TOOLS_ONE : 0);
+}
+
 START_TEST(each_way_of_writing_calls_however_it_is_cut)
 {
     bool guided = _i >= N_ROWS;
@@ -207,7 +235,7 @@ START_TEST(each_way_of_writing_calls_however_it_is_cut)
     size_t len = strlen(t->text);
     for (size_t step = 1; step <= len; step++) {
         tool_reader r;
-        ck_assert(tool_reader_init(&r, t->style, known, guided, t->opened, t->one));
+        ck_assert(tool_reader_init(&r, t->style, known, ways_of(t) | (guided ? TOOLS_GUIDED : 0)));
         for (size_t i = 0; i < len; i += step)
             tool_reader_push(&r, t->text + i, len - i < step ? len - i : step);
         ck_assert_int_eq(tool_reader_done(&r), t->one);
@@ -221,12 +249,99 @@ START_TEST(each_way_of_writing_calls_however_it_is_cut)
 }
 END_TEST
 
+/* Answers that are calls or a text of a format, and calls that are cut. */
+static const struct {
+    tool_style style;
+    int ways;
+    const char *text, *want;
+} ways_rows[] = {
+    {TOOLS_HERMES, TOOLS_APART, "{\"a\":\"<tool_call>{\"}", "{\"a\":\"<tool_call>{\"}"},
+    {TOOLS_HERMES, TOOLS_APART, "yes <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>",
+     "yes <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"},
+    {TOOLS_HERMES, TOOLS_APART,
+     "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"g\","
+     "\"arguments\":{}}</tool_call>",
+     "|f({})|g({})"},
+    {TOOLS_HERMES, TOOLS_APART, "<tool_cab>", "<tool_cab>"},
+    {TOOLS_XML, TOOLS_APART | TOOLS_GUIDED, "\"<tool_call><function=f></function>\"",
+     "\"<tool_call><function=f></function>\""},
+    {TOOLS_LLAMA, TOOLS_APART | TOOLS_GUIDED, "{\"a\": 1}", "{\"a\": 1}"},
+    {TOOLS_LLAMA, TOOLS_APART | TOOLS_GUIDED, "{\"name\": \"f\", \"parameters\": {}}", "|f({})"},
+    {TOOLS_LLAMA, TOOLS_APART | TOOLS_GUIDED,
+     "[<|python_tag|>{\"name\": \"f\", \"parameters\": {}}]",
+     "[<|python_tag|>{\"name\": \"f\", \"parameters\": {}}]"},
+    {TOOLS_PYTHON, TOOLS_APART | TOOLS_GUIDED, "[1, 2]", "[1, 2]"},
+    {TOOLS_PYTHON, TOOLS_APART | TOOLS_GUIDED, "[f(n=1), g()]", "|f({\"n\": 1})|g({})"},
+    {TOOLS_HERMES, TOOLS_FORCED | TOOLS_OPENED, "{\"name\": \"f\", \"argu", ""},
+    {TOOLS_HERMES, TOOLS_FORCED | TOOLS_OPENED, "{\"name\": \"f\", \"arguments\": {\"a",
+     "|f({\"a)..."},
+    {TOOLS_LLAMA, TOOLS_FORCED | TOOLS_OPENED, "{\"name\": \"f", ""},
+    {TOOLS_LLAMA, TOOLS_GUIDED, "{\"name\": \"f\", \"para", ""},
+    {TOOLS_LLAMA, TOOLS_GUIDED, "{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"par",
+     "|f({})"},
+    {TOOLS_HERMES, TOOLS_APART,
+     "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool", "|f({})"},
+    {TOOLS_HERMES, TOOLS_GUIDED, "So.\n<tool_call>\n{\"na", "So."},
+    {TOOLS_MISTRAL, TOOLS_GUIDED, "[TOOL_CALLS] [{\"na", ""},
+    {TOOLS_HERMES, TOOLS_GUIDED, "So. <tool_c", "So. <tool_c"},
+};
+
+START_TEST(calls_apart_and_calls_that_are_cut)
+{
+    cJSON *known = tools();
+    for (size_t k = 0; k < sizeof(ways_rows) / sizeof(*ways_rows); k++) {
+        size_t len = strlen(ways_rows[k].text);
+        for (size_t step = 1; step <= len; step++) {
+            char got[1024];
+            tool_reader r;
+            ck_assert(tool_reader_init(&r, ways_rows[k].style, known, ways_rows[k].ways));
+            for (size_t i = 0; i < len; i += step)
+                tool_reader_push(&r, ways_rows[k].text + i, len - i < step ? len - i : step);
+            tool_reader_finish(&r);
+            show(&r, got, sizeof(got));
+            ck_assert_msg(strcmp(got, ways_rows[k].want) == 0, "%zu by %zu: '%s', wanted '%s'", k,
+                          step, got, ways_rows[k].want);
+            tool_reader_clear(&r);
+        }
+    }
+    cJSON_Delete(known);
+}
+END_TEST
+
+/* A custom tool's text, decoded as its pieces come. */
+START_TEST(the_text_of_a_custom_tool)
+{
+    static const char written[] =
+        "<tool_call>{\"name\": \"p\", \"arguments\": {\"input\": \"a\\n\\\"b\\\" \\\\ "
+        "\\u00e9\\ud83d\\ude00\\ud83dx {\\/}\"}}</tool_call>";
+    static const char want[] = "a\n\"b\" \\ \xC3\xA9\xF0\x9F\x98\x80\xEF\xBF\xBDx {/}";
+    cJSON *names = cJSON_Parse("[\"p\"]");
+    for (size_t step = 1; step < sizeof(written); step++) {
+        held_bytes got = {0};
+        tool_reader r;
+        ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, 0));
+        r.texts = names;
+        for (size_t i = 0; i < sizeof(written) - 1; i += step) {
+            size_t left = sizeof(written) - 1 - i;
+            tool_reader_push(&r, written + i, left < step ? left : step);
+            if (r.n_calls) ck_assert(tool_reader_take_news(&r, &r.call[0], &got));
+        }
+        ck_assert(r.n_calls == 1 && r.call[0].text && r.call[0].given == r.call[0].len);
+        ck_assert_uint_eq(got.len, sizeof(want) - 1);
+        ck_assert_int_eq(memcmp(got.s, want, got.len), 0);
+        free(got.s);
+        tool_reader_clear(&r);
+    }
+    cJSON_Delete(names);
+}
+END_TEST
+
 /* Text is not held back longer than it must be, arguments not at all. */
 START_TEST(comes_as_it_is_made)
 {
     tool_reader r;
     size_t len;
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, 0));
     tool_reader_push(&r, "abc <", 5);
     (void)tool_reader_take_text(&r, &len);
     ck_assert_uint_eq(len, 3);
@@ -263,7 +378,7 @@ START_TEST(broken_calls_do_no_harm)
             s[draw((uint32_t)len)] = odd[draw(sizeof(odd) - 1)];
         if (draw(4) == 0) len = draw((uint32_t)len + 1);
         tool_reader r;
-        ck_assert(tool_reader_init(&r, t->style, known, draw(2) == 0, t->opened, t->one));
+        ck_assert(tool_reader_init(&r, t->style, known, ways_of(t) | (int)draw(2) * TOOLS_GUIDED));
         for (size_t at = 0; at < len;) {
             size_t n = 1 + draw(9);
             if (n > len - at) n = len - at;
@@ -291,7 +406,7 @@ START_TEST(huge_and_deep)
     static char block[4096];
     tool_reader r;
     memset(block, '[', sizeof(block));
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, 0));
     tool_reader_push(&r, begin, sizeof(begin) - 1);
     for (int i = 0; i < 2000; i++) tool_reader_push(&r, block, sizeof(block));
     tool_reader_finish(&r);
@@ -300,14 +415,14 @@ START_TEST(huge_and_deep)
     tool_reader_clear(&r);
 
     /* a head without end is text at last */
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, 0));
     tool_reader_push(&r, "<tool_call>{\"x\":\"", 17);
     memset(block, 'y', sizeof(block));
     for (int i = 0; i < 100; i++) tool_reader_push(&r, block, sizeof(block));
     ck_assert_uint_ge(r.text.len, 90 * sizeof(block));
     tool_reader_clear(&r);
 
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, 0));
     for (int i = 0; i < 500; i++)
         tool_reader_push(&r, "<tool_call>{\"name\":\"f\"}</tool_call>", 35);
     tool_reader_finish(&r);
@@ -322,6 +437,8 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, each_way_of_writing_calls_however_it_is_cut, 0, N_ROWS + N_GUIDED);
+    tcase_add_test(tc, calls_apart_and_calls_that_are_cut);
+    tcase_add_test(tc, the_text_of_a_custom_tool);
     tcase_add_test(tc, comes_as_it_is_made);
     tcase_add_test(tc, broken_calls_do_no_harm);
     tcase_add_test(tc, huge_and_deep);

@@ -95,11 +95,11 @@ START_TEST(phases_add_up)
     usage_row row = {.request_id = 1, .duration_ms = 1000, .ended_wall_us = SECOND};
     request_init(&rq);
     rq.arrived_us = 50000; /* worked on for 50 ms before; began at 0 */
-    rq.admitted_us = 350000;
-    rq.first_token_us = 500000;
-    rq.last_token_us = 900000;
-    rq.clock.adapter_us = 100000;           /* before the first token */
-    rq.clock.us[MISS_ADAPTER_LOAD] = 20000; /* after it gave way */
+    rq.times.admitted_us = 350000;
+    rq.times.first_token_us = 500000;
+    rq.times.last_token_us = 900000;
+    rq.times.clock.adapter_us = 100000;           /* before the first token */
+    rq.times.clock.us[MISS_ADAPTER_LOAD] = 20000; /* after it gave way */
     ended_note(e, &row, &rq, "req_1");
     list(0);
     ended_phases p = rows[0].phase;

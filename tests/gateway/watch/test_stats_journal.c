@@ -216,7 +216,7 @@ START_TEST(requests_add_up_and_meet_their_targets_or_not)
     slow.missed = MISS_MACHINE;
     broken.missed = MISS_RESTART;
     const usage_row *all[] = {&good, &late, &slow, &gone, &broken};
-    for (size_t i = 0; i < 5; i++) book_note(b, all[i], 2, 1000);
+    for (size_t i = 0; i < 5; i++) book_note(b, all[i], 2, 1000, 1);
     book_refused(b, 1, 2, MISS_NONE);
     book_refused(b, 1, 2, MISS_QUEUE);
     ck_assert(book_get(b, BOOK_TENANT, 1, &c));
@@ -241,10 +241,28 @@ START_TEST(requests_add_up_and_meet_their_targets_or_not)
     ck_assert_uint_eq(sum, 3);
     book_drain(b, BOOK_ADAPTER, count_drained, &sum);
     ck_assert_uint_eq(sum, 3); /* nothing new */
-    book_note(b, &good, 2, 0);
+    book_note(b, &good, 2, 0, 1);
     book_forget(b, BOOK_ADAPTER, book_adapter_key(1, "pirate"));
     book_drain(b, BOOK_ADAPTER, count_drained, &sum);
     ck_assert_uint_eq(sum, 3);
+    book_destroy(b);
+}
+END_TEST
+
+START_TEST(an_adapter_is_counted_for_its_owner_whoever_uses_it)
+{
+    book *b = book_create();
+    book_counts c = {0};
+    usage_row own = used(1, 200, 100, 1000, 10), other = used(2, 200, 100, 1000, 30);
+    snprintf(other.model, sizeof(other.model), "acme/pirate@1");
+    book_note(b, &own, 0, 0, 1);
+    book_note(b, &other, 0, 0, 1);
+    ck_assert(book_get(b, BOOK_ADAPTER, book_adapter_key(1, "pirate"), &c));
+    ck_assert_uint_eq(c.ended, 2);
+    ck_assert_uint_eq(c.output_tokens, 40);
+    ck_assert(!book_get(b, BOOK_ADAPTER, book_adapter_key(2, "acme/pirate"), &c));
+    ck_assert(book_get(b, BOOK_TENANT, 2, &c));
+    ck_assert_uint_eq(c.output_tokens, 30); /* who used it is the tenant all the same */
     book_destroy(b);
 }
 END_TEST
@@ -259,11 +277,11 @@ START_TEST(the_busiest_adapters_come_first)
     for (int i = 0; i < SENT; i++) {
         usage_row u = used(1, 200, 100, 1000, (uint64_t)tokens[i]);
         snprintf(u.model, sizeof(u.model), "a%d@%d", tokens[i], i);
-        book_note(b, &u, 0, 1000 * i);
+        book_note(b, &u, 0, 1000 * i, 1);
     }
     usage_row bare = used(1, 200, 100, 1000, 1000);
     bare.adapter_id = 0;
-    book_note(b, &bare, 0, 0); /* the base is none */
+    book_note(b, &bare, 0, 0, 1); /* the base is none */
     ck_assert_int_eq(book_busiest(b, top, CAP), CAP);
     for (int i = 0; i < CAP; i++) {
         char want[8];
@@ -284,7 +302,7 @@ START_TEST(percentiles_lie_in_the_right_bucket)
     ck_assert(book_percentile_ms(c.ttft, 0.5) < 0);
     for (int i = 1; i <= 100; i++) {
         usage_row u = used(1, 200, i * 10, i * 10 + 1, 1);
-        book_note(b, &u, 0, 0);
+        book_note(b, &u, 0, 0, 1);
     }
     ck_assert(book_get(b, BOOK_CLASS, 0, &c));
     double p50 = book_percentile_ms(c.ttft, 0.5), p99 = book_percentile_ms(c.ttft, 0.99);
@@ -305,6 +323,7 @@ int main(void)
     tcase_add_loop_test(tc, every_reader_ends_with_the_truth, 0, 3);
     tcase_add_test(tc, a_cursor_from_the_future_starts_over);
     tcase_add_test(tc, requests_add_up_and_meet_their_targets_or_not);
+    tcase_add_test(tc, an_adapter_is_counted_for_its_owner_whoever_uses_it);
     tcase_add_test(tc, the_busiest_adapters_come_first);
     tcase_add_test(tc, percentiles_lie_in_the_right_bucket);
     suite_add_tcase(s, tc);

@@ -86,13 +86,14 @@ static void both(const char *text)
     changes_clear(&c);
 }
 
-#define TENANT(id, name) \
-    "INSERT INTO tenants VALUES(" #id ",'" name "',0,1,'','','',0,0,0,0,0,0,0,0,1,5,5,'','','');"
+#define TENANT(id, name)                        \
+    "INSERT INTO tenants VALUES(" #id ",'" name \
+    "',0,1,'','','',0,0,0,0,0,0,0,0,1,5,5,'','','',0,0);"
 #define KEY(id, tenant) \
     "INSERT INTO api_keys VALUES(" #id "," #tenant ",'p" #id "','k',1,0,0,0,0,5,0,0,'');"
 #define SECRET(id, key) "INSERT INTO key_secrets VALUES(" #id "," #key ",zeroblob(32),5,0);"
 #define ADAPTER(id, tenant) \
-    "INSERT INTO adapters VALUES(" #id "," #tenant ",'a" #id "','',0,1,1,5,0,0,0);"
+    "INSERT INTO adapters VALUES(" #id "," #tenant ",'a" #id "','',0,1,1,5,0,0,0,0,0,0);"
 #define VERSION(id, adapter)                                                              \
     "INSERT INTO adapter_versions VALUES(" #id "," #adapter ",1,zeroblob(32),1,1,1,1,''," \
     "'{}',5,NULL,NULL,NULL);"
@@ -215,7 +216,7 @@ START_TEST(test_other_tables)
     changes c = {0};
     touched_list t = {0};
     ck_assert_int_eq(recording_start(&r, db[0], &e), ERR_NONE);
-    exec(0, "INSERT INTO usage_days VALUES(1,1,1,1,1,1)");
+    exec(0, "INSERT INTO usage_days VALUES(1,1,1,1,1,1,0)");
     ck_assert_int_eq(recording_take(r, &c, &e), ERR_NONE);
     recording_end(r);
     ck_assert_int_eq(c.n, 0);

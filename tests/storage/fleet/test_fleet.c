@@ -303,7 +303,7 @@ static err_code own_job(sqlite3 *db, void *arg, err *why)
 {
     (void)arg;
     sql q;
-    sql_begin(&q, db, "INSERT INTO usage_days VALUES(1,1,1,1,1,1)");
+    sql_begin(&q, db, "INSERT INTO usage_days VALUES(1,1,1,1,1,1,0)");
     return sql_done(&q, "write", why);
 }
 

@@ -1,0 +1,3 @@
+/* mixers_portable.c -- mixers_kernels.h, compiled for this instruction set. */
+#define KERNELS mixers_portable
+#include "engine/cpu/mixers_kernels.h"
