@@ -90,7 +90,7 @@ bool tool_take_name(const tool_reader *r, size_t at, size_t end, tool_head *h)
 {
     while (at < end && scan_is_in(r->raw.s[at], " \n")) at++;
     while (end > at && scan_is_in(r->raw.s[end - 1], " \n")) end--;
-    if (at == end || end - at > TOOL_NAME_MAX) return false;
+    if (at == end || end - at > TOOL_NAME_MAX || memchr(r->raw.s + at, 0, end - at)) return false;
     memcpy(h->name, r->raw.s + at, end - at);
     h->name[end - at] = 0;
     return h->named = true;
