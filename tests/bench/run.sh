@@ -17,7 +17,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-nodes sim-nodes-picker sim-nodes-hash sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 page-size resident top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-bf16 peer-moe peer-1-q8_0 peer-8-q8_0 peer-8-adapters-q8_0 peer-1-q4_0 peer-8-q4_0 peer-8-adapters-q4_0 peer-1-q4_k_s peer-8-q4_k_s peer-8-adapters-q4_k_s kl-q8_0 kl-q4_0 kl-q4_k_s kl-real memory-q8_0 memory-q4_0 memory-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct why
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack push streams-2000 slowloris idle-sockets writer loratop stats-cost schemas tools-auto schema-cost schemathesis
-    disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe fleet-limits fleet-usage fleet-revoke fleet-away fleet-adapter fleet-move"
+    disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe fleet-limits fleet-usage fleet-revoke fleet-away fleet-adapter fleet-move fleet-roles"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
