@@ -71,6 +71,7 @@ typedef struct {
 
 typedef struct {
     int head, tail, n;
+    int n_aging;            /* of those that wait: have been the head */
     int active;             /* place in f->active or NONE */
     int64_t prompt, output; /* sums over those that wait */
     int64_t seen_us;
@@ -383,15 +384,24 @@ static void flow_tick(const fair *f, flow *fl, int slo, int64_t now_us)
     fl->seen_us = now_us;
 }
 
-/* The head of a flow begins to age. A pre-empted request continues its age; one that it displaces
- * keeps ageing, and the one in front is at least as old. */
-static void be_head(fair *f, int i, int64_t now_us)
+/* The head of a flow begins to age.  A pre-empted request continues its age, and may return behind
+ * younger ones that arrived before it: the head is as old as the oldest of its flow, because the
+ * others' turn is behind its own. */
+static void be_head(fair *f, flow *fl, int64_t now_us)
 {
-    if (i == NONE) return;
-    job *j = &f->jobs[i];
-    if (j->head_us == NEVER) j->head_us = now_us;
-    if (j->next == NONE || f->jobs[j->next].head_us == NEVER) return;
-    if (f->jobs[j->next].head_us < j->head_us) j->head_us = f->jobs[j->next].head_us;
+    if (fl->head == NONE) return;
+    job *j = &f->jobs[fl->head];
+    if (j->head_us == NEVER) {
+        j->head_us = now_us;
+        fl->n_aging++;
+    }
+    int left = fl->n_aging - 1;
+    for (int i = j->next; left > 0 && i != NONE; i = f->jobs[i].next) {
+        if (f->jobs[i].head_us == NEVER) continue;
+        if (f->jobs[i].head_us < j->head_us) j->head_us = f->jobs[i].head_us;
+        left--;
+    }
+    assert(left == 0);
 }
 
 static void flow_link(fair *f, int i, int after, int64_t now_us)
@@ -403,7 +413,8 @@ static void flow_link(fair *f, int i, int after, int64_t now_us)
     j->next = after == NONE ? fl->head : f->jobs[after].next;
     *(j->prev == NONE ? &fl->head : &f->jobs[j->prev].next) = i;
     *(j->next == NONE ? &fl->tail : &f->jobs[j->next].prev) = i;
-    be_head(f, fl->head, now_us);
+    fl->n_aging += j->head_us != NEVER;
+    be_head(f, fl, now_us);
     if (fl->n++ == 0) {
         fl->active = f->n_active;
         f->active[f->n_active++] = j->tenant * f->cfg.n_class + j->slo;
@@ -424,7 +435,8 @@ static void flow_unlink(fair *f, int i, int64_t now_us)
     flow_tick(f, fl, j->slo, now_us);
     *(j->prev == NONE ? &fl->head : &f->jobs[j->prev].next) = j->next;
     *(j->next == NONE ? &fl->tail : &f->jobs[j->next].prev) = j->prev;
-    be_head(f, fl->head, now_us);
+    fl->n_aging -= j->head_us != NEVER;
+    be_head(f, fl, now_us);
     if (--fl->n == 0) {
         int last = f->active[--f->n_active];
         f->active[fl->active] = last;

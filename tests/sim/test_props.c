@@ -6,7 +6,7 @@
  * No page leaked or used twice, no more rows than there may be (engine.c checks
  * after each plan); counters are what was charged (fair_check); every request
  * ends exactly once; no free seat goes to anybody while a head beyond the ageing
- * bound waits that has for longer (unless nodes have roles); the same seed gives the same schedule.
+ * bound waits that has for longer; the same seed gives the same schedule.
  * Half of the scenarios have several nodes, and half of these have roles.
  */
 #include <stdlib.h>

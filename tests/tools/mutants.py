@@ -443,6 +443,9 @@ _rule("fleet.away-is-healthy", "storage/store.c",
 _rule("fair.aged-first", "engine/sched/fair.c",
       "if (x->aged != y->aged) return x->aged;", "if (x->aged != y->aged) return y->aged;",
       "engine.test_fair", "a head that has waited too long goes before all others")
+_rule("fair.oldest-of-the-flow", "engine/sched/fair.c",
+      "if (f->jobs[i].head_us < j->head_us) j->head_us = f->jobs[i].head_us;", "",
+      "engine.test_fair", "a head is as old as the oldest of its flow")
 _rule("fair.tenants-by-rounds", "engine/sched/fair.c",
       "if (x->tenant_round != y->tenant_round) return x->tenant_round < y->tenant_round;", "",
       "engine.test_fair", "a tenant far beyond its share waits behind the others")

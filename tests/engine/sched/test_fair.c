@@ -250,6 +250,28 @@ START_TEST(pre_emption_does_not_begin_the_ageing_anew)
 }
 END_TEST
 
+/* Streams that come from other nodes arrived before they entered, so that what was pre-empted may
+ * return behind some that never were the head. */
+START_TEST(a_head_is_as_old_as_the_oldest_behind_it)
+{
+    fair_job early = {.tenant = 1, .weight = 1, .slo = 2, .prompt = 100, .output = 100};
+    int batch = enter(1, 2, 2);
+    fair_seat(f, batch, 9 * SECOND); /* has waited 9 s */
+    early.arrived_us = 1;
+    int middle = fair_enter(f, &early, 9 * SECOND);
+    fair_back(f, batch, 9 * SECOND);
+    early.arrived_us = 0;
+    int front = fair_enter(f, &early, 9 * SECOND);
+    int inter = enter(2, 0, 9 * SECOND);
+    ck_assert_int_eq(first(10 * SECOND), inter);
+    ck_assert_int_eq(first(10 * SECOND + 3), front);
+    fair_leave(f, front, 10 * SECOND + 3);
+    ck_assert_int_eq(first(10 * SECOND + 3), middle);
+    fair_leave(f, middle, 10 * SECOND + 3);
+    ck_assert_int_eq(first(10 * SECOND + 3), batch);
+}
+END_TEST
+
 START_TEST(a_head_that_waits_too_long_goes_before_all)
 {
     int batch = enter(1, 2, 0);
@@ -476,6 +498,7 @@ int main(void)
     tcase_add_test(tc, a_head_that_waits_too_long_goes_before_all);
     tcase_add_test(tc, where_adapters_lack_room_short_answers_go_first);
     tcase_add_test(tc, pre_emption_does_not_begin_the_ageing_anew);
+    tcase_add_test(tc, a_head_is_as_old_as_the_oldest_behind_it);
     tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
     tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);
     tcase_add_test(tc, who_has_more_than_its_share_of_the_seats_is_known);
