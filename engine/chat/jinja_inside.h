@@ -315,8 +315,8 @@ int64_t jv_search(jv s, jv what, uint32_t from);    /* -1: not there */
 jv jv_strip(jv s, jv chars, bool left, bool right); /* chars: none for spaces */
 jv jv_replace(jinja_run *r, jv s, jv old, jv with, int64_t count);
 
-/* Results of str.upper(), lower(), title(), capitalize(), splitlines(): new texts in the run's
- * arena that keep each character's author. */
+/* Results of the methods of str (upper, lower, title, capitalize, splitlines): new texts in the
+ * run's arena that keep each character's author. */
 jv jv_upper(jinja_run *r, jv s);
 jv jv_lower(jinja_run *r, jv s);
 jv jv_title(jinja_run *r, jv s, bool words_by_jinja);

@@ -1,22 +1,22 @@
 /* cpu.h -- the CPU backend's inside: its state, its thread pool, its operations by file.
- * *
- * *     cpu.c            open/close, memory, the ops table
- * *     isa.c            instruction sets: built, supported, chosen; the kernels of each
- * *     linear.c         be_linear, be_logits
- * *     pack.c           be_weight_*, be_lora_pack
- * *     quant.c          quantised weights: their packing
- * *     dora.c           be_lora_gain
- * *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
- * *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
- * *     rows.c, rows_<isa>.c        embed, norms, gate, sums
- * *     experts.c           be_experts
- * *     latent.c            be_latent_*
- * *     mixers/conv.c               be_conv
- * *     mixers/delta.c              be_delta
- * *     mixers/scan.c               be_scan
- * *
- * * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run();
- * * the configuration of AMX tiles is per thread and the kernels' business.
+ *
+ *     cpu.c            open/close, memory, the ops table
+ *     isa.c            instruction sets: built, supported, chosen; the kernels of each
+ *     linear.c         be_linear, be_logits
+ *     pack.c           be_weight_*, be_lora_pack
+ *     quant.c          quantised weights: their packing
+ *     dora.c           be_lora_gain
+ *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
+ *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
+ *     rows.c, rows_<isa>.c        embed, norms, gate, sums
+ *     experts.c           be_experts
+ *     latent.c            be_latent_*
+ *     mixers/conv.c               be_conv
+ *     mixers/delta.c              be_delta
+ *     mixers/scan.c               be_scan
+ *
+ * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run();
+ * the configuration of AMX tiles is per thread and the kernels' business.
  *
  * Contract: every cpu_<op>() is the entry <op> of the table in cpu.c and fulfils the contract of
  * be_<op>() in engine/backend.h. An operation has ended when its call returns. All but the

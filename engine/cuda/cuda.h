@@ -1,23 +1,23 @@
 /* cuda.h -- the CUDA backend's inside: its state, its host code by file.
- * *
- * *     cuda.c      open/close, faults, the ops table
- * *     memory.c    one arena, uploads through pinned staging on a stream of their own
- * *     linear.c    weights, fused groups, be_linear, be_logits
- * *     inside.c    which products have LoRA inside them
- * *     experts.c   be_experts(): memory, launches, tables of adapters on experts
- * *     products/   matrix products, the base's by blas.h; codes.c: quantised matrices as their
- * *                 kernels read them; wait.h: how the host waits for the device
- * *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
- * *     step.c      what a step tells the kernels: one pinned block, one copy
- * *     graph.c     decode steps recorded and replayed
- * *     draw.c      sampling: rules and lists up, a few bytes a row back
- * *     kv.c        KV pages, rope_append, attend
- * *     tensor_parallel.c  several devices that share a model, each with all of the above
- * *     rows/, *.cu kernels, behind C functions that launch them (rows.h, norms.h, ...)
- * *
- * * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
- * *
- * * Threads: engine thread, except memory.c and adapter.c's packing, which loaders enter too.
+ *
+ *     cuda.c      open/close, faults, the ops table
+ *     memory.c    one arena, uploads through pinned staging on a stream of their own
+ *     linear.c    weights, fused groups, be_linear, be_logits
+ *     inside.c    which products have LoRA inside them
+ *     experts.c   be_experts(): memory, launches, tables of adapters on experts
+ *     products/   matrix products, the base's by blas.h; codes.c: quantised matrices as their
+ *                 kernels read them; wait.h: how the host waits for the device
+ *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
+ *     step.c      what a step tells the kernels: one pinned block, one copy
+ *     graph.c     decode steps recorded and replayed
+ *     draw.c      sampling: rules and lists up, a few bytes a row back
+ *     kv.c        KV pages, rope_append, attend
+ *     tensor_parallel.c  several devices that share a model, each with all of the above
+ *     rows/, *.cu kernels, behind C functions that launch them (rows.h, norms.h, ...)
+ *
+ * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
+ *
+ * Threads: engine thread, except memory.c and adapter.c's packing, which loaders enter too.
  *
  * Contract: every cuda_<op>() that has a be_<op>() in engine/backend.h fulfils that one's
  * contract; what stands here is what is special on the device. Kernels are launched on one main
@@ -556,8 +556,8 @@ err_code cuda_table_create(backend *be, const void **out, const void *host, dtyp
 /* Frees the copy; a shared matrix stays. */
 void cuda_table_destroy(backend *be, const void *table);
 
-/* Plans the products of these matrices for all numbers of rows: times the kernels that can make
- * them (blas.h), finds out whether the matrices lie side by side and are one product, and takes
+/* Plans the products of these matrices for all numbers of rows: which kernels make them with one
+ * order of summation (blas.h), whether the matrices lie side by side and are one product, and
  * scratch for the widest. The first call must be the head's. Start-up. */
 err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e);
 /* x of a product in its type, rows cuda_k(type, cols) apart; NULL: the backend is marked. */
