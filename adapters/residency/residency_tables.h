@@ -23,13 +23,13 @@ typedef struct entry {
     struct entry *chained;     /* hash */
     struct entry *prev, *next; /* queue while queued, LRU while resident */
     uint64_t id;
-    residency_state state; /* HOST is never stored: DISK with a copy */
+    residency_state state; /* never HOST: an adapter with a host copy has DISK */
     want wanted;
     bool taken;    /* a loader works on it */
     bool reserved; /* its chunks are taken; it stands in no queue */
     bool pinned, closing, gone;
     int acquired;
-    uint64_t bytes; /* of its chunks; known once a loader has read the header */
+    uint64_t bytes; /* size of its chunks; known when a loader has read the header */
     int64_t due_us; /* order in the queue; 0: not known */
     int64_t failed_us, took_us, last_use_us;
     double popularity; /* decayed count of uses, as of last_use_us */

@@ -581,7 +581,7 @@ static err_code read_shared(const cJSON *j, model_config *c, err *e)
         if (!shares) continue;
         if (!own[is_full(c, i)])
             return err_set(e, ERR_INPUT,
-                           "\"%s\": %d leaves layer %d no earlier one whose keys it could read",
+                           "\"%s\": with %d, layer %d has no earlier layer whose keys it can read",
                            field, (int)n, i);
         c->layer[i] |= LAYER_SHARES_KV | (wide ? LAYER_WIDE : 0);
     }

@@ -115,7 +115,7 @@ static bool halves_values(const stored *s, int from, int to, dtype type, void *o
     return true;
 }
 
-/* Row `row` of two matrices' rows as groups have them. */
+/* Reads row `row` of the joined matrix, in which the rows of two matrices alternate by group. */
 static void read_joined(const stored *s, int row, void *room, float *out)
 {
     const stored_joined *j = &s->joined;

@@ -669,7 +669,7 @@ bool sched_flights_create(sched *sc);
 void sched_flights_destroy(sched *sc);
 /* The step that is in flight, or NULL. */
 flight *sched_in_flight(sched *sc);
-/* Whether what waits should see the results of what is in flight first. */
+/* Whether the step in flight should be settled first, because waiting requests depend on it. */
 bool sched_should_land(sched *sc);
 /* Whether the next step can be planned before the tokens of this one are known. */
 bool sched_may_fly(const sched *sc, const flight *f);

@@ -10,7 +10,8 @@
 
 #include "engine/text/split_regex.h"
 
-/* A class: below 128 a bit for each; from there on kinds and ranges, all but them if `negated`. */
+/* A class of characters. ASCII has a bit for each character; all others are tested by kind and by
+ * ranges, and `negated` inverts that test. */
 typedef struct split_set {
     uint64_t ascii[2];
     uint32_t kinds;

@@ -66,8 +66,8 @@ static cJSON *part_of(responses_item kind, const char *text)
     return part;
 }
 
-/* The open item, with what has been said of it; status NULL: nothing has.  NULL: a call that was
- * cut before it was an action. */
+/* The open item with its text so far; status NULL: as it is when it is opened, without text.
+ * Returns NULL for a call that was cut before it described an action. */
 static cJSON *item_of(const responses_run *r, const char *status)
 {
     assert(r->open > ITEM_NONE && r->open <= ITEM_PATCH);

@@ -26,7 +26,7 @@ bool api_query_flag(exchange *x, const char *name, bool *out);
 /* One of the words. */
 bool api_query_word(exchange *x, const char *name, const char *const *words, int *out);
 
-/* Seconds since 1970 as microseconds. */
+/* Reads a query value in seconds since 1970 into *out_us. False: answered with 400. */
 bool api_query_time(exchange *x, const char *name, int64_t *out_us);
 
 /* Seconds since 1970 from microseconds; null for 0. */

@@ -143,7 +143,8 @@ bool openai_selects_adapter(const char *field)
     return false;
 }
 
-/* A name, alone in a list, or in an object as vLLM's LoRARequest has it; NULL: none of these. */
+/* The name of an adapter: a string, a list of one, or an object like vLLM's LoRARequest; else
+ * NULL. */
 static const char *adapter_named(const cJSON *v)
 {
     if (cJSON_IsArray(v) && cJSON_GetArraySize(v) == 1) v = v->child;

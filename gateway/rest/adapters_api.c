@@ -297,7 +297,7 @@ void adapters_version_delete(exchange *x)
     if (number) delete_some(x, number);
 }
 
-/* version 0: the alias is gone. */
+/* version 0: the alias was removed. */
 static void reply_alias(exchange *x, err_code rc, const err *e, const char *action,
                         const char *alias, int version, uint64_t before)
 {

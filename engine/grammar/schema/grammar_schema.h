@@ -219,7 +219,8 @@ cJSON *schema_common_multiple(const cJSON *a, const cJSON *b); /* the step of bo
 /* Multiples of the step between the bounds (NULL: none); `whole`: without a fraction. */
 bool schema_build_multiple(schema_compiler *c, const cJSON *step, bool whole, const g_limit *lo,
                            const g_limit *hi, int32_t from, int32_t to);
-/* Numbers that no step of `not` divides; not all of them, where they have fractions. */
+/* Numbers that are a multiple of none of the steps under `not`. With fractions only some of these
+ * numbers are built. */
 bool schema_build_no_multiple(schema_compiler *c, const cJSON *s, bool whole, const g_limit *lo,
                               const g_limit *hi, int32_t from, int32_t to);
 
