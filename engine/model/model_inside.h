@@ -8,7 +8,8 @@
  *     model_files.c     which tensor of which file is what
  *     stored.c          a tensor of any format as plain values; stored_*.c: the formats
  *     model_weights.c   tensors to packed weights
- *     model_packed.c    packed weights from one start to the next
+ *     model_packed.c    which packed weights are a model's, from one start to the next
+ *     packed.c          the file of them: its form, reading; packed_write.c: writing
  *     model.c           life, scratch, the forward pass
  *
  * Threads: as engine/model/model.h says.

@@ -6,8 +6,8 @@
  * each matrix.  A file of another key, size or version is none; it is made anew.
  *
  *     header   packed_header, at 0
- *     table    size and checksum of each matrix, at TABLE_AT; a hole follows, up to DATA_AT
- *     data     each matrix at a multiple of ALIGN bytes; where, follows from the sizes
+ *     table    size and checksum of each matrix, at 4 KiB; a hole follows, up to 2 MiB
+ *     data     each matrix at a multiple of 4 KiB; where, follows from the sizes
  *
  * A file appears whole: it is written under another name, synced, then renamed.  packed_open()
  * compares every matrix with its checksum (a fingerprint: it detects damage, not an attacker).
