@@ -403,7 +403,7 @@ static err_code start(resident *r, const resident_file *f, err *e)
     cond_free(&r->work);
     cond_free(&r->done);
     lock_free(&r->mu);
-    return err_set(e, ERR_NOMEM, "cannot start the thread that reads weights");
+    return err_set(e, ERR_NOMEM, "cannot start the threads that read and drop weights");
 }
 
 err_code resident_create(resident **out, const resident_file *f, size_t budget, err *e)
