@@ -325,7 +325,15 @@ extern const backend_ops backend_cuda, backend_cuda_tp; /* tp: over several devi
 
 /* Bytes of a device's memory, before it is opened; 0: it cannot be, or nobody counts. */
 size_t be_memory(const backend_ops *ops, int device);
+
+/* Opens a device and makes *out, which be_close() frees. `cfg` is copied, except `isa`, which
+ * must be a string that outlives the call. ERR_UNSUPPORTED: there is no such device, or this
+ * build has no kernels for it; ERR_NOMEM: not enough memory on it. On an error *out is not set.
+ * Main thread. */
 err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
+
+/* Waits for what runs, and frees the backend with all of its own memory. Weights, pools and
+ * memory that the caller made must have been destroyed before. NULL is allowed. */
 void be_close(backend *be);
 /* True from the first failure on that only be_reopen() heals; also of
  * calls by loaders.  Any thread. */
@@ -337,6 +345,8 @@ typedef enum {
     BE_HEALS_NEVER,    /* not in this process: another one has to take its place */
 } be_remedy;
 
+/* What the engine should do after be_sync() has returned an error. Asking clears a failure that
+ * heals itself (a step that ran out of memory, for example). Engine thread. */
 be_remedy be_remedy_of(backend *be);
 /* After a failure that BE_HEALS_NEVER: the name of the kernels that were being tried then, for the
  * next process to open the backend without them; NULL: none were. */
@@ -351,14 +361,21 @@ uint64_t be_order(const backend *be);
  * backend was destroyed or forgotten before, and no other thread is in one of its calls.  On
  * failure the backend can be asked for its remedy, reopened again or closed, nothing else. */
 err_code be_reopen(backend *be, err *e);
+
+/* What this device can do. Constant while it is open; borrowed. Any thread. */
 const backend_caps *be_caps(const backend *be);
 
 /* Backend memory, zeroed, 64-byte aligned (CUDA: 256); NULL when there is none. */
 void *be_alloc(backend *be, size_t bytes);
+
+/* Takes back what be_alloc() gave; NULL is allowed. Operations that use the memory must have
+ * ended. Any thread. */
 void be_free(backend *be, void *p);
 /* The same for large areas that fill up slowly: memory comes with the first touch where the system
  * can do that.  The size is given back with them. */
 void *be_map(backend *be, size_t bytes);
+
+/* Takes back what be_map() gave, with the same number of bytes. */
 void be_unmap(backend *be, void *p, size_t bytes);
 /* Whether be_map() gives memory only with the first touch; then be_commit() is that touch
  * for a part of it, whatever others do with it meanwhile.  False: the system can't, or
@@ -371,8 +388,18 @@ size_t be_room(backend *be);
 /* Host memory that the device can write at full speed, zeroed; be_logits() wants its result
  * there. */
 void *be_host_alloc(backend *be, size_t bytes);
+
+/* Takes back what be_host_alloc() gave, with the same number of bytes; NULL is allowed. */
 void be_host_free(backend *be, void *p, size_t bytes);
+
+/* Copies `bytes` from host memory into the backend's. `src` is the caller's again when the call
+ * returns; steps that are enqueued later see the bytes. ERR_DEVICE: the backend has failed. Any
+ * thread. */
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes);
+
+/* Copies `bytes` from the backend's memory to the host, after all uploads so far. Waits for the
+ * copy, but not for operations that are enqueued: for their results call be_sync() first. Any
+ * thread. */
 err_code be_download(backend *be, void *dst, const void *src, size_t bytes);
 /* Within the backend's memory, in order with operations: behind those before it, before those
  * after it.  The areas do not overlap.  Only where be_can_copy(). */
@@ -388,6 +415,9 @@ err_code be_sync(backend *be, err *e);
  * BF16-rounded activations with f32 sums where the machine has the instruction; F32 and F16
  * weights multiply f32 activations.  Quantised ones: by backend_caps.rules. */
 err_code be_weight_create(backend *be, weight **out, const weight_source *src, err *e);
+
+/* Frees a weight; NULL is allowed. No operation may still read it. One that was adopted leaves
+ * its bytes alone. */
 void be_weight_destroy(backend *be, weight *w);
 
 /* What be_weight_create() makes of such a source, for who keeps it (engine/model/packed.h): its
@@ -401,7 +431,12 @@ err_code be_weight_adopt(backend *be, weight **out, const weight_source *src, co
                          err *e);
 /* Those bytes of a weight. */
 const void *be_weight_packed(const backend *be, const weight *w);
+
+/* Bytes that the packed matrix takes, padding included: what a step reads of it. */
 size_t be_weight_bytes(const weight *w);
+
+/* The arithmetic type of products with this matrix: `base` of be_lora_pack() for LoRA beside it.
+ * A matrix that is kept by its codes has the type of the values that they stand for. */
 dtype be_weight_type(const weight *w);
 
 /* The input table: *out is what be_embed() takes for the raw [n_vocab][dim] matrix `host`, which
@@ -409,6 +444,9 @@ dtype be_weight_type(const weight *w);
  * NULL. */
 err_code be_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
                          int dim, const weight *same, err *e);
+
+/* Frees what be_table_create() made. The caller's matrix, and a weight that it shares, stay.
+ * NULL is allowed. */
 void be_table_destroy(backend *be, const void *table);
 
 /* These weights will be the `w` of the outs of one be_linear() (one alone: also of be_logits()).
@@ -457,6 +495,9 @@ err_code be_reserve(backend *be, const step_bounds *most, err *e);
  * d_in, so that a part of the rows of A, or of B's blocks of lora_cols columns, can be packed
  * elsewhere (struct lora_split). */
 size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
+
+/* The same for B [d_out][rank]. Both depend only on the arguments, so sizes can be planned
+ * before anything is loaded. Any thread. */
 size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 
 /* Packs A [rank][d_in] and B [d_out][rank] (host, row-major, `type`) into memory from be_alloc()
@@ -492,24 +533,39 @@ err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const
 
 /* A page on the device (of several: on each), and as be_kv_save() writes it. */
 size_t be_kv_page_bytes(const backend *be, const attn_shape *shape);
+
+/* The same page as be_kv_save() writes it to the host: without the padding that some backends
+ * have between heads, and the same on every device that has the shape. */
 size_t be_kv_saved_bytes(const backend *be, const attn_shape *shape);
+
+/* A pool of n_pages pages, zeroed, in memory of its own. `shape` is copied; its lists
+ * (layer_window, layer_heads) are borrowed as long as the pool. ERR_UNSUPPORTED: heads or types
+ * that the backend has no kernels for; ERR_NOMEM. Engine thread, as all below; CUDA has one pool
+ * at a time. */
 err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
 /* Pages in memory that the caller keeps (be_map()): page i lies at mem + i * stride, and stride is
  * at least be_kv_page_bytes(), a multiple of 64. */
 err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                       size_t stride, err *e);
+
+/* Frees the pool, and its memory if be_kv_create() made it. No operation may be running. NULL is
+ * allowed. */
 void be_kv_destroy(backend *be, kv_pool *kv);
 /* Copies one page of all layers to host memory of be_kv_saved_bytes() and back, bit for bit,
  * after all that was enqueued before.  Done, and `host` the caller's again, after
  * be_kv_copied(): one wait for many pages. */
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
+
+/* Waits for all copies of pages that were enqueued, and no longer than that. */
 void be_kv_copied(backend *be);
 /* Copies one page of all layers into another, behind all that was enqueued before. */
 void be_kv_copy(backend *be, kv_pool *kv, int from, int to);
 /* Host memory for such copies, of the caller's, that the device may reach by itself: several times
  * as fast.  False: it may not, and copies are as slow as they are; then it is not unpinned. */
 bool be_pin(backend *be, void *p, size_t bytes);
+
+/* Takes back what be_pin() did; the memory stays the caller's. Only where be_pin() was true. */
 void be_unpin(backend *be, void *p);
 
 /* ---- the model's operations: enqueue and return ---------------------------------- */
@@ -525,6 +581,8 @@ void be_unpin(backend *be, void *p);
  * recording failed: they have to be enqueued again, and will not be recorded.  So they must be the
  * same calls with the same operands for every step with logits, but for what stands in the step. */
 bool be_step_begin(backend *be, const step *s);
+
+/* False: enqueue the operations of this step again (see above). */
 bool be_step_end(backend *be, const step *s);
 
 /* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the
@@ -543,6 +601,8 @@ void be_layer_norm(backend *be, float *out, const float *x, const float *weight,
 
 /* x += scale * y; x *= scale.  n values. */
 void be_add(backend *be, float *x, const float *y, float scale, size_t n);
+
+/* In place; the order of additions does not matter, since each value is by itself. */
 void be_scale(backend *be, float *x, float scale, size_t n);
 
 /* Each out: y (+)= x W^T + bias + LoRA of each segment for `layer` (layer < 0: no LoRA).
@@ -608,6 +668,8 @@ void be_delta(backend *be, float *out, const delta_rows *x, const delta_weights 
 /* x [n][2 * dim]: of each head of a row a query and a gate.  q [n][dim] becomes the queries; out
  * [n][dim] is multiplied by the gates' sigmoid.  n: heads of all rows.  (EXTRA_Q_GATE) */
 void be_q_take(backend *be, float *q, const float *x, size_t n, int dim);
+
+/* Multiplies attention's answer by the gates, in place; see be_q_take(). */
 void be_q_gate(backend *be, float *out, const float *x, size_t n, int dim);
 
 /* The selective scan of Mamba-2 (Dao and Gu 2024) along each sequence.  x: [rows][scan_in()], which
@@ -692,6 +754,9 @@ void be_logits_bias(backend *be, float *logits, int n_rows, int stride, const fl
 /* The logits of these rows become scale * logit, then, where cap is not 0, cap * tanh(logit / cap).
  * `stride` from one row to the next; before they are fetched or sampled. */
 void be_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
+
+/* Enqueues the copy of the first n_rows rows of n_vocab logits to where the host reads them;
+ * nothing where they are in host memory already. Readable after be_sync(). */
 void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
 
 /* ---- sampling where the logits are ------------------------------------------------ */

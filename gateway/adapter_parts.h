@@ -34,7 +34,11 @@ typedef struct adapter_parts {
 
 /* Those of `s`. */
 adapter_parts *adapters_of(const server *s);
+
+/* Short for adapters_of(s)->registry, and for ->residency. */
 registry *registry_of(const server *s);
+
+/* See registry_of(). */
 residency *residency_of(const server *s);
 
 /* How many bytes the tenant's adapters may have. */

@@ -1,4 +1,18 @@
-/* auth.c -- finds the key of a request; every bad key gets the same answer. */
+/* auth.c -- finds the key of a request; every bad key gets the same answer.
+ *
+ *     Authorization: Bearer KEY | Basic, whose password (or name) is KEY
+ *     api-key, x-api-key: KEY             Azure's and Anthropic's clients
+ *     -> keys_check()  401: no key, unknown, revoked; 403: its tenant is suspended
+ *     -> networks      403: the tenant's list and the key's must hold the client's address
+ *     -> scopes        403: one of the route's is enough
+ *
+ * Two keys that differ are refused before either is looked at: a proxy that adds its own must
+ * not turn a request into another tenant's. A wrong key, network or scope counts in
+ * auth_failures.
+ *
+ * A key that was good when a request came can be revoked before it ends: auth_still() and
+ * auth_again() look once more, where minutes pass in between (uploads, fetches, batches).
+ */
 #include "gateway/auth.h"
 
 #include <string.h>

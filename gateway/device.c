@@ -1,4 +1,15 @@
-/* device.c -- opens the backend: CUDA where there is a device, else the CPU. */
+/* device.c -- opens the backend: CUDA if there is a device, else the CPU; and the sizes that
+ * depend on the device.
+ *
+ * With engine.backend = auto a missing device, or a build without CUDA, falls back to the CPU,
+ * and the reason is kept for the log and /readyz. A device that exists but fails is an error:
+ * serving on the CPU without being asked would hide the fault behind a slow server.
+ * device_gpu_unused() reports an NVIDIA GPU that no driver serves, which it finds in sysfs.
+ *
+ * Zero in max_rows, max_seqs and kv_memory means "chosen here": from the device's memory for the
+ * first two; for the arena everything that is left after the weights, less a sixteenth for what
+ * adapters have outside of it.
+ */
 #include "gateway/device.h"
 
 #include <dirent.h>

@@ -39,6 +39,8 @@ typedef struct engine_parts {
 
 /* Those of `s`. */
 engine_parts *engine_of(const server *s);
+
+/* Short for engine_of(s)->sched. */
 sched *sched_of(const server *s);
 
 /* Milliseconds after which a refused request may try again: when the predicted first token would

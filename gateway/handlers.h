@@ -6,6 +6,9 @@
 #include "gateway/http/exchange.h"
 
 /* completion.c */
+
+/* POST /v1/chat/completions, and POST /v1/completions: generate text, as one answer or as a
+ * stream of events. */
 void completion_handle_chat(exchange *x);
 void completion_handle_text(exchange *x);
 
@@ -46,6 +49,8 @@ void batches_cancel_one(exchange *x); /* POST /v1/batches/{}/cancel */
 
 /* tokenize_api.c: POST /tokenize, /detokenize (vLLM's shapes) */
 void tokenize_handle(exchange *x);
+
+/* Ids to text. */
 void detokenize_handle(exchange *x);
 /* A chat's body, counted under the caller's limits; false: it has been answered. */
 bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n);
@@ -60,7 +65,11 @@ void version_get(exchange *x);
 
 /* models_api.c: GET /v1/models, /v1/models/{*}, GET /v1/key */
 void models_list(exchange *x);
+
+/* One model; the name may have slashes. */
 void models_get(exchange *x);
+
+/* The caller's key, tenant, limits, and what is left of them. */
 void key_whoami(exchange *x);
 
 /* adapters_api.c */
@@ -137,7 +146,11 @@ void admin_audit(exchange *x);   /* GET /audit */
 void admin_backup(exchange *x);  /* POST /backup {"path"} */
 void admin_drain(exchange *x);   /* POST /drain */
 void admin_nodes(exchange *x);   /* GET /nodes */
+
+/* POST /nodes/{}/drain: the node refuses new requests, finishes those that run, and stops. */
 void admin_node_drain(exchange *x);
+
+/* POST /nodes/{}/fence: a node that is gone may write nothing until it starts again. */
 void admin_node_fence(exchange *x);
 
 /* admin_config.c: under /admin/v1 */

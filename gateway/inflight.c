@@ -1,4 +1,10 @@
-/* inflight.c -- the list of all requests under way, under one mutex. */
+/* inflight.c -- the list of all requests under way, under one mutex.
+ *
+ * An entry lies in its request and is linked in and out, so adding takes no memory and cannot
+ * fail. inflight_list() copies: its memory is taken before the lock, and taken anew with half as
+ * much again where the list has grown meanwhile. Stopping sets a flag that the request looks at;
+ * nothing here waits for it.
+ */
 #include "gateway/inflight.h"
 
 #include <assert.h>

@@ -48,7 +48,7 @@ typedef struct account {
     int64_t least[LEASE_THINGS]; /* what the smallest of them takes; 0: none waits */
     int64_t recent[LEASE_THINGS];                          /* drawn since measured_us */
     int64_t pace[LEASE_THINGS];                            /* what LEASE_SPAN_US draws */
-    int64_t remains[LEASE_THINGS], may_come[LEASE_THINGS]; /* of the last exchange */
+    int64_t remains[LEASE_THINGS], may_come[LEASE_THINGS]; /* as the last lease said */
     int64_t returned; /* tokens that came back since the last question */
     int64_t measured_us;
     bool asked; /* there was an exchange */

@@ -1,4 +1,9 @@
-/* manual.c -- prints the help and the manual pages from the table of commands. */
+/* manual.c -- prints the help and the manual pages from the table of commands.
+ *
+ * One table has all that is said of a command: the line of "lorad --help", the paragraph of
+ * "lorad help COMMAND" and the entry of lorad(1). lorad.conf(5) comes from the options of
+ * gateway/config/ (config_describe()), so a page cannot name an option that does not exist.
+ */
 #include "gateway/manual.h"
 
 #include <string.h>

@@ -68,6 +68,7 @@ typedef struct process_parts {
 /* Those of `s`. */
 process_parts *process_of(const server *s);
 
+/* The word of MOVED_KV_LIST, for metrics and logs; static. */
 const char *moved_kv_name(int end);
 
 #endif

@@ -28,6 +28,8 @@ typedef struct tenant_parts {
 
 /* Those of `s`. */
 tenant_parts *tenants_of(const server *s);
+
+/* Short for tenants_of(s)->store. */
 store *store_of(const server *s);
 
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */

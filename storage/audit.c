@@ -1,4 +1,14 @@
-/* audit.c -- writes and lists the rows of the audit table. */
+/* audit.c -- writes and lists the rows of the audit table.
+ *
+ * audit_append() waits until its row is durable, for changes that must not happen unrecorded;
+ * audit_post() leaves the row to the writer. Rows are listed newest first, by ids, which are
+ * times: `before_id` is the last one of the page before.
+ *
+ * audit_prune() keeps the newest `most` rows of each tenant that its own keys have made. Rows of
+ * operators stay: a tenant must not be able to push out what was done to it.
+ *
+ * Threads: any.
+ */
 #include "storage/audit.h"
 
 #include <assert.h>

@@ -20,8 +20,14 @@ void digest_bytes(const void *data, size_t len, uint8_t out[DIGEST_BYTES]);
 typedef struct digest_state {
     uint32_t own[28]; /* private: libcrypto's context */
 } digest_state;
+
+/* Streaming: the digest of all bytes that were added, in order; pieces may have any size. */
 void digest_begin(digest_state *d);
+
+/* May be called any number of times between digest_begin() and digest_end(). */
 void digest_add(digest_state *d, const void *data, size_t len);
+
+/* Writes the digest; the state must not be used again without digest_begin(). */
 void digest_end(digest_state *d, uint8_t out[DIGEST_BYTES]);
 
 /* 64 lower-case digits and a NUL. */

@@ -238,21 +238,30 @@ static void read_key(sql *q, key_entry *k)
     sql_col_text(q, 12, i->networks, sizeof i->networks);
 }
 
+/* Columns of a secret, for add_secret(), and the order of rows: two nodes of a fleet that rotate a
+ * key at the same time can leave more than KEY_SECRETS_MAX rows, and the newest ones count. */
+#define SECRET_COLUMNS "s.id, s.not_after_us, s.digest"
+#define SECRET_ORDER   " ORDER BY s.id DESC"
+
+/* Adds the secret in the row's columns from `first` on, unless the key has as many as it may. */
+static void add_secret(sql *q, int first, key_entry *k)
+{
+    secret s = {.id = (uint64_t)sql_col_int(q, first), .not_after_us = sql_col_int(q, first + 1)};
+    if (k->n_secret < KEY_SECRETS_MAX && sql_col_blob(q, first + 2, s.digest, DIGEST_BYTES))
+        k->secret[k->n_secret++] = s;
+}
+
 static err_code load_secrets(struct key_cache *kc, sqlite3 *db, err *e)
 {
     sql q;
     sql_begin(&q, db,
-              "SELECT s.id, k.public_id, s.digest, s.not_after_us FROM key_secrets s"
-              " JOIN api_keys k ON k.id = s.key_id ORDER BY s.id");
+              "SELECT k.public_id, " SECRET_COLUMNS " FROM key_secrets s"
+              " JOIN api_keys k ON k.id = s.key_id" SECRET_ORDER);
     while (sql_row(&q)) {
         char public_id[KEY_PUBLIC_LEN + 1] = {0};
-        sql_col_text(&q, 1, public_id, sizeof public_id);
+        sql_col_text(&q, 0, public_id, sizeof public_id);
         key_entry *k = find_public(kc, public_id);
-        if (!k || k->n_secret == KEY_SECRETS_MAX) continue;
-        secret *s = &k->secret[k->n_secret];
-        s->id = (uint64_t)sql_col_int(&q, 0);
-        s->not_after_us = sql_col_int(&q, 3);
-        if (sql_col_blob(&q, 2, s->digest, DIGEST_BYTES)) k->n_secret++;
+        if (k) add_secret(&q, 1, k);
     }
     return sql_end(&q, "read the keys", e);
 }
@@ -293,15 +302,9 @@ static err_code read_one(sqlite3 *db, uint64_t key_id, key_entry *k, bool *there
     if (*there) read_key(&q, k);
     err_code rc = sql_end(&q, "read the key", e);
     if (rc || !*there) return rc;
-    sql_begin(&q, db,
-              "SELECT id, not_after_us, digest FROM key_secrets WHERE key_id=? ORDER BY id DESC");
+    sql_begin(&q, db, "SELECT " SECRET_COLUMNS " FROM key_secrets s WHERE s.key_id=?" SECRET_ORDER);
     sql_int(&q, (int64_t)key_id);
-    while (k->n_secret < KEY_SECRETS_MAX && sql_row(&q)) {
-        secret *s = &k->secret[k->n_secret];
-        s->id = (uint64_t)sql_col_int(&q, 0);
-        s->not_after_us = sql_col_int(&q, 1);
-        if (sql_col_blob(&q, 2, s->digest, DIGEST_BYTES)) k->n_secret++;
-    }
+    while (sql_row(&q)) add_secret(&q, 0, k);
     return sql_end(&q, "read the key", e);
 }
 

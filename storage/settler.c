@@ -128,7 +128,7 @@ static void caught_up_locked(settler *s)
     s->told = false;
 }
 
-/* Without the lock: the meter file has its own. */
+/* Releases the lock around the calls: the meter file has its own lock. */
 static void release(settler *s, int n)
 {
     lock_release(&s->mu);

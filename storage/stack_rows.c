@@ -1,4 +1,10 @@
-/* stack_rows.c -- see stack_rows.h. */
+/* stack_rows.c -- versions of named stacks: numbered, counted and written in one transaction.
+ *
+ * A new version has the highest number of its name plus one; the count of all the tenant's
+ * versions is read by the same statement, so two writers can neither make one number twice nor
+ * pass the limit together. Deleting removes a name with all its versions: a later stack of that
+ * name begins with 1 again.
+ */
 #include "storage/stack_rows.h"
 
 #include <stdlib.h>

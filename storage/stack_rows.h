@@ -34,7 +34,7 @@ err_code stack_rows_get(store *st, uint64_t tenant_id, const char *name, int ver
 /* A name's versions, newest first; name NULL: the newest of each name.  Malloced. */
 err_code stack_rows_list(store *st, uint64_t tenant_id, const char *name, stack_row **out,
                          size_t *n, err *e);
-/* All versions of a name.  ERR_NOT_FOUND. */
+/* Deletes all versions of a name. ERR_NOT_FOUND: it has none. */
 err_code stack_rows_drop(store *st, uint64_t tenant_id, const char *name, err *e);
 
 #endif

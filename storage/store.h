@@ -97,6 +97,8 @@ uint64_t store_next_id(store *st);
  * store_nth_id(st, first, 1) and on.  They are unique over all time if the last one is in the
  * database before one is used. */
 uint64_t store_take_ids(store *st, uint64_t n);
+
+/* The n-th id after `first`, n below what store_take_ids() was asked for. */
 uint64_t store_nth_id(const store *st, uint64_t first, uint64_t n);
 /* The inverse: `id` is the how manieth from `first`; UINT64_MAX: it is below it. */
 uint64_t store_id_place(uint64_t first, uint64_t id);
@@ -107,6 +109,7 @@ void store_raise_ids(store *st, uint64_t id);
 /* True unless the disk refused a commit since the last one that succeeded; readiness asks this. */
 bool store_healthy(store *st);
 
+/* A consistent copy of the writer's counts; any thread. */
 void store_stats_get(store *st, store_stats *out);
 
 /* Nothing of the rows that were deleted before is in any file when it returns true; false: not

@@ -37,6 +37,9 @@ void store_post_own(store *st, store_job fn, const void *arg, size_t bytes);
 
 /* A read-only connection for this thread alone until store_read_end(); waits for a free one. */
 sqlite3 *store_read_begin(store *st);
+
+/* Gives the connection back, with no statement open (sql_end() was called for each). On the
+ * thread of store_read_begin(). */
 void store_read_end(store *st, sqlite3 *db);
 
 /* ---- statements --------------------------------------------------------------- */
@@ -48,15 +51,29 @@ typedef struct sql {
     int n_bound, rc;
 } sql;
 
+/* Prepares the statement `text`, which may have parameters ?1, ?2 ... Always pair it with one of
+ * the functions that end it, also after a failure. `q` belongs to one thread. */
 void sql_begin(sql *q, sqlite3 *db, const char *text);
+
+/* Binds the next parameter, in the order of the calls: whole numbers, doubles, text, bytes,
+ * NULL. After a failure they do nothing. */
 void sql_int(sql *q, int64_t v);
+
+/* See sql_int(). */
 void sql_real(sql *q, double v);
 void sql_text(sql *q, const char *v); /* not copied: must live until sql_end() */
 void sql_blob(sql *q, const void *v, size_t len);
+
+/* See sql_int(). */
 void sql_null(sql *q);
 bool sql_row(sql *q); /* true: a row is there */
 int64_t sql_col_int(sql *q, int i);
+
+/* Columns are counted from 0 and may be read only while sql_row() has just been true. NULL is 0
+ * here, and "" as text. */
 double sql_col_real(sql *q, int i);
+
+/* Copies the text, cut to cap - 1 bytes and NUL-ended. */
 void sql_col_text(sql *q, int i, char *out, size_t cap);
 bool sql_col_blob(sql *q, int i, void *out, size_t len); /* false: another length */
 /* Frees the statement.  `what` is what the user wanted ("create the tenant"). */
@@ -85,6 +102,8 @@ struct key_cache;
 struct fleet *store_fleet(store *st); /* NULL: the server is by itself */
 /* Is this directory a fleet's node, whether it was opened with its fleet or not? */
 bool store_is_node(const store *st);
+
+/* The copies of all tenants and keys in memory, which every request reads; owned by the store. */
 struct tenant_cache *store_tenants(store *st);
 struct key_cache *store_keys(store *st);
 
@@ -93,15 +112,24 @@ struct key_cache *store_keys(store *st);
 struct lockout;
 bool store_lockout(store *st, const struct lockout *what);
 
+/* Reads all rows at the start; ERR_IO or ERR_NOMEM. `db` is only used during the call. */
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e);
+
+/* Frees the copies; nobody may be in a call. NULL is allowed. */
 void tenant_cache_close(struct tenant_cache *tc);
+
+/* The same for keys. Secrets stay as the database has them: digests. */
 err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e);
+
+/* Frees them. NULL is allowed. */
 void key_cache_close(struct key_cache *kc);
 /* In memory alone: what lockouts.h tells of, without its other two steps. */
 void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us);
 void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us);
 /* Reads one row anew: another node has changed it.  Lock-outs that wait stay in force. */
 err_code tenant_cache_refresh(store *st, uint64_t tenant_id, err *e);
+
+/* The same for one key. */
 err_code key_cache_refresh(store *st, uint64_t key_id, err *e);
 /* Puts what is locked out and not durable yet in force in the copies in memory. */
 void store_lock_out_again(store *st);

@@ -1,4 +1,18 @@
-/* cli.c -- reading a command line by the table, and telling people what may stand in it. */
+/* cli.c -- reads a command line by a table of commands and options; prints help and the man page
+ * from it.
+ *
+ * Options may stand anywhere, also before the command. So parsing takes two passes: the first
+ * collects words and options as typed and only asks whether some command knows the option with a
+ * value (takes_value(); an option takes a value in all commands or in none); after the command
+ * is found by the first one or two words, the second pass resolves each option in its three
+ * lists (the command's, `showing`, the program's).
+ *
+ *     --name VALUE   --name=VALUE   -n VALUE   -nVALUE   -n=VALUE   --   -h   help COMMAND
+ *
+ * An argument name in brackets ("[TIME]") is optional and must be joined with "=".
+ *
+ * Unknown commands and options are answered with the nearest known one (near.h).
+ */
 #include "tui/cli.h"
 
 #include <stdlib.h>

@@ -1,4 +1,14 @@
-/* cli_completion.c -- scripts by which shells complete a program's command line, from its table. */
+/* cli_completion.c -- scripts by which shells complete a program's command line, from its table.
+ *
+ *     bash   one function: options' values by the word before, then commands by the first two words
+ *     zsh    the same script through zsh's bashcompinit
+ *     fish   a `complete` line for each option, command and word, with the condition when it holds
+ *
+ * Words of a table are plain words, "FILE" or "DIR" (the shell completes paths), or "@kind":
+ * names that only the server knows. For these the script runs "PROGRAM completion names KIND"
+ * with the context that the line so far names, and waits 2 s at most; a server that is away
+ * completes nothing and prints nothing.
+ */
 #include <string.h>
 
 #include "tui/cli.h"

@@ -1,5 +1,21 @@
-/* client.c -- a curl easy handle inside a multi handle, so that a call can be woken and
- * cancelled. */
+/* client.c -- HTTPS calls to lorad, on libcurl's multi handle, so that a call can be woken and
+ * cancelled.
+ *
+ * A client has one connection, which libcurl keeps between calls; curl_easy_reset() clears
+ * options only. Redirects are not followed, because the Authorization header would be sent to
+ * the other host; compression and "Expect: 100-continue" are off.
+ *
+ * perform() polls in steps of POLL_MS. That is how client_cancel(), which a signal handler may
+ * call (it only stores an atomic flag), ends a call, and how `idle_ms` is checked: a limit on
+ * silence instead of on the whole transfer, so that a slow download of gigabytes is not cut.
+ *
+ * Callbacks cannot return an error through libcurl. They write it into call.why and return a
+ * short count; the caller reports that sentence in place of libcurl's code. got_there() tells
+ * "the server was never reached" (exit status 3 of loractl, safe to repeat) from "the connection
+ * broke later".
+ *
+ * Keys are wiped before their memory is freed, also in libcurl's list of headers.
+ */
 #include "tui/client.h"
 
 #include <ctype.h>

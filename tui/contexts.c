@@ -1,4 +1,15 @@
-/* contexts.c -- one table of settings serves the file, the environment and the defaults. */
+/* contexts.c -- contexts of loractl and loratop: one table of settings serves the file, the
+ * environment and the defaults.
+ *
+ *     command line  >  environment (LORAD_URL, ...)  >  context of the file  >  default
+ *
+ * The file has one section for each context and a line "current = NAME" before them. It may hold
+ * keys, so it must be a regular file that belongs to the user (or root) and that nobody else can
+ * read; otherwise it is refused with the command that fixes it. Writing goes to a new file with
+ * mode 600 that is renamed over the old one.
+ *
+ * Keys are wiped from every buffer that held them, including the line buffer and the list.
+ */
 #include "tui/contexts.h"
 
 #include <errno.h>

@@ -1,4 +1,17 @@
-/* table.c -- prints tables: collects the cells, computes the columns' widths, writes the lines. */
+/* table.c -- prints JSON objects as tables, as lists of name and value, as CSV and as JSON.
+ *
+ * A column has a path into the row ("limits.max_queued") and a kind, which decides how people
+ * see the value; CSV and -o name have raw values. Printing takes two passes: the first measures
+ * every cell in terminal columns (text_width(), so that wide characters count as two), the
+ * second prints. Where the sum is wider than the terminal, fit() narrows the widest text column
+ * by one cell until the line fits, and stops at LEAST_WIDTH; numbers are never cut.
+ *
+ * Whatever is printed went through text_clean() or table_put_escaped(): control characters, and
+ * those that hide or reverse text (U+200B to U+206F), are escaped also inside JSON, where a
+ * terminal would obey them.
+ *
+ * Colours are used only on a terminal, without NO_COLOR, and not with TERM=dumb.
+ */
 #include "tui/table.h"
 
 #include <assert.h>

@@ -1,4 +1,15 @@
-/* text.c -- which characters a terminal may get, and their widths from the C library. */
+/* text.c -- which characters a terminal may get, and their widths from the C library.
+ *
+ * Names and answers come from strangers, so what a terminal would obey (controls, escapes) and
+ * what makes one text look like another (characters of no width, of direction, tags) becomes
+ * "?", as does what is no UTF-8 or what this terminal cannot show.
+ *
+ * A stream comes in pieces that may end inside a character: text_carry keeps at most four bytes
+ * until the rest is there.
+ *
+ * Numbers have at most four digits and a unit: 9999, 10.0k, 123M; bytes in steps of 1,024, spans
+ * of time as their two largest units.
+ */
 #include "tui/text.h"
 
 #include <assert.h>

@@ -1,4 +1,11 @@
-/* extent.c -- adds up what an adapter of a layout takes on the disk and in memory. */
+/* extent.c -- adds up what an adapter of a layout takes on the disk and in memory.
+ *
+ * The sums must be those that adapters/residency/ later asks for (extras.c takes its places by
+ * the same functions), since an adapter is admitted by them: pairs as the backend packs them
+ * (padded ranks, panels), vectors of DoRA and of biases, own rows and tables of embeddings and
+ * head, a head of classes. Each part counts to its alignment. Where two forms are possible, the
+ * larger one counts.
+ */
 #include "adapters/format/extent.h"
 
 uint64_t extent_vector_bytes(const model_config *shape, size_t slot)

@@ -1,4 +1,16 @@
-/* folder.c -- files of an adapter: which names may stand there, reading, errors of the disk. */
+/* folder.c -- files of an adapter: which names may stand there, reading, errors of the disk.
+ *
+ * Names are judged, not contents: a part is read, harmless files (a README, what a Trainer
+ * leaves) are passed over, a pickle is refused with the way to convert it, since reading one can
+ * run code.
+ *
+ * A path that a tenant names is opened in three steps, since links on the way may change
+ * meanwhile: realpath() and a look whether it lies inside of a root; open() of the last part
+ * without following a link; then the same look at the path that the open directory has. What
+ * lies outside is refused alike whether it exists or not.
+ *
+ * Threads: any; nothing is kept.
+ */
 #include "adapters/format/folder.h"
 
 #include <errno.h>

@@ -21,36 +21,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model/proj_names.h"
+
 enum { NAME_MAX_BYTES = 512 };
 
 static const char *const modules[] = {
-    [PROJ_Q_A] = "self_attn.q_a_proj",
-    [PROJ_Q] = "self_attn.q_proj",
-    [PROJ_K] = "self_attn.k_proj",
-    [PROJ_V] = "self_attn.v_proj",
-    [PROJ_O] = "self_attn.o_proj",
-    [PROJ_IN] = "mixer.in_proj",
-    [PROJ_OUT] = "mixer.out_proj",
+    PROJ_USUAL_NAMES,
     [PROJ_Z] = "linear_attn.in_proj_z",
     [PROJ_B] = "linear_attn.in_proj_b",
     [PROJ_A] = "linear_attn.in_proj_a",
     [PROJ_Z_LOW] = "self_attn.g_a_proj",
     [PROJ_A_LOW] = "self_attn.f_a_proj",
-    [PROJ_GATE] = "mlp.gate_proj",
-    [PROJ_UP] = "mlp.up_proj",
-    [PROJ_DOWN] = "mlp.down_proj",
-    [PROJ_PLE_MODEL] = "per_layer_model_projection",
-    [PROJ_PLE_GATE] = "per_layer_input_gate",
-    [PROJ_PLE_OUT] = "per_layer_projection",
-    [PROJ_LAUREL_LEFT] = "laurel.linear_left",
-    [PROJ_LAUREL_RIGHT] = "laurel.linear_right",
-    [PROJ_ALTUP_IN] = "altup_projections",
-    [PROJ_ALTUP_OUT] = "altup_unembed_projections",
-    [PROJ_ALTUP_ROUTER] = "altup.modality_router",
-    [PROJ_ALTUP_PREDICT] = "altup.prediction_coefs",
-    [PROJ_ALTUP_CORRECT] = "altup.correction_coefs",
-    [PROJ_ROUTER] = "mlp.gate",
-    [PROJ_SHARED_SCORE] = "mlp.shared_expert_gate",
     [MODULE_QKV] = "self_attn.qkv_proj",
     [MODULE_GATE_UP] = "mlp.gate_up_proj",
     [MODULE_SHARED_GATE] = "mlp.shared_expert.gate_proj",

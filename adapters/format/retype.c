@@ -1,4 +1,15 @@
-/* retype.c -- one pass over the header to find what changes, one over the tensors to write them. */
+/* retype.c -- one pass over the header to find what changes, one over the tensors to write them.
+ *
+ * Becomes F32: a tensor of F64, and of a pair A, B of two types what is not F32. A partner has
+ * the same name with the other letter. All else is copied as it is, in the order of the file.
+ *
+ *     8 bytes little-endian: length of the header
+ *     the header, filled with spaces to a multiple of 8
+ *     the tensors, in pieces of 16,384 values
+ *
+ * retype_open() gives NULL where nothing changes. The size is known before a byte is written, a
+ * little too high: HEADER_EACH bytes are counted for each tensor's line.
+ */
 #include "adapters/format/retype.h"
 
 #include <stdio.h>

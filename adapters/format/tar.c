@@ -329,7 +329,9 @@ static err_code begin_folder(tar_reader *t, const char *name, uint64_t bytes, er
     int n = 0;
     err_code rc = clean_name(name, part, &n, e);
     if (rc) return rc;
-    if (bytes != 0) return err_set(e, ERR_INPUT, "the tar holds a folder with data");
+    if (bytes != 0)
+        return err_set(e, ERR_INPUT,
+                       "the tar has a folder entry with data; folders must have size 0");
     if (n == 2)
         return err_set(e, ERR_INPUT, "the tar holds the folder '%.100s' inside the adapter's",
                        name);

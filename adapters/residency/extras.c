@@ -129,7 +129,8 @@ static err_code embed_gain(const maker *mk, const lora_pair *lp, const adapter_t
     for (int k = 0; rc == ERR_NONE && k < dim; k++) {
         mk->out[k] = (float)((double)mk->in[k] / sqrt(sum[k]));
         if (!isfinite(mk->out[k]))
-            rc = err_set(e, ERR_INPUT, "DoRA: column %d of the table has no usable length", k);
+            rc = err_set(e, ERR_INPUT,
+                         "DoRA: the norm of column %d of the table is zero or not finite", k);
     }
     free(sum);
     free(b);

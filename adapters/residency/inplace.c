@@ -1,4 +1,20 @@
-/* inplace.c -- takes an adapter where it lies: walks the folder, checks it, writes its row. */
+/* inplace.c -- registers adapters where they lie: walks a tree of folders, checks each adapter,
+ * writes its row.
+ *
+ * The files stay the operator's. adapters/<digest> becomes a symbolic link to the folder, where
+ * an upload would have put a copy; everything behind it is the same. part_sha is not recorded
+ * for such a version, so that a later upload of equal bytes is never hard-linked to a file that
+ * lorad does not own.
+ *
+ * The walk trusts the tree's root (an allowed path of lorad.conf) and nothing below it: folders
+ * are opened by openat() with O_NOFOLLOW, files must be regular, the depth is bounded. A folder
+ * with adapter_config.json is an adapter and is not searched further.
+ *
+ * Each folder is reported through `seen`, good or bad, and the walk goes on: one broken adapter
+ * must not stop the registration of a thousand others. Names are made from the path below the
+ * root; `names` holds those of this call, because two folders whose paths map to one name would
+ * become versions of each other.
+ */
 #include "adapters/residency/inplace.h"
 
 #include <ctype.h>

@@ -51,7 +51,10 @@ typedef struct pace_counts {
     uint64_t n_waits;
 } pace_counts;
 
+/* share: percent of the slack that copies may use; 0: no bound ever. */
 void pace_init(pace *p, int share);
+
+/* Nobody may wait in it. */
 void pace_clear(pace *p);
 
 /* Before a step: how long it will take, and may take beyond that (INFINITY: as long as it
@@ -69,6 +72,8 @@ void pace_moved(pace *p, uint64_t bytes, int64_t took_us);
 /* Around each piece that a loader moves, `p` NULL: no bound.  Waits for its turn, and says when it
  * has begun; tells what it took. */
 int64_t pace_begin(pace *p, uint64_t bytes, bool hint);
+
+/* begun_us: what pace_begin() returned. */
 void pace_end(pace *p, uint64_t bytes, int64_t begun_us);
 
 /* For other work than copies, at any point of it, with the thread's processor time: who has had
@@ -77,6 +82,7 @@ void pace_end(pace *p, uint64_t bytes, int64_t begun_us);
  * the hundredth that a p99 looks at. */
 void pace_turn_wait(pace *p, pace_turn *t, int64_t busy_us);
 
+/* A consistent copy; any thread. */
 void pace_get(pace *p, pace_counts *out);
 
 #endif

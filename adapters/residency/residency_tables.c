@@ -269,8 +269,8 @@ void host_value(residency *rs, entry *en)
     host_settle(rs, en->host_at);
 }
 
-/* Evicts copies, the least worth first, until the budget holds; those that loaders work on stay,
- * and there are no more of these than HANDS_MAX. */
+/* Evicts copies, the least valuable first, until the budget holds. Copies that a loader works on
+ * stay; there are at most HANDS_MAX of them. */
 void host_trim(residency *rs)
 {
     lock_assert_held(&rs->mu);

@@ -23,13 +23,13 @@ typedef struct entry {
     struct entry *chained;     /* hash */
     struct entry *prev, *next; /* queue while queued, LRU while resident */
     uint64_t id;
-    residency_state state; /* HOST is never stored: DISK with a copy */
+    residency_state state; /* never HOST: an adapter with a host copy has DISK */
     want wanted;
     bool taken;    /* a loader works on it */
     bool reserved; /* its chunks are taken; it stands in no queue */
     bool pinned, closing, gone;
     int acquired;
-    uint64_t bytes; /* of its chunks; known once a loader has read the header */
+    uint64_t bytes; /* size of its chunks; known when a loader has read the header */
     int64_t due_us; /* order in the queue; 0: not known */
     int64_t failed_us, took_us, last_use_us;
     double popularity; /* decayed count of uses, as of last_use_us */
@@ -84,9 +84,13 @@ struct residency {
     residency_stats stats;
 };
 
+/* At the tail; the entry must be in no chain (its links serve one at a time). */
 void chain_push(chain *l, entry *en);
+
+/* Out of this chain, from wherever it is in it. */
 void chain_drop(chain *l, entry *en);
 
+/* NULL: nothing is known of this version. */
 entry *tier_find(residency *rs, uint64_t id);
 /* NULL: out of memory. */
 entry *tier_find_or_add(residency *rs, uint64_t id);
@@ -109,7 +113,11 @@ int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_
 
 /* Bytes that pinned adapters hold or will hold, `but` apart. */
 uint64_t tier_pinned_bytes(const residency *rs, const entry *but);
+
+/* The size of its chunks is known now; keeps pinned_bytes right. */
 void tier_set_bytes(residency *rs, entry *en, uint64_t bytes);
+
+/* Sets or takes back the pin; keeps pinned_bytes right. */
 void tier_set_pinned(residency *rs, entry *en, bool pinned);
 
 /* ---- copies in host memory */
@@ -118,12 +126,16 @@ void tier_set_pinned(residency *rs, entry *en, bool pinned);
 void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us);
 /* Brings the worth of an entry up to date after a use. */
 void host_value(residency *rs, entry *en);
+
+/* Takes its copy out of the heap and puts it into the trash. */
 void host_drop(residency *rs, entry *en);
 /* Evicts host copies until the budget holds, the least valuable first, except those that a loader
  * is working on. */
 void host_trim(residency *rs);
 /* What was dropped, to be freed without mu. */
 adapter_copy *host_take_trash(residency *rs);
+
+/* Frees what host_take_trash() gave. Without mu: freeing gigabytes takes milliseconds. */
 void host_free_trash(adapter_copy *c);
 
 #endif

@@ -1,4 +1,19 @@
-/* publish.c -- makes an upload a version: checks it, names its folder, writes the row. */
+/* publish.c -- makes an upload a version: checks it, names its folder, writes the row.
+ *
+ *     adapters/tmp/ID   the upload's files, until they are complete
+ *     check             configuration, weights, words; size in memory
+ *     sync              each file, and the folder
+ *     depot             a copy in the object store, where there is one
+ *     rename            to adapters/DIGEST, named by content: equal uploads are one folder
+ *     row               from here on the version exists
+ *
+ * A crash before the row leaves files that no version has: the sweep of the next start removes
+ * tmp/, and the registry removes folders that no row names. The lock of files is held from the
+ * rename to the row, so that no deletion of an equal version takes the folder away in between.
+ *
+ * A folder of that name whose files have rotted is exchanged for the fresh one, which mends
+ * every version that has it.
+ */
 #include "adapters/store/publish.h"
 
 #include <dirent.h>

@@ -64,6 +64,9 @@ err_code registry_try(registry *r, uint64_t tenant_id, const char *model, bool a
                       const adapter_version **out, uint64_t *absent_id, err *e);
 /* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e);
+
+/* Gives the pin back; NULL is allowed. The last pin of a deleted version removes its row and
+ * files on this thread, so no lock may be held. */
 void registry_release(registry *r, const adapter_version *v);
 /* "name@version" of a version that is known, to show it: nothing is pinned, so the caller may hold
  * a lock (the last pin's release writes to the disk).  False: it is gone. */
@@ -102,6 +105,9 @@ err_code registry_publish(registry *r, const registry_new_version *nv, adapter_v
  * adapter's generation is that one.  *generation (may be NULL) is the new one. */
 err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, const char *alias,
                             int version, int64_t expected_generation, uint64_t *generation, err *e);
+
+/* ERR_NOT_FOUND: there is no such alias; ERR_CONFLICT for "default", which only a deletion of
+ * the name removes. */
 err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, const char *alias,
                              int64_t expected_generation, err *e);
 /* Back to the version that the alias meant before; *version is that one.  ERR_CONFLICT when there
@@ -121,6 +127,8 @@ typedef struct registry_meta {
     int n_shared;
     int64_t expected_generation; /* -1: whatever it is; else ERR_STALE */
 } registry_meta;
+
+/* Writes what `m` has and raises the generation. ERR_NOT_FOUND, ERR_STALE, ERR_IO. */
 err_code registry_update(registry *r, uint64_t tenant_id, const char *name, const registry_meta *m,
                          err *e);
 
@@ -215,11 +223,15 @@ void registry_page(registry *r, const registry_query *q, adapter_entry *out, siz
 /* Tenants that a name is shared with; malloced, NULL for none. */
 err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint64_t **out,
                          size_t *n, err *e);
+
+/* A copy of one name. ERR_NOT_FOUND also for a name of another tenant. */
 err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter_entry *out,
                       err *e);
 /* Versions of a name, newest first; malloced. */
 err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, version_entry **out,
                            size_t *n, err *e);
+
+/* A copy of one version, with its info from the database (ERR_IO). ERR_NOT_FOUND. */
 err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int version,
                           version_entry *out, err *e);
 
@@ -251,11 +263,15 @@ void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out);
 
 /* Path of <dir>/adapters/<digest hex> into `out`. */
 void registry_path(const registry *r, const uint8_t digest[DIGEST_BYTES], char *out, size_t cap);
+
+/* The store that registry_create() got; borrowed. */
 store *registry_store(const registry *r);
 
 /* Held by an upload from the moment its files get their final name until its row is there, so that
  * a delete of the same content at the same time cannot take the files away in between. */
 void registry_files_lock(registry *r);
+
+/* Around renaming files and registry_publish(): see above. */
 void registry_files_unlock(registry *r);
 /* Removes files that no version has (an upload that was refused at the last step); with the
  * lock. */

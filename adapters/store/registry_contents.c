@@ -1,4 +1,14 @@
-/* registry_contents.c -- which files lie here, and how those go that an object store has, too. */
+/* registry_contents.c -- which files lie here, and how those go that an object store has, too.
+ *
+ * Versions of one content share one folder, so questions are about contents: a content is idle
+ * when no request holds one of its versions, none of their names is pinned and none is on its
+ * way out; it was used when the last of them was.
+ *
+ * registry_files_evict() renames the folder into tmp/ with the registry's lock held, which is
+ * quick, and removes the files after it: whoever finds a version "here" under that lock finds
+ * its files. The list of all contents takes the lock for 64 buckets at a time, so that requests
+ * do not wait for a long list.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,15 @@
-/* registry_look.c -- lists and single entries of the registry, copied for who asks. */
+/* registry_look.c -- lists and single entries of the registry, copied for the caller.
+ *
+ * Every function takes registry.mu, copies what it needs, and returns: callers never hold
+ * pointers into the tables. Locks are held for a bounded time: a page looks at REGISTRY_SCAN_MAX
+ * entries at most and returns a cursor; summaries of all adapters release the lock after every
+ * 64 buckets, so they are not a snapshot, but each entry in them is consistent.
+ *
+ * A cursor is the name of the last entry that was looked at, not an index. So adapters that are
+ * added or deleted between two pages neither repeat nor hide others.
+ *
+ * An entry is shown by its default version; where no alias "default" exists, by its newest one.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,19 @@
-/* registry_tables.c -- hash tables of adapters, versions and aliases; under registry.mu. */
+/* registry_tables.c -- hash tables of adapters, versions and aliases; all functions run under
+ * registry.mu.
+ *
+ *     by_name[]   (tenant, name) -> entry     chained; requests look names up here
+ *     by_id[]     version id -> version       chained through version.next
+ *     by_digest[] content -> versions         by next_digest; equal files are stored once
+ *     order[]     entries sorted by tenant and name: pages of lists and their cursors
+ *
+ * The tables have a fixed number of buckets (a power of two) and do not grow. Inserting into
+ * `order` moves its tail, which is cheap beside the database row that each new adapter costs.
+ * While all rows are loaded at the start (`loading`), entries are appended and sorted once.
+ *
+ * Making and placing are two steps. entry_make() and version_make() allocate everything, and may
+ * fail; entry_place() and version_place() link, and cannot. The caller writes the database row
+ * in between, so memory and database never differ because of a failed allocation.
+ */
 #include "adapters/store/registry_tables.h"
 
 #include <assert.h>

@@ -75,6 +75,8 @@ struct registry {
 
 /* All of these with mu held, but for the start. */
 
+/* Also an entry that is being deleted (doomed); NULL: there is no such name. Constant time on
+ * average. */
 entry *entry_find(const registry *r, uint64_t tenant_id, const char *name);
 /* One that is not deleted; ERR_NOT_FOUND and NULL. */
 entry *entry_live(const registry *r, uint64_t tenant_id, const char *name, err *e);
@@ -84,38 +86,60 @@ entry *entry_make(registry *r);
 void entry_place(registry *r, entry *en, const adapter_row *row, char *description);
 /* What a publish may have changed in the row; takes `description` (NULL: it stays). */
 void entry_update(entry *en, const adapter_row *row, char *description);
+
+/* Out of the tables, before entry_free(). Its versions must be gone. */
 void entry_unlink(registry *r, entry *en);
+
+/* Frees an entry that is in no table. NULL is not allowed. */
 void entry_free(entry *en);
 /* Place in `order` of the first entry that is not before (tenant, name). */
 size_t entry_bound(const registry *r, uint64_t tenant_id, const char *name);
 void entry_sort(registry *r); /* after the start's loading */
 bool entry_shared_with(const entry *en, uint64_t tenant_id);
 
+/* NULL: there is no such version, or it is gone. In whatever state it is. */
 version *version_by_id(const registry *r, uint64_t id);
+
+/* By bisection; NULL: the entry has no such version. */
 version *version_by_number(const entry *en, int number);
+
+/* What "name@latest" means; NULL: none is ready. */
 version *version_newest_ready(const entry *en);
 /* A version and its place in the entry, in no table yet; NULL: out of memory. */
 version *version_make(entry *en, const char *error);
+
+/* Into the tables and into its entry, in the order of numbers; cannot fail. The entry owns it
+ * from then on. */
 void version_place(registry *r, entry *en, version *v, const version_row *row);
+
+/* Out of all tables; nobody may hold a pin. version_free() follows. */
 void version_unlink(registry *r, version *v);
+
+/* Frees a version that is in no table. */
 void version_free(version *v);
 /* The first with this content, or the next after `before`; NULL: there is none. */
 version *version_of_digest(const registry *r, const uint8_t digest[DIGEST_BYTES],
                            const version *before);
+
+/* Does any version, of any tenant, have this content? */
 bool registry_has_digest(const registry *r, const uint8_t digest[DIGEST_BYTES]);
 
+/* Borrowed, and valid until the entry's aliases change; NULL: there is none. */
 alias *alias_find(const entry *en, const char *name);
 /* Room for one more; false: out of memory. */
 bool alias_reserve(entry *en);
 /* Points it, making it if need be: alias_reserve() came before. */
 void alias_point(entry *en, const char *name, int to, int previous);
 
+/* Returns ERR_NOMEM with the one sentence that all of these files use. */
 err_code registry_no_memory(err *e);
 
 /* registry_files.c */
 bool registry_files_there(const registry *r, const uint8_t digest[DIGEST_BYTES]);
 /* Are they an operator's, elsewhere? */
 bool registry_files_linked(const registry *r, const uint8_t digest[DIGEST_BYTES]);
+
+/* Removes folders below adapters/ that no version has; at the start, before requests come. */
 void registry_files_sweep(registry *r);
 /* Removes the files of this content unless some version still has it. */
 void registry_files_drop(registry *r, const uint8_t digest[DIGEST_BYTES]);

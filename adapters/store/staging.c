@@ -201,7 +201,7 @@ static char *manifest_print(const session *s)
     char hex[DIGEST_HEX], owner[24];
     snprintf(owner, sizeof owner, "%llu", (unsigned long long)s->tenant_id);
     cJSON *o = cJSON_CreateObject();
-    cJSON_AddStringToObject(o, "tenant", owner); /* 63 bits: no JSON number */
+    cJSON_AddStringToObject(o, "tenant", owner); /* 63 bits: JSON readers round */
     cJSON_AddStringToObject(o, "name", s->name);
     if (s->description) cJSON_AddStringToObject(o, "description", s->description);
     cJSON_AddBoolToObject(o, "activate", s->activate);

@@ -337,6 +337,7 @@ def save_base(model, tok, out):
     shutil.rmtree(out, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(out)
     tok.save_pretrained(out)
+    tok.backend_tokenizer.save(str(out / "tokenizer.json"), pretty=False)
     for name in os.listdir(out):
         os.chmod(out / name, 0o644)
 

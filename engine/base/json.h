@@ -63,8 +63,12 @@ const cJSON *json_get(const cJSON *obj, const char *name);
  * the value's type and the limit.  Integers must be whole and below 2^53. */
 err_code json_int(const cJSON *obj, const char *name, int64_t lo, int64_t hi, int64_t *out,
                   bool *found, err *e);
+
+/* A number; not finite ones, which JSON does not have. */
 err_code json_num(const cJSON *obj, const char *name, double lo, double hi, double *out,
                   bool *found, err *e);
+
+/* true or false; 0 and 1 are of the wrong type. */
 err_code json_bool(const cJSON *obj, const char *name, bool *out, bool *found, err *e);
 /* *out borrows from obj. */
 err_code json_str(const cJSON *obj, const char *name, const char **out, bool *found, err *e);

@@ -1,4 +1,15 @@
-/* lock.c -- waiting by the clock; for developers: which locks a thread holds, and if it may. */
+/* lock.c -- waiting by the clock; for developers: which locks a thread holds, and if it may.
+ *
+ * lock_list.h names each lock, whether a thread may wait for a condition while it holds it, and
+ * under which others it may be taken. That those stand before it is a static assertion: so the
+ * list is an order, and no cycle of locks is possible that follows it.
+ *
+ * With LORAD_CHECK_LOCKS each lock has a mark, and each thread a list of what it holds; what the
+ * list does not allow prints both places and aborts. Without it a lock is a pthread_mutex_t and
+ * nothing else (asserted).
+ *
+ * Conditions wait by CLOCK_MONOTONIC: a jump of the wall clock wakes nobody.
+ */
 #include "engine/base/lock.h"
 
 #include <stdio.h>

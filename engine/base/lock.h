@@ -37,16 +37,31 @@ typedef struct lock_mark {
     int holders;    /* threads; atomic */
 } lock_mark;
 
+/* The checker's side of the functions below; only builds with LORAD_CHECK_LOCKS have it. `at` is
+ * the caller's file and line, a string that lives for ever; it appears in the message with which
+ * a fault aborts. Any thread. */
 void lock_check_init(lock_mark *m, lock_rank rank, const char *at);
+
+/* Aborts if somebody still holds the lock. */
 void lock_check_free(lock_mark *m, const char *at);
 /* Before the thread may block in it. */
 void lock_check_take(const lock_mark *m, const char *at);
+
+/* The thread has the lock now: it joins the thread's own list of what it holds. */
 void lock_check_taken(lock_mark *m, const char *at);
+
+/* Aborts unless this thread holds the lock. */
 void lock_check_release(lock_mark *m, const char *at);
 /* Before a wait on a condition, and after it. */
 void lock_check_wait(lock_mark *m, const char *at);
+
+/* The wait is over, and the thread has the lock again. */
 void lock_check_woken(lock_mark *m, const char *at);
+
+/* For lock_assert_held(). */
 void lock_check_held(const lock_mark *m, const char *at);
+
+/* For lock_assert_none(). */
 void lock_check_none(const char *at);
 
 /* clang-format off */
@@ -105,10 +120,14 @@ typedef struct cond {
     pthread_cond_t inner;
 } cond;
 
+/* On the monotonic clock (CLOCK_MONOTONIC), so that a change of the system's time ends no wait.
+ * cond_free() when nobody waits. */
 void cond_init(cond *c);
 #define cond_wait(c, l) cond_wait_at(c, l, LOCK_HERE_)
 /* False: it is `end_us` (of clock_now_us()) or later. */
 #define cond_wait_until(c, l, end_us) cond_wait_until_at(c, l, end_us, LOCK_HERE_)
+/* As for pthread_cond_wait(): it may return without a signal, so callers test their condition in
+ * a loop. */
 bool cond_wait_until_at(cond *c, lock *l, int64_t end_us, const char *at);
 
 /* ---- what stands behind the names --------------------------------------------------------- */

@@ -1,4 +1,15 @@
-/* log.c -- one line, one write(2), so that lines of threads never mix. */
+/* log.c -- one line, one write(2), so that lines of threads never mix.
+ *
+ * A line is put together on the stack, at most 4,096 bytes, and cut there; the newline is always
+ * in. What strangers send may stand in a message: control characters become \uXXXX, so nobody
+ * can begin a line of his own or send a terminal commands.
+ *
+ *     text     2026-11-30T12:00:00.000Z info model: packed weights are kept
+ *     logfmt   time=... level=info module=model msg="packed weights are kept"
+ *     json     {"time":"...","level":"info","module":"model","msg":"packed weights are kept"}
+ *
+ * Threads: any; level and form are atomics.
+ */
 #include "engine/base/log.h"
 
 #include <stdarg.h>

@@ -27,6 +27,9 @@ typedef struct log_field {
     const char *name, *value;
     bool number;
 } log_field;
+
+/* In text format the fields follow the event as name=value; quoting and escapes are those of the
+ * format. */
 void log_fields(log_level level, const char *module, const char *event, const log_field *fields,
                 int n);
 

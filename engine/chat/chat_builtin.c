@@ -1,4 +1,8 @@
-/* chat_builtin.c -- prompts of the known families of models, for models that bring no template. */
+/* chat_builtin.c -- prompts of the known families of models, for models that bring no template.
+ *
+ * Each is a template in the Jinja subset of jinja.c, put together from the macros below: pieces
+ * that several families share (turns in order, a system message in front, Hermes' way of tools).
+ */
 #include "engine/chat/chat_builtin.h"
 
 #include <stddef.h>

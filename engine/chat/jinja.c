@@ -1,4 +1,14 @@
-/* jinja.c -- from a template's text to a rendered conversation: the doors of the jinja_ files. */
+/* jinja.c -- from a template's text to a rendered conversation: the doors of the jinja_ files.
+ *
+ *     jinja_read()     jinja_lex(), jinja_parse(): once, into the template's arena
+ *     jinja_begin()    an arena for one conversation, and its globals
+ *     jinja_set_...()  variables; one that the template never names is not stored
+ *     jinja_render()   jinja_exec(), then characters to bytes and spans of strangers
+ *
+ * Errors stay in the run (r->rc): all later calls do nothing, and jinja_render() says the first
+ * one. A character is a number of 32 bits with a bit for "a stranger wrote it", so filters and
+ * slices carry it along without more code; give() makes spans of runs of such characters.
+ */
 #include "engine/chat/jinja.h"
 
 #include <stdlib.h>

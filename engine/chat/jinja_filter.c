@@ -480,7 +480,7 @@ static jv f_map(const jinja_call *c)
     return out;
 }
 
-/* select, reject; with `attr` of an attribute */
+/* The filters select and reject; with `attr`: selectattr and rejectattr. */
 static jv chosen(const jinja_call *c, bool attr, bool wanted)
 {
     const jv *item;

@@ -231,26 +231,47 @@ typedef struct jargs { /* of one call */
 
 extern const jv jv_undefined, jv_none;
 
+/* Notes the first error with the template's line, and returns "undefined". Further errors change
+ * nothing. */
 jv jinja_fail(jinja_run *r, err_code rc, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 bool jinja_step(jinja_run *r, size_t work); /* false: failed */
 
 /* jinja_value.c */
 jv jv_bool(bool b);
+
+/* Constructors of small values; they allocate nothing and cannot fail. */
 jv jv_int(int64_t i);
 jv jv_float(double f);
+
+/* A text over n characters that stay where they are: s must live as long as the run. s NULL: an
+ * empty text. */
 jv jv_chars(const jchar *s, size_t n);
 jv jv_ascii(jinja_run *r, const char *s);                        /* the template's own */
 jv jv_utf8(arena *mem, const char *s, size_t len, bool foreign); /* undefined: no memory */
 jv jv_list(jinja_run *r, jv_kind kind, size_t room);
+
+/* Appends to a list that is under construction. False: the run has failed. */
 bool jv_push(jinja_run *r, jv list, jv v);
+
+/* The tuple (a, b). */
 jv jv_pair(jinja_run *r, jv a, jv b);
+
+/* A map with room for so many members; it grows. */
 jv jv_map(jinja_run *r, size_t room);
+
+/* Sets a member, replacing one with an equal key. Fails for keys that Python cannot hash. */
 bool jv_put(jinja_run *r, jv map, jv key, jv v);
 const jv *jv_find(jinja_run *r, jv map, jv key); /* NULL: none */
 jv jv_from_json(jinja_run *r, const cJSON *v, bool foreign);
+
+/* Is it this text? */
 bool jv_is(jv s, const char *ascii);
+
+/* Python's bool(v). */
 bool jv_true(jv v);
+
+/* Python's a == b; texts are equal whoever wrote them. Counts as steps by size. */
 bool jv_equal(jinja_run *r, jv a, jv b);
 int jv_order(jinja_run *r, jv a, jv b); /* <0, 0, >0; fails where Python does */
 bool jv_is_number(jv v);                /* bool too */
@@ -258,8 +279,11 @@ double jv_number(jv v);
 const char *jv_type(jv v); /* Python's name, for messages */
 /* The items that iterating gives; a generator is used up.  False: not iterable. */
 bool jv_items(jinja_run *r, jv v, const jv **item, uint32_t *n);
+
+/* Python's `what in where`. */
 bool jv_contains(jinja_run *r, jv where, jv what);
 
+/* Appends to a text under construction; a failed allocation fails the run. */
 void jbuf_add(jinja_run *r, jbuf *b, const jchar *s, size_t n);
 void jbuf_ascii(jinja_run *r, jbuf *b, const char *s);
 void jbuf_str(jinja_run *r, jbuf *b, jv v);  /* Python's str() */
@@ -274,21 +298,32 @@ typedef struct jinja_dump {
     const jchar *item, *colon;
     size_t n_item, n_colon;
 } jinja_dump;
+
+/* Appends the value as json.dumps() would write it. level: how deep it stands, for the indent. */
 void jbuf_json(jinja_run *r, jbuf *b, jv v, const jinja_dump *how, int level);
 
 /* jinja_text.c: strings */
 bool jchar_is_space(jchar c); /* str.isspace(), str.strip() */
 jchar jchar_upper(jchar c);
+
+/* Simple case mapping, one character to one; jv_upper() and jv_lower() use the full one. */
 jchar jchar_lower(jchar c);
+
+/* str.isprintable(): what repr() does not escape. */
 bool jchar_is_printable(jchar c);
 int64_t jv_search(jv s, jv what, uint32_t from);    /* -1: not there */
 jv jv_strip(jv s, jv chars, bool left, bool right); /* chars: none for spaces */
 jv jv_replace(jinja_run *r, jv s, jv old, jv with, int64_t count);
+
+/* Results of the methods of str (upper, lower, title, capitalize, splitlines): new texts in the
+ * run's arena that keep each character's author. */
 jv jv_upper(jinja_run *r, jv s);
 jv jv_lower(jinja_run *r, jv s);
 jv jv_title(jinja_run *r, jv s, bool words_by_jinja);
 jv jv_capitalize(jinja_run *r, jv s);
 jv jv_lines(jinja_run *r, jv s, bool keep);
+
+/* Characters [from, to); nothing is copied. */
 jv jv_substring(jv s, uint32_t from, uint32_t to);
 /* A method of a string, a map or a list; jv_has_method() says whether there is one. */
 bool jv_has_method(jv self, const char *name);
@@ -298,13 +333,24 @@ jv jv_call_method(jinja_run *r, const jmethod *m, const jargs *args);
 /* jinja_filter.c */
 int jinja_filter_find(const char *name); /* -1: none */
 int jinja_test_find(const char *name);
+
+/* Calls a filter by its number; an error of its arguments is Python's sentence. */
 jv jinja_filter(jinja_run *r, int fn, jv v, const jargs *args);
+
+/* Calls a test (`is defined`) by its number. */
 bool jinja_test(jinja_run *r, int fn, jv v, const jargs *args);
 
 /* jinja_eval.c */
 jv jinja_no_memory(jinja_run *r);
+
+/* A new scope within `up`; in the run's arena. NULL: the run has failed. */
 jscope *jinja_push_scope(jinja_run *r, jscope *up);
+
+/* Sets a name in this scope alone; inner scopes see it, outer ones do not. */
 void jinja_assign(jinja_run *r, jscope *s, const char *name, jv value);
+
+/* Runs statements and writes to r->out; returns at the first error, and after break or continue
+ * with r->flow set. */
 void jinja_exec(jinja_run *r, const jnode *n);
 jv jinja_attr(jinja_run *r, jv v, jv name);   /* v.name */
 jv jinja_item_of(jinja_run *r, jv v, jv key); /* v[key] */

@@ -41,7 +41,11 @@ thinking_style thinking_style_of(const chat_template *ct);
 /* What the template writes around thoughts, and what an answer begins with behind them; `calls`:
  * or a call of a tool. */
 const char *thinking_open(thinking_style style);
+
+/* What ends the thoughts; static, as all of these. */
 const char *thinking_close(thinking_style style);
+
+/* What stands between the end of the thoughts and the answer. */
 const char *thinking_gap(thinking_style style, bool calls);
 /* Its beginning that a call and an answer have in common. */
 const char *thinking_gap_apart(thinking_style style);
@@ -69,15 +73,22 @@ typedef struct thinking_reader {
     bool failed;               /* no memory */
 } thinking_reader;
 
+/* A reader for one answer, which begins as `start` says. */
 void thinking_reader_init(thinking_reader *r, thinking_style style, thinking_start start);
+
+/* Frees its texts; not the struct. */
 void thinking_reader_clear(thinking_reader *r);
 
+/* The answer's next bytes, which may end within a mark or a character: what could still be a
+ * mark is held back. */
 void thinking_reader_push(thinking_reader *r, const char *s, size_t len);
 /* The end of the answer: what is held back is what it looks like so far. */
 void thinking_reader_finish(thinking_reader *r);
 
 /* What came since the last call; borrowed until the next push. */
 const char *thinking_reader_take_thoughts(thinking_reader *r, size_t *len);
+
+/* The same of the answer itself. */
 const char *thinking_reader_take_text(thinking_reader *r, size_t *len);
 
 /* Thoughts have begun and not ended. */

@@ -1,5 +1,18 @@
-/* cpu.c -- opens the CPU backend: takes an instruction set (isa.c), starts the pool, fills the
- * table. */
+/* cpu.c -- opens the CPU backend: selects an instruction set (isa.c), starts the thread pool,
+ * fills the table of operations.
+ *
+ * Every operation runs at once on the calling thread and the pool's, and has ended when its call
+ * returns. So be_sync() has nothing to do, be_mark() and be_await() do not exist, and results
+ * may be read where they were written.
+ *
+ * Memory is ordinary host memory with huge pages where it is large: a step reads every weight
+ * once, and with 4 KiB pages it would miss the TLB on each of them. Arenas are mapped without
+ * being touched; cpu_commit() touches them, from a thread of its own, before they are first
+ * used.
+ *
+ * Scratch grows on the first use only: cpu_reserve() computes the most that any operation needs
+ * for the largest step and takes it at load. So a step cannot fail for memory later.
+ */
 #include "engine/cpu/cpu.h"
 
 #include <assert.h>

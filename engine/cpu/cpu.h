@@ -17,6 +17,11 @@
  *
  * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run();
  * the configuration of AMX tiles is per thread and the kernels' business.
+ *
+ * Contract: every cpu_<op>() is the entry <op> of the table in cpu.c and fulfils the contract of
+ * be_<op>() in engine/backend.h. An operation has ended when its call returns. All but the
+ * packing functions run on the engine thread; cpu_weight_*(), cpu_lora_*() and the memory
+ * functions are called by loaders, too.
  */
 #ifndef ENGINE_CPU_CPU_H
 #define ENGINE_CPU_CPU_H
@@ -106,6 +111,8 @@ bool cpu_isa_runs(cpu_isa isa);
 cpu_isa cpu_isa_detect(void);
 /* NULL or "auto": the best.  ERR_UNSUPPORTED if the set is not built or not supported. */
 err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e);
+
+/* The name as engine.isa has it ("avx512vnni"); static. */
 const char *cpu_isa_name(cpu_isa isa);
 
 /* The kernels of one set; `linear` is NULL if it is not built. */
@@ -117,6 +124,8 @@ typedef struct cpu_kernels {
     const struct row_kernels *rows;
     const struct mixer_kernels *mixers;
 } cpu_kernels;
+
+/* The kernels of a set that runs on this processor; static, never NULL for cpu_isa_runs() sets. */
 const cpu_kernels *cpu_kernels_of(cpu_isa isa);
 
 /* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next
@@ -129,6 +138,9 @@ void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes
 void cpu_logits_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 void cpu_experts_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 void cpu_latent_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
+
+/* Bytes of SCRATCH_ATTEND: for each thread the partial sums of the parts of a context of so many
+ * positions. */
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 
 /* Not zeroed, to a multiple of 64 bytes, for free(); what fills whole huge pages lies on them: a
@@ -136,6 +148,8 @@ size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 void *cpu_block(size_t bytes);
 /* Lazily zeroed, on huge pages as far as whole ones fit. */
 void *cpu_map(backend *be, size_t bytes);
+
+/* The same `bytes` as cpu_map() got; both round them up to whole huge pages. */
 void cpu_unmap(backend *be, void *p, size_t bytes);
 
 /* ---- operations, by file ------------------------------------------------------------- */
@@ -145,19 +159,34 @@ enum { CPU_LORA_COLS = 32 }; /* a panel */
 err_code cpu_weight_create(backend *be, weight **out, const weight_source *src, err *e);
 err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                 int cols, err *e);
+
+/* Frees the weight; packed bytes only if it has made them itself (not cpu_weight_adopt()). */
 void cpu_weight_destroy(backend *be, weight *w);
 size_t cpu_weight_packed_bytes(const backend *be, const weight_source *src, uint32_t *layout);
+
+/* A weight over bytes that packed.h has mapped: nothing is copied, and the mapping must outlive
+ * it. */
 err_code cpu_weight_adopt(backend *be, weight **out, const weight_source *src, const void *packed,
                           err *e);
+
+/* The first of cpu_weight_packed_bytes() bytes, in the layout of that call; borrowed. */
 const void *cpu_weight_packed(const weight *w);
+
+/* Bytes of packed A and B for a base of that type, padded to the kernels' panels (CPU_LORA_COLS
+ * columns of B). */
 size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
+
+/* Packs on the calling thread; any thread but while the memory is in use. */
 err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                        const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
 /* linear.c */
 void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                 int layer);
+
+/* In logits.c: the last norm, then the head for the wanted rows, by each segment's own norm and
+ * head. */
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                 int dim, const weight *head, const step *s);
 
@@ -168,8 +197,13 @@ void cpu_experts(backend *be, float *out, const float *x, const expert_set *set,
 /* latent.c */
 void cpu_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
                      const latent_shape *shape, int n_rows);
+
+/* In the absorbed form: multiplies each head's query by W_k, so that attention runs over
+ * latents. */
 void cpu_latent_query(backend *be, float *out, const float *q, const latent_heads *w,
                       const latent_shape *shape, const step *s, int layer);
+
+/* And its answer by W_v, from latents back to values. */
 void cpu_latent_answer(backend *be, float *out, const float *latents, const latent_heads *w,
                        const latent_shape *shape, const step *s, int layer);
 
@@ -192,21 +226,33 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
 /* attend.c */
 enum { CPU_KV_BLOCK = 32 }; /* positions that attention takes at a time; the usual page */
 size_t cpu_kv_page_bytes(const backend *be, const attn_shape *shape);
+
+/* A pool with memory of its own; of several pools each is independent. */
 err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
 err_code cpu_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                        size_t stride, err *e);
 void cpu_kv_destroy(backend *be, kv_pool *kv);
+
+/* Copies at once; cpu_kv_save() and cpu_kv_load() are memcpy() of a page without its padding. */
 void cpu_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cpu_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cpu_kv_copy(backend *be, kv_pool *kv, int from, int to);
+
+/* Parallel over rows: a thread norms and rotates the heads of a row and writes its K and V. */
 void cpu_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                      const float *q_norm, const float *k_norm, float norm_eps,
                      const rope_table *rope, const step *s, int layer);
+
+/* Parallel over rows and heads and, when these are fewer than twice the threads, also over parts
+ * of the context. Parts have fixed borders and are merged in order, so the bits do not depend on
+ * the number of threads. */
 void cpu_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
                 const step *s, int layer);
 
 /* rows.c */
 void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+
+/* Rows are spread over the pool; a row is summed by one thread. */
 void cpu_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps, int row0,
                   int n_rows, int dim);
 void cpu_layer_norm(backend *be, float *out, const float *x, const float *weight, const float *bias,

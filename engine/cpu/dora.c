@@ -179,7 +179,8 @@ static err_code gains(const gain_job *g, const float *magnitude, float *gain, er
             bool there = len[j] > VANISHED * g->squares[i] && len[j] > 0;
             gain[i] = there ? (float)((double)magnitude[i] / sqrt(len[j])) : INFINITY;
             if (!isfinite(gain[i]))
-                return err_set(e, ERR_INPUT, "DoRA: row %d of W + scale * B A has no usable length",
+                return err_set(e, ERR_INPUT,
+                               "DoRA: the norm of row %d of W + scale * B A is zero or not finite",
                                i);
         }
     }

@@ -599,7 +599,7 @@ typedef struct {
     qv even, odd;
 } many_pairs;
 
-/* Rows of x for a stretch; start: of a block's sums. */
+/* The rows of x that a stretch of blocks multiplies; `start` has the initial sums of each block. */
 typedef struct {
     const int8_t *code; /* [quad][QUANT_SOME][QUANT_QUAD] */
     const float *scale;

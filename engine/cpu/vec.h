@@ -278,7 +278,7 @@ static inline __attribute__((always_inline)) vq vq_greater(vq a, vq b)
 #endif
 }
 
-/* Fixed order: halves, quarters, ... */
+/* Adds the lanes in a fixed order: first the halves, then the quarters, and so on. */
 static inline __attribute__((always_inline)) float vf_sum(vf v)
 {
     vq q[VEC / 4];

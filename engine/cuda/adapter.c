@@ -154,7 +154,7 @@ static err_code gain_of(const float *row, const float *a, const lora_pair *pair,
     for (int k = 0; k < cols; k++) square += (double)sum[k] * (double)sum[k];
     *gain = (float)((double)magnitude / sqrt(square));
     if (square > 0 && isfinite(*gain)) return ERR_NONE;
-    return err_set(e, ERR_INPUT, "DoRA: row %zu has no usable length", i);
+    return err_set(e, ERR_INPUT, "DoRA: the norm of row %zu is zero or not finite", i);
 }
 
 err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,

@@ -224,7 +224,7 @@ __device__ static __forceinline__ void merge_rows(const cu_attend_args *a, const
             for (int s = 0; s < MERGE_LANES && s0 + s < n; s++) {
                 float m = cu_shfl_f32(state[0], lane - nth + s), f0, f1;
                 float l = cu_shfl_f32(state[1], lane - nth + s);
-                if (m == -INFINITY) continue; /* nobody wrote sums */
+                if (m == -INFINITY) continue; /* this split was not computed */
                 const float *from =
                     partial_row(a, partial0 + (s0 + s) * units, w->kv_head, r) + 2 * nth;
                 all_m = merge_weights(all_m, m, c, &f0, &f1);

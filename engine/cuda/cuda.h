@@ -18,6 +18,15 @@
  * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
  *
  * Threads: engine thread, except memory.c and adapter.c's packing, which loaders enter too.
+ *
+ * Contract: every cuda_<op>() that has a be_<op>() in engine/backend.h fulfils that one's
+ * contract; what stands here is what is special on the device. Kernels are launched on one main
+ * stream. Uploads have a stream of their own, and the main stream waits for them before a step
+ * (cuda_await_uploads()).
+ *
+ * Errors: functions with an `err *e` may be called by any thread and write their reason there.
+ * Functions without one run on the engine thread and mark the backend (CU()); later calls then
+ * do nothing until be_sync() reports it.
  */
 #ifndef ENGINE_CUDA_CUDA_H
 #define ENGINE_CUDA_CUDA_H
@@ -326,10 +335,11 @@ static inline const weight *cuda_weight_here(const cuda_state *cu, const weight 
     return ((const cuda_shared_weight *)w)->part[cu->part.i];
 }
 
-/* ---- faults (cuda.c)
- * -------------------------------------------------------------------------------- Every call of
- * the runtime goes through one of these two.  CU() is for the engine thread: it marks the backend
- * (sticky, be_sync() reports) and is false.  CU_TRY() is for everybody else and says it in *e. */
+/* ---- faults (cuda.c) ------------------------------------------------------------------------- */
+
+/* Every call of the runtime goes through one of these two. CU() is for the engine thread: it marks
+ * the backend (sticky; be_sync() reports it) and is false. CU_TRY() is for all other threads: it
+ * writes the reason into *e and returns its code (ERR_NOMEM for memory, else ERR_DEVICE). */
 bool cuda_sticky(cudaError_t code); /* a new context heals it, or a new process */
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line);
 #define CU(be, call) cuda_ok((be), (call), #call, __FILE__, __LINE__)
@@ -339,16 +349,28 @@ err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e);
 /* ---- memory.c, what the others call ---------------------------------------------------------- */
 /* Before all else, so that cuda_memory_close() may follow whatever fails. */
 void cuda_memory_init(cuda_memory *m);
+
+/* Takes `bytes` of the device's memory in one piece, and the pinned stages. ERR_NOMEM or
+ * ERR_DEVICE; cuda_memory_close() must follow in any case. */
 err_code cuda_memory_open(cuda_state *cu, size_t bytes, err *e);
+
+/* Gives everything back, also after a failed open; then the struct is zero. No thread may be in
+ * an upload. */
 void cuda_memory_close(cuda_state *cu);
 /* `low`: from the beginning, one after another (matrices, so that some lie side by side); else from
  * the end.  Not zeroed.  NULL: no room. */
 void *cuda_take(cuda_state *cu, size_t bytes, bool low);
+
+/* Gives a block back to the arena; NULL is allowed. Kernels that use it must have ended. Any
+ * thread. */
 void cuda_give(cuda_state *cu, void *p);
 size_t cuda_room(cuda_state *cu); /* the largest block that is free */
 
 /* A piece of pinned memory to fill, at most CUDA_STAGE_BYTES; then its copy is enqueued. */
 err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e);
+
+/* Enqueues the copy of the first `bytes` of the stage to dst and gives the stage back, also on
+ * an error: it is not the caller's any more. */
 err_code cuda_stage_send(cuda_state *cu, cuda_stage *st, void *dst, size_t bytes, err *e);
 /* Engine thread: what follows on the main stream runs after all uploads enqueued so far. */
 void cuda_await_uploads(backend *be);
@@ -356,19 +378,36 @@ void cuda_await_uploads(backend *be);
 /* Zeroes on the upload stream. */
 err_code cuda_clear(cuda_state *cu, void *p, size_t bytes, err *e);
 
+/* As cuda_take(), from the end of the arena, and zeroed on the upload stream. */
 void *cuda_alloc(backend *be, size_t bytes);
+
+/* The arena's blocks are given back at once; see cuda_give(). */
 void cuda_free(backend *be, void *p);
+
+/* The device maps nothing lazily, so this is cuda_free(). */
 void cuda_unmap(backend *be, void *p, size_t bytes);
+
+/* Copies through pinned stages and returns when the last piece is enqueued: `src` is free again,
+ * and steps enqueued later see the bytes. Any thread. */
 err_code cuda_upload(backend *be, void *dst, const void *src, size_t bytes);
+
+/* Reads what was uploaded (weights, biases) on the upload stream and waits for it. It is not
+ * ordered with the main stream. Any thread. */
 err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes);
 
-/* ---- graph.c
- * ---------------------------------------------------------------------------------------------
- * A decode step's launches have the sizes of its padded shape, and their arguments hang
- * on that shape alone: what differs between steps of one shape stands in the block of
+/* ---- graph.c --------------------------------------------------------------------------------- */
+
+/* The padded shape of a step. A decode step's launches have the sizes of its shape, and their
+ * arguments depend on that shape alone: what differs between steps of one shape is in the block of
  * step.c, at fixed addresses. */
 cuda_shape cuda_shape_of(const cuda_state *cu, const step *s);
+
+/* Chooses the step's shape and, where a recorded graph of that shape exists, launches it: false,
+ * the caller leaves the operations out. Else true, and recording may have begun. */
 bool cuda_step_begin(backend *be, const step *s);
+
+/* Ends the recording and launches it. False: it could not be recorded; the operations must be
+ * enqueued again and are launched one by one. */
 bool cuda_step_end(backend *be, const step *s);
 /* While recording: what cannot be recorded is no fault of the device; the step
  * is launched plainly then. */
@@ -387,6 +426,8 @@ static inline bool cuda_early(const cuda_state *cu)
 
 /* Room for steps of max_rows rows; once, after the model's scratch is known. */
 err_code cuda_step_open(cuda_state *cu, err *e);
+
+/* Frees what cuda_step_open() took; also after a failed open. */
 void cuda_step_close(cuda_state *cu);
 /* Partial sums of attention that a step may list. */
 int cuda_partials_most(const cuda_state *cu);
@@ -394,7 +435,14 @@ int cuda_partials_most(const cuda_state *cu);
 bool cuda_step_enter(backend *be, const step *s);
 /* The device's table of a view, uploaded if it is not there yet; NULL: the backend is marked. */
 const cuda_table *cuda_table_of(backend *be, const lora_view *view);
+
+/* Memory for the tables of 2 * max_seqs adapters, pinned and on the device: twice as many as one
+ * step can use, so that the table that is replaced is never one of the step before. `stride`:
+ * bytes from one KV page to the next, which bounds the pieces of an adapter. ERR_LIMIT: pages
+ * are too small; ERR_NOMEM. */
 err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e);
+
+/* Frees the tables; nothing where there are none. */
 void cuda_tables_close(cuda_state *cu);
 /* A table on its way: matrices, and the addresses of their further pieces. */
 typedef struct cuda_writer {
@@ -409,12 +457,21 @@ bool cuda_write_mat(cuda_writer *w, int at, const lora_mat *m, int d_out);
 /* Addresses of one matrix at most, if pieces are as large as a page of the pool. */
 int cuda_pieces_most(int cols, size_t stride);
 
+/* Notes the sizes of models with experts (cu->experts); the memory is taken when they are
+ * prepared. */
 void cuda_experts_reserve(cuda_state *cu, const step_bounds *most);
 /* After the layer's other products were prepared. */
 err_code cuda_experts_prepare(backend *be, void **there, const expert_set *set, err *e);
+
+/* be_experts(): routes rows, sorts them by expert, runs the grouped products (grouped.h) and
+ * adds their answers, in rounds of as many rows as fit the scratch. */
 void cuda_experts_run(backend *be, float *out, const float *x, const expert_set *set,
                       const float *scores, const float *shared, const step *s, int layer);
+
+/* As cuda_tables_open(), for adapters on experts; nothing for models without experts. */
 err_code cuda_expert_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e);
+
+/* Frees them; nothing where there are none. */
 void cuda_expert_tables_close(cuda_state *cu);
 /* The device's matrices of a view on experts; NULL: the backend is marked. */
 const sgmv_mat *cuda_expert_mats(backend *be, const lora_view *view);
@@ -470,67 +527,137 @@ bool cuda_inside_run(backend *be, const weight *w, int rows_of_w, const sgmv_arg
 
 /* ---- the ops, by file ------------------------------------------------------------------------ */
 
+/* Uploads a plain matrix in its own type, rows padded to cuda_k(), or packs a quantised one by its
+ * codes where codes_takes() it. ERR_NOMEM names the bytes in use. Start-up. */
 err_code cuda_weight_create(backend *be, weight **out, const weight_source *src, err *e);
 /* Rows of a quantised matrix as its products multiply them, f32; the first is a multiple of
  * GEMM_PANEL. */
 err_code cuda_codes_read(backend *be, const cuda_weight *w, int row0, int n, float *out, err *e);
+
+/* A matrix that an adapter brings (its own output layer), in the type of the base's head. Loader
+ * threads. */
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e);
 /* The same in two: room, then values. */
 err_code cuda_lora_weight_reserve(backend *be, weight **out, int rows, int cols, err *e);
+
+/* Uploads the values into a matrix of cuda_lora_weight_reserve(); `type` is converted if it
+ * differs. ERR_INPUT: a value is too large for the type. */
 err_code cuda_lora_weight_fill(backend *be, weight *w, const void *src, dtype type, err *e);
+
+/* Frees its blocks; recorded graphs that used it must have been dropped. */
 void cuda_weight_destroy(backend *be, weight *w);
+
+/* Copies the input table to the device, or shares the head's matrix if `same` is one (tied
+ * embeddings). */
 err_code cuda_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
                            int dim, const weight *same, err *e);
+
+/* Frees the copy; a shared matrix stays. */
 void cuda_table_destroy(backend *be, const void *table);
+
+/* Plans the products of these matrices for all numbers of rows: which kernels make them with one
+ * order of summation (blas.h), whether the matrices lie side by side and are one product, and
+ * scratch for the widest. The first call must be the head's. Start-up. */
 err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e);
 /* x of a product in its type, rows cuda_k(type, cols) apart; NULL: the backend is marked. */
 const void *cuda_rounded(backend *be, const float *x, dtype type, int n_rows, int cols);
+
+/* be_linear(): one product for all outs that lie side by side, with shrink and expand of LoRA on
+ * the side stream. Results may stay in the product's own rows (cuda_alias) until an operation
+ * asks for them by cuda_where(). */
 void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                  int layer);
+
+/* be_logits(): last norm, the base's head, then rows of adapters with a head or LoRA of their
+ * own. */
 void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,
                      float eps, int dim, const weight *head, const step *s);
+
+/* Enqueues the copy of the first n floats of the logits to the caller's memory. */
 void cuda_logits_fetch(backend *be, float *logits, size_t n);
 /* With the memory of logits, when the vocabulary is known. */
 err_code cuda_draw_open(backend *be, int stride, err *e);
+
+/* Frees what sampling has; also after a failed open. */
 void cuda_draw_close(cuda_state *cu);
+
+/* be_sample(): rounds of rules and lists up, a kernel for each round, one copy of the answers
+ * down. The result is pinned memory, one of two blocks that take turns. */
 const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
+
+/* Rows of the table, f32, by each segment's own table or LoRA where it has one. */
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+
+/* With BF16 products the rows are also written rounded (cu->x16), for the product that follows;
+ * without experts, whose router reads f32, and out of place, they are written only so. */
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                    int n_rows, int dim);
 void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain, const float *bias,
                      float eps, int row0, int n_rows, int dim);
+
+/* If the product that makes `gate` and `up`, or its LoRA, was left to this call (cu->late), both
+ * are done in one launch. */
 void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n);
 void cuda_add(backend *be, float *x, const float *y, float scale, size_t n);
 void cuda_scale(backend *be, float *x, float scale, size_t n);
 void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
 
+/* Sizes and layout are those of sgmv_plan.h. Loader threads. */
 size_t cuda_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t cuda_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
+
+/* Packs straight into a pinned stage where the matrix fits one, else through host memory. Loader
+ * threads. */
 err_code cuda_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                         const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 err_code cuda_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                               const void *b_src, dtype type, int rank, int n_vocab, int dim,
                               err *e);
+
+/* Downloads the matrix in pieces of 64 rows and computes on the host, in f32 with a double sum.
+ * Loader threads. */
 err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
                         float *gain, err *e);
 
+/* All layers of CU_PAGE_TOKENS positions; the layout is rows/kv.h's. Depends on the shape only. */
 size_t cuda_kv_page_bytes(const backend *be, const attn_shape *shape);
+
+/* A pool in the arena; see cuda_kv_attach(). */
 err_code cuda_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+
+/* Also takes what depends on the shape of heads: attention's scratch and the tables of adapters.
+ * ERR_UNSUPPORTED: there is a pool already, or heads are larger than CU_HEAD_DIM_MAX or odd. */
 err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                         size_t stride, err *e);
+
+/* Drops recorded graphs first, which have the pool's addresses. */
 void cuda_kv_destroy(backend *be, kv_pool *kv);
+
+/* Copies between page and host on the main stream, after the uploads so far; `host` should be
+ * pinned (cuda_pin()), else the driver copies twice. Done after cuda_kv_copied(). */
 void cuda_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cuda_kv_copy(backend *be, kv_pool *kv, int from, int to);
 void cuda_kv_copied(backend *be);
+
+/* Locks the caller's pages in memory for the device. False: the system does not allow that much;
+ * copies then go through the driver's buffers. */
 bool cuda_pin(backend *be, void *p, size_t bytes);
 void cuda_unpin(backend *be, void *p);
+
+/* In decode steps it may leave its work to the cuda_attend() that follows (cu->turn); see kv.c. */
 void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                       const float *q_norm, const float *k_norm, float norm_eps,
                       const rope_table *rope, const step *s, int layer);
+
+/* One kernel for rows of decode steps and one for chunks of prompts (attend.h); long contexts
+ * are split over blocks, whose partial sums are merged in a fixed order. */
 void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const float *sinks,
                  const step *s, int layer);
+
+/* Attention over latents, in the form that spreads them into keys and values of all heads
+ * (be_latent_spread()). */
 void cuda_latent_norm(backend *be, float *out, const float *x, const float *gain, float eps,
                       const latent_shape *shape, int n_rows);
 void cuda_latent_spread(backend *be, float *k, float *v, const float *kv, const float *x,

@@ -73,7 +73,7 @@ void cuda_draw_close(cuda_state *cu)
 
 /* ---- one round --------------------------------------------------------------------------- */
 
-/* Which lists a row needs: the others stay at home. */
+/* The lists that a row needs; the others are not copied to the device. */
 typedef struct {
     bool prompt, output, stops;
 } wanted;

@@ -1,4 +1,22 @@
-/* kv.c -- KV pages of the CUDA backend: their memory, copies, rope_append and attend. */
+/* kv.c -- KV pages of the CUDA backend: their memory, their copies, rope_append and attend.
+ *
+ * A page holds CU_PAGE_TOKENS positions of all layers; rows/kv.h gives its layout. Pages lie
+ * `stride` bytes apart, either in memory that devmem.h owns (cuda_kv_attach()) or in a block of
+ * our own (cuda_kv_create(), tests). Only one pool exists at a time, since attention's scratch
+ * and the tables of adapters have its shape.
+ *
+ * All copies run on the main stream. So they are ordered with the steps around them without
+ * events, and cuda_kv_copied() is one wait for many pages. They first wait for the upload
+ * stream, because a page may be zeroed there right after it was reserved.
+ *
+ * Rotation and the write of K and V are fused into attention in decode steps: cuda_rope_append()
+ * then only leaves its arguments in cu->turn, and the cuda_attend() that follows passes them to
+ * the kernel. This relies on the model calling the two one after another, and on nobody else
+ * reading k and v.
+ *
+ * Attention with BF16 products also writes its answer rounded to BF16 into cu->x16, so that the
+ * output projection needs no conversion kernel.
+ */
 #include <assert.h>
 #include <stdlib.h>
 

@@ -1,5 +1,22 @@
-/* sgmv_plan.c -- cuts a step into chunks and packs adapters for the kernels
- * of sgmv.cu; no CUDA here. */
+/* sgmv_plan.c -- cuts a step into chunks and packs adapters for the kernels of sgmv.cu; no CUDA
+ * here, so that the plan is tested without a device.
+ *
+ * A step's segments (rows of one adapter) are cut into chunks of at most chunk_rows rows; a
+ * block of the kernels works on one chunk. Chunks are sorted into three kinds, so that each
+ * kernel has a contiguous part of the list:
+ *
+ *     [0, n_small)        few rows: shrink and expand by the small kernels
+ *     [n_small, n_lora)   many rows: shrink by tiles of SGMV_TILE_ROWS rows (a list of their own)
+ *     [n_lora, n_all)     no matrices, only biases or gains
+ *
+ * Each chunk has a place in the scratch v, which holds x A^T between the two kernels: v0 is its
+ * offset in floats, SGMV_OUT_MAX * v_rank floats per row. The small and the tiled chunks of one
+ * segment share that place.
+ *
+ * Packing: A is [rank][d_in] with rows padded to 8 values. B is cut into blocks of SGMV_COLS
+ * columns, each block stored in the order in which mma fragments are loaded (b_place()). The pad
+ * is zero, so kernels need no bounds in k.
+ */
 #include "engine/cuda/sgmv_plan.h"
 
 #include <assert.h>

@@ -1,4 +1,13 @@
-/* documents.c -- a JSON file of a directory, or a GGUF's keys in its form. */
+/* documents.c -- a JSON file of a directory, or a GGUF's keys in its form.
+ *
+ *     path is a directory   DIR/config.json, ... : read, parsed, an object
+ *     path is a .gguf       the same documents, made from its keys (gguf_make_...())
+ *
+ * So nothing behind this file knows which of the two a model is. A file has at most
+ * json_limits_trusted.max_bytes; a missing one is ERR_NOT_FOUND, which callers take for "there
+ * is none". Python writes Infinity, which JSON does not have: in config.json it becomes the
+ * string "Inf".
+ */
 #include "engine/files/documents.h"
 
 #include <errno.h>

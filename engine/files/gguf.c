@@ -231,8 +231,8 @@ static err_code measure(const gguf *g, gguf_tensor *t, err *e)
     uint64_t total, most = g->file_bytes;
     if (t->ne[0] % (uint64_t)block != 0)
         return err_set(e, ERR_CORRUPT,
-                       "GGUF: tensor '%s': rows of %llu values are not whole blocks of %d", t->name,
-                       (unsigned long long)t->ne[0], block);
+                       "GGUF: tensor '%s': rows must have a multiple of %d values, not %llu",
+                       t->name, block, (unsigned long long)t->ne[0]);
     total = t->ne[0] / (uint64_t)block;
     bool large = total == 0 || __builtin_mul_overflow(total, (uint64_t)bytes, &total);
     for (int i = 1; i < t->n_dims && !large; i++)
@@ -256,7 +256,7 @@ static err_code read_tensor(gguf *g, gguf_tensor *t, err *e)
     rc = number(g, 4, &dims, e);
     if (rc) return rc;
     if (dims < 1 || dims > (uint64_t)g->lim->max_dims)
-        return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %llu dimensions; 1 to %d are read",
+        return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %llu dimensions; 1 to %d are supported",
                        t->name, (unsigned long long)dims, g->lim->max_dims);
     t->n_dims = (int)dims;
     for (int i = 0; i < GGUF_DIMS_MAX; i++) t->ne[i] = 1;
@@ -310,7 +310,7 @@ static err_code read_header(gguf *g, err *e)
 {
     uint64_t version = 0, n_tensors = 0, n_keys = 0;
     if (g->n < 4 || memcmp(g->p, "GGUF", 4) != 0)
-        return err_set(e, ERR_CORRUPT, "the file does not begin as a GGUF does");
+        return err_set(e, ERR_CORRUPT, "the file is not a GGUF: it must begin with \"GGUF\"");
     g->at = 4;
     err_code rc = number(g, 4, &version, e);
     if (!rc) rc = number(g, 8, &n_tensors, e);

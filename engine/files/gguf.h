@@ -99,12 +99,16 @@ err_code gguf_open(gguf **out, const char *path, const gguf_limits *lim, err *e)
  * lim->max_header_bytes. */
 err_code gguf_open_header(gguf **out, const void *prefix, size_t len, uint64_t file_bytes,
                           const gguf_limits *lim, err *e);
+
+/* Unmaps the file, if gguf_open() mapped it. NULL is allowed. */
 void gguf_close(gguf *g);
 
+/* How many keys; see gguf_key_at(), 0 to n - 1. Borrowed until gguf_close(). */
 int gguf_keys(const gguf *g);
 const gguf_value *gguf_key_at(const gguf *g, int i);         /* as the file has them */
 const gguf_value *gguf_find(const gguf *g, const char *key); /* NULL: there is none */
 
+/* How many tensors; see gguf_tensor_at(). */
 int gguf_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, int i); /* as the file has them */
 const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name);
@@ -112,14 +116,23 @@ const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name);
 /* The value of a key; false: it is NULL or of another kind (whole numbers: of another kind, or
  * negative). */
 bool gguf_whole(const gguf_value *v, uint64_t *out);
+
+/* A number of any kind, as a double. */
 bool gguf_real(const gguf_value *v, double *out);
+
+/* A boolean. */
 bool gguf_flag(const gguf_value *v, bool *out);
 bool gguf_text(const gguf_value *v, const char **s, size_t *len); /* len bytes, no NUL in them */
 
 /* One item after the other of an array: *at is 0 before the first.  False: no more, or the
  * array has other items. */
 bool gguf_next_text(const gguf_value *v, uint64_t *at, const char **s, size_t *len);
+
+/* The i-th item of an array (0 is the first), of whole numbers or floats. False: there is none,
+ * or the array has items of another kind. */
 bool gguf_item_real(const gguf_value *v, uint64_t i, double *out);
+
+/* Also negative items. */
 bool gguf_item_whole(const gguf_value *v, uint64_t i, int64_t *out);
 
 /* "Q4_K"; NULL: unknown. */

@@ -199,7 +199,7 @@ static err_code read_kinds(const making *m)
         int64_t type = WORD_NORMAL;
         double score = 0;
         if (types && (!gguf_item_whole(types, (uint64_t)i, &type) || type < 0 || type > WORD_BYTE))
-            return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has no known type", i);
+            return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has an unknown type", i);
         if (scores && (!gguf_item_real(scores, (uint64_t)i, &score) || !isfinite(score)))
             return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has no score", i);
         word[i].type = (int)type;

@@ -71,7 +71,7 @@ struct grammar_maker {
     int n_shared;
     _Atomic size_t mask_bytes;
 
-    bool spells; /* texts are their tokens' bytes */
+    bool spells; /* a text is the concatenation of its tokens' bytes */
     lock mu;
     cond work;
     grammar *cache[CACHE_MAX];

@@ -45,8 +45,12 @@ void devmem_destroy(devmem *a);
 /* Gives the memory back, and takes it again (elsewhere); between them chunks have no address.  No
  * page and no lease is left, and no other thread fills one. */
 void devmem_unmap(devmem *a);
+
+/* ERR_NOMEM: the device has less memory than before; chunks then have no address, and the call
+ * may be repeated. */
 err_code devmem_remap(devmem *a, err *e);
 
+/* Constants of the arena, from devmem_create(). Any thread, no lock. */
 int devmem_n_chunks(const devmem *a);
 size_t devmem_chunk_bytes(const devmem *a);
 void *devmem_memory(const devmem *a); /* of chunk 0; NULL without a backend */
@@ -56,6 +60,8 @@ void *devmem_memory(const devmem *a); /* of chunk 0; NULL without a backend */
 /* n chunks to fill; NULL: there is no room for it now (or memory for the lease).  `owner` is what
  * devmem_lost() answers. */
 devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_us, void *owner);
+
+/* The number of the lease's i-th chunk, in i steps; for all of them devmem_lease_map(). */
 int devmem_lease_chunk(const devmem_lease *l, int i);
 /* The addresses of all its chunks, in order. */
 void devmem_lease_map(const devmem_lease *l, void **out);
@@ -63,7 +69,11 @@ void devmem_lease_map(const devmem_lease *l, void **out);
 void devmem_lease_ready(devmem_lease *l, devmem_need need, double cost_us, int64_t now_us);
 /* False: it was evicted (drop it).  A held lease stays; holds count. */
 bool devmem_lease_hold(devmem_lease *l, double popularity);
+
+/* Takes one hold back. Without holds and pins the lease can be evicted. */
 void devmem_lease_release(devmem_lease *l);
+
+/* A pinned lease is never evicted. Pins do not count: setting twice is setting once. */
 void devmem_lease_pin(devmem_lease *l, bool pinned);
 /* Is it still there? */
 bool devmem_lease_alive(devmem_lease *l);
@@ -81,6 +91,7 @@ void devmem_reserve(devmem *a, int n);
 
 /* ---- KV pages, for kv.c ------------------------------------------------------------------ */
 
+/* For a sequence of _locked calls; held for microseconds, never while bytes move. */
 void devmem_lock(devmem *a);
 void devmem_unlock(devmem *a);
 /* Called with the lock held: the idle page loses its content. */
@@ -92,6 +103,8 @@ int devmem_available_locked(const devmem *a, bool fresh);
 bool devmem_claim_locked(devmem *a, int n, bool fresh);
 int devmem_page_take_locked(devmem *a); /* -1: none */
 void devmem_page_free_locked(devmem *a, int chunk);
+
+/* Held to idle: the page keeps its content for the prefix cache until it is evicted. */
 void devmem_page_idle_locked(devmem *a, int chunk);
 void devmem_page_hold_locked(devmem *a, int chunk); /* idle to held */
 /* The same for a short time, in which a copy is made: no part of what was promised. */
@@ -109,6 +122,7 @@ typedef struct devmem_counts {
     uint64_t pages_evicted, leases_evicted;
 } devmem_counts;
 
+/* A consistent picture of all counters, taken under the lock. */
 void devmem_count(devmem *a, devmem_counts *out);
 
 /* All invariants: each chunk is in one place, sums are right.  For tests; O(chunks). */

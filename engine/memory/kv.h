@@ -37,12 +37,16 @@ typedef struct kv_domain {
 
 /* Borrows the arena.  NULL: out of memory. */
 kv_pages *kv_create(devmem *a, int page_tokens, bool prefix_cache);
+
+/* All references must be back. NULL is allowed. */
 void kv_destroy(kv_pages *kv);
 
 /* A page with one reference, or -1 when all are held.  May evict a published one. */
 int kv_take(kv_pages *kv);
 /* One more reference to a page that somebody holds. */
 void kv_retain(kv_pages *kv, int page);
+
+/* One reference less; without any, a published page becomes evictable, and another one is free. */
 void kv_release(kv_pages *kv, int page);
 
 /* Pages that kv_take() could give now; `fresh`: to a sequence that has no seat yet.  Others may
@@ -80,6 +84,8 @@ typedef struct kv_part {
  * one of those that kv_take() gives. */
 bool kv_part_begin(kv_pages *kv, const kv_domain *d, const int32_t *pages, int n,
                    const int32_t *tokens, int n_tokens, kv_part *out);
+
+/* The copy is enqueued: `from` may be evicted again. */
 void kv_part_end(kv_pages *kv, const kv_part *p);
 
 /* Publishes the full page `index` of a sequence; `pages` is its block table, whose pages before
@@ -104,6 +110,8 @@ int kv_snapshot_put(kv_pages *kv, int page, int instead);
 /* Of n pages that kv_match() gave, those up to the last one with a snapshot.  Returns how many;
  * *slot: of the snapshot, whose content stays until the next kv_snapshot_put(); -1 with 0. */
 int kv_snapshot_get(kv_pages *kv, const int32_t *pages, int n, int *slot);
+
+/* Zeros where none are kept. */
 void kv_snapshot_count(const kv_pages *kv, snapshot_counts *out);
 
 /* Takes a page out of the cache: its content is not to be trusted.  Holders keep it. */
@@ -116,6 +124,7 @@ typedef struct kv_counts {
     int n_pages, n_held, n_cached; /* cached: published and not held */
 } kv_counts;
 
+/* Pages of this table; takes the arena's lock for a moment. */
 void kv_count(const kv_pages *kv, kv_counts *out);
 
 /* All invariants; for tests. */

@@ -1,4 +1,12 @@
-/* state.c -- one area cut into slots, and a stack of the free ones. */
+/* state.c -- one area cut into slots, and a stack of the free ones.
+ *
+ *     | seats' and copies' slots, n_slots + n_spare | snapshots' slots, n_kept |
+ *       any order, through free_slot[]                the prefix cache's, by number
+ *
+ * Seats and copies are counted apart, so that a copy never takes the slot that a seat is due;
+ * both come off one stack, since a slot is as good as another. A slot begins on a cache line:
+ * threads that write neighbouring states do not share one.
+ */
 #include "engine/memory/state.h"
 
 #include <assert.h>

@@ -24,18 +24,26 @@ err_code state_create(state_pool **out, backend *be, size_t floats, int n_slots,
                       int n_kept, err *e);
 /* Bytes of a slot of such a pool. */
 size_t state_slot_bytes(size_t floats);
+
+/* Frees the memory; no step may be running. NULL is allowed. */
 void state_destroy(state_pool *sp);
 
 /* For step.state and step.state_stride. */
 float *state_memory(const state_pool *sp);
+
+/* Floats from one slot to the next. */
 size_t state_stride(const state_pool *sp);
 
 /* A slot, one of the n_slots: no more may be asked for.  A sequence's slot and that of its copy may
  * change roles before they are released. */
 int state_take(state_pool *sp);
+
+/* The slot's content is void from then on. */
 void state_release(state_pool *sp, int slot);
 /* The same of the n_spare. */
 int state_take_spare(state_pool *sp);
+
+/* The same for a copy. */
 void state_release_spare(state_pool *sp, int slot);
 
 /* The slot of the i-th snapshot. */
@@ -45,6 +53,8 @@ void state_copy(state_pool *sp, int to, int from);
 
 /* A slot's content, in the backend's memory, and its bytes. */
 float *state_at(const state_pool *sp, int slot);
+
+/* Without the padding between slots. */
 size_t state_bytes(const state_pool *sp);
 
 typedef struct state_counts {

@@ -10,6 +10,7 @@
 
 #include "engine/model/family.h"
 #include "engine/model/model_inside.h"
+#include "engine/model/proj_names.h"
 
 /* ------------------------------------------------------------------------- shapes -- */
 
@@ -278,33 +279,12 @@ size_t model_state_floats(const model_config *c)
 /* -------------------------------------------------------------------------- names -- */
 
 static const char *const proj_names[PROJ_COUNT] = {
-    [PROJ_Q_A] = "self_attn.q_a_proj",
-    [PROJ_Q] = "self_attn.q_proj",
-    [PROJ_K] = "self_attn.k_proj",
-    [PROJ_V] = "self_attn.v_proj",
-    [PROJ_O] = "self_attn.o_proj",
-    [PROJ_GATE] = "mlp.gate_proj",
-    [PROJ_UP] = "mlp.up_proj",
-    [PROJ_DOWN] = "mlp.down_proj",
-    [PROJ_IN] = "mixer.in_proj",
-    [PROJ_OUT] = "mixer.out_proj",
+    PROJ_USUAL_NAMES,
     [PROJ_Z] = "mixer.in_proj_z",
     [PROJ_B] = "mixer.in_proj_b",
     [PROJ_A] = "mixer.in_proj_a",
     [PROJ_Z_LOW] = "mixer.g_a_proj",
     [PROJ_A_LOW] = "mixer.f_a_proj",
-    [PROJ_PLE_MODEL] = "per_layer_model_projection",
-    [PROJ_PLE_GATE] = "per_layer_input_gate",
-    [PROJ_PLE_OUT] = "per_layer_projection",
-    [PROJ_LAUREL_LEFT] = "laurel.linear_left",
-    [PROJ_LAUREL_RIGHT] = "laurel.linear_right",
-    [PROJ_ALTUP_IN] = "altup_projections",
-    [PROJ_ALTUP_OUT] = "altup_unembed_projections",
-    [PROJ_ALTUP_ROUTER] = "altup.modality_router",
-    [PROJ_ALTUP_PREDICT] = "altup.prediction_coefs",
-    [PROJ_ALTUP_CORRECT] = "altup.correction_coefs",
-    [PROJ_ROUTER] = "mlp.gate",
-    [PROJ_SHARED_SCORE] = "mlp.shared_expert_gate",
 };
 
 /* Of attention over latents; NULL: as above. */

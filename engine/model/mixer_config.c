@@ -1,5 +1,23 @@
-/* mixer_config.c -- the fields of config.json of models whose layers differ: by their mixers, or
- * as Gemma 4's, by their heads and by whose keys and values they read. */
+/* mixer_config.c -- the fields of config.json of models whose layers differ: by their mixers
+ * (convolution, delta rule, scan), or as Gemma 4's, by their heads and by the layer whose keys
+ * and values they read.
+ *
+ * There are four ways in which files say which mixer a layer has; the family's row (family.h)
+ * selects one:
+ *
+ *     layers_block_type, layer_types    a list with one word per layer         read_types()
+ *     full_attention_interval: n        attention in every n-th layer          read_interval()
+ *     hybrid_override_pattern: "M*-E"   one letter per layer (Nemotron-H)      read_blocks()
+ *     attn_layer_indices, full_attn_idxs   numbers of the attention layers     read_full()
+ *
+ * The result is model_config.mixer[layer]. The shape of the state that these mixers keep is the
+ * same in all of their layers and is read once into model_config.state; the constants of the
+ * recurrence go to model_config.delta or .scan. Defaults are those of transformers'
+ * configuration classes, since files leave out fields that have them.
+ *
+ * Every size is bounded before it is multiplied, because config.json comes from strangers. A
+ * field whose value the forward pass does not implement is rejected by its name, never ignored.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -563,7 +581,7 @@ static err_code read_shared(const cJSON *j, model_config *c, err *e)
         if (!shares) continue;
         if (!own[is_full(c, i)])
             return err_set(e, ERR_INPUT,
-                           "\"%s\": %d leaves layer %d no earlier one whose keys it could read",
+                           "\"%s\": with %d, layer %d has no earlier layer whose keys it can read",
                            field, (int)n, i);
         c->layer[i] |= LAYER_SHARES_KV | (wide ? LAYER_WIDE : 0);
     }

@@ -248,13 +248,19 @@ err_code model_survey_read(const char *path, const model_config *c, weights_form
  * differ; of layer `layer`, whose MLP beside experts is the shared one; of each expert of a layer
  * (PROJ_GATE, PROJ_UP, PROJ_DOWN). */
 void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in);
+
+/* Of one layer; ffn sizes differ between layers of some families. d_out and d_in in values. */
 void model_layer_shape(const model_config *c, int layer, proj p, int *d_out, int *d_in);
+
+/* Of each expert of a layer with experts; all of them have the same shape. */
 void model_expert_shape(const model_config *c, proj p, int *d_out, int *d_in);
 /* False: this layer has no such projection (no gate; experts alone). */
 bool model_has_proj(const model_config *c, int layer, proj p);
 /* Groups of heads in the module of queries, keys and values that adapters and folders have, each
  * with its queries, then its keys, then its values; 1: all queries stand first. */
 int model_qkv_groups(const model_config *c);
+
+/* Whether the base adds a bias [d_out] to this projection, in all layers that have it. */
 bool model_proj_has_bias(const model_config *c, proj p);
 /* The type of its weights as they were made plain, and of what adapters add to it. */
 dtype model_proj_type(const model_config *c, proj p);
@@ -272,6 +278,9 @@ bool model_multiplied(const model_config *c);
 int model_attention_layers(const model_config *c);
 /* Heads of keys and values of a layer with attention. */
 attn_heads model_layer_heads(const model_config *c, int layer);
+
+/* f32 values of the state that one sequence keeps in all layers without attention; 0: none keeps
+ * one. The size of a slot of state.h. */
 size_t model_state_floats(const model_config *c);
 
 typedef struct model model;
@@ -298,14 +307,23 @@ typedef struct model_options {
      * the CPU backend. */
     size_t resident_bytes;
 } model_options;
+
+/* The same with options. ERR_INPUT and ERR_UNSUPPORTED name the file and the field; ERR_NOMEM;
+ * ERR_IO. `be` is borrowed and must outlive the model. Start-up, on the main thread; takes as
+ * long as reading the weights. */
 err_code model_load_with(model **out, const char *dir, backend *be, int max_rows, int max_logits,
                          const model_options *options, err *e);
 /* Whether the weights are mapped from packed_dir; whether nobody writes there (any more). */
 bool model_packed_mapped(const model *m);
+
+/* True also where no packed file is written at all. Any thread. */
 bool model_packed_settled(const model *m);
 /* Of model_options.resident_bytes; zeros: all stay in memory.  Any thread while the model is not
  * reloaded. */
 void model_resident(const model *m, resident_counts *out);
+
+/* Frees weights and scratch, and waits for the thread that writes packed weights. NULL is
+ * allowed. No step may run. */
 void model_destroy(model *m);
 
 /* Makes room in the logits for adapters that add up to `max` tokens to the vocabulary, or leave out
@@ -319,8 +337,12 @@ int model_logit_stride(const model *m);
  * the configuration alone.  For a backend that is reopened; engine thread, no loader at work.
  * ERR_CONFLICT: the files are another model's now. */
 void model_unload(model *m);
+
+/* Loads what model_unload() gave back, with the options of the first time. */
 err_code model_reload(model *m, err *e);
 
+/* Constant after loading, except for the fields that say "known once loaded"; owned by the
+ * model. Any thread. */
 const model_config *model_get_config(const model *m);
 /* For be_kv_create(): attention shape of this model.  KV type, where no other was set: F16 for
  * models in integers on the CPU and F16 ones on CUDA, BF16 for BF16 models, else F32. */
@@ -340,8 +362,14 @@ size_t model_weight_bytes(const model *m);
 /* The packed matrix of one projection, and its bias (backend memory, [d_out]; NULL: none).  Live as
  * long as the model; for loaders of adapters, any thread. */
 const weight *model_proj_weight(const model *m, int layer, proj p);
+
+/* The same for one expert of a layer with experts: PROJ_GATE, PROJ_UP or PROJ_DOWN. */
 const weight *model_expert_weight(const model *m, int layer, int expert, proj p);
+
+/* See model_proj_weight(). */
 const float *model_proj_bias(const model *m, int layer, proj p);
+
+/* The output layer [n_vocab][dim]; for tied models the packed input table. */
 const weight *model_head_weight(const model *m);
 /* Rows [from, to) of the input table as `type` to out [to - from][dim].  False: no memory. */
 bool model_embed_values(const model *m, int from, int to, dtype type, void *out);
@@ -362,6 +390,10 @@ const pooling_head *model_score_head(const model *m);
 /* The same in pieces, for backends that sample (be_can_sample()): enqueues the pass up to its
  * logits and returns; enqueues the sampling of them (be_sample()).  Then be_sync(). */
 err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e);
+
+/* Rows are those of the step that model_enqueue() has just enqueued. The result [n] belongs to
+ * the backend: readable after be_sync(), until the next call (be_sample()). NULL: the backend
+ * has failed. */
 const sampled *model_sample(model *m, const sample_row *rows, int n);
 
 #ifdef __cplusplus

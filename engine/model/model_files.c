@@ -378,7 +378,7 @@ typedef struct file_word {
     const char *theirs, *ours;
 } file_word;
 
-/* Of a mixer with a state, and of its module's own tensors. */
+/* Names of a mixer's tensors in safetensors files and in a GGUF. */
 static const file_word mixer_words[] = {
     {"in_proj", "ssm_in"},        {"out_proj", "ssm_out"},      {"conv1d", "ssm_conv1d"},
     {"norm", "ssm_norm"},         {"A_log", "ssm_a"},           {"D", "ssm_d"},
@@ -586,7 +586,7 @@ static err_code find_named(model_files *f, int slice, stored *s, err *e)
     snprintf(s->format, sizeof(s->format), "%s", gguf_type_name(t->type));
     bool read = stored_take_ggml(s, t->type, t->data + first, bytes);
     if (read && (s->values || !s->vector)) return ERR_NONE;
-    return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here", s->name,
+    return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not supported", s->name,
                    gguf_type_name(t->type));
 }
 
@@ -847,7 +847,7 @@ err_code model_files_find_columns(model_files *f, const char *name, int rows, in
     err_code rc = f->is_gguf ? find_named(f, 0, out, e) : find_plain(f, out, e);
     if (rc) return rc;
     if (!out->values)
-        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here",
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not supported",
                        out->name, out->format);
     out->values = (const uint8_t *)out->values + (size_t)first * dtype_bytes(out->plain);
     out->src.cols = cols;
@@ -881,7 +881,7 @@ err_code model_files_find_taps(model_files *f, const char *module, int channels,
     err_code rc = f->is_gguf ? find_named(f, 0, out, e) : find_plain(f, out, e);
     if (rc) return rc;
     if (!out->values)
-        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here",
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not supported",
                        out->name, out->format);
     out->slices = channels;
     if (f->is_gguf) tile_taps(f, out);

@@ -8,7 +8,8 @@
  *     model_files.c     which tensor of which file is what
  *     stored.c          a tensor of any format as plain values; stored_*.c: the formats
  *     model_weights.c   tensors to packed weights
- *     model_packed.c    packed weights from one start to the next
+ *     model_packed.c    which packed weights are a model's, from one start to the next
+ *     packed.c          the file of them: its form, reading; packed_write.c: writing
  *     model.c           life, scratch, the forward pass
  *
  * Threads: as engine/model/model.h says.
@@ -138,7 +139,11 @@ bool config_is_set(const cJSON *obj, const char *name);
 err_code config_refuse(err *e, const cJSON *obj, const char *name);
 /* A whole number from 1 to max; required where *out is 0. */
 err_code config_dimension(const cJSON *obj, const char *name, int max, int *out, err *e);
+
+/* A number within [lo, hi]; ERR_INPUT names field, value and bounds. */
 err_code config_real(const cJSON *obj, const char *name, double lo, double hi, float *out, err *e);
+
+/* True or false; ERR_INPUT if it is neither. */
 err_code config_flag(const cJSON *obj, const char *name, bool *out, err *e);
 
 /* `from` of one object becomes `to` of another.  ERR_INPUT: both are there, and differ. */
@@ -155,10 +160,15 @@ err_code gemma3n_config_read(const cJSON *j, model_config *c, err *e);
 /* Which layer has which mixer, and the shape of their states; after all other fields. */
 /* Layers that a list or a pattern of one block each names; 0: there is none. */
 int mixer_config_blocks(const cJSON *j, const model_family *f);
+
+/* Fills c->mixer[], c->state and the constants of the recurrence. ERR_UNSUPPORTED or ERR_INPUT
+ * names the field. */
 err_code mixer_config_read(const cJSON *j, const model_family *f, model_config *c, err *e);
 
 /* Fills the weights of `m`, whose cfg is set.  On failure model_weights_clear() is still due. */
 err_code model_weights_load(model *m, const char *dir, err *e);
+
+/* Frees all weights of `m`, also half-loaded ones; the backend must still be open. */
 void model_weights_clear(model *m);
 
 /* What the file of packed weights must hold for these matrices.  `files` stands for the files that
@@ -169,6 +179,8 @@ bool model_packed_plan(const model *m, packed_key *files, const weight_source *c
 bool model_packed_open(model *m, const packed_plan *plan);
 /* Begins to write them; ..._end() before one of them goes. */
 void model_packed_keep(model *m, const packed_plan *plan, weight *const *w);
+
+/* Ends the thread that writes them, also in the middle; nothing is lost but a faster start. */
 void model_packed_end(model *m);
 /* After the weights that point into it. */
 void model_packed_close(model *m);

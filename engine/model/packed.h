@@ -6,8 +6,8 @@
  * each matrix.  A file of another key, size or version is none; it is made anew.
  *
  *     header   packed_header, at 0
- *     table    size and checksum of each matrix, at TABLE_AT; a hole follows, up to DATA_AT
- *     data     each matrix at a multiple of ALIGN bytes; where, follows from the sizes
+ *     table    size and checksum of each matrix, at 4 KiB; a hole follows, up to 2 MiB
+ *     data     each matrix at a multiple of 4 KiB; where, follows from the sizes
  *
  * A file appears whole: it is written under another name, synced, then renamed.  packed_open()
  * compares every matrix with its checksum (a fingerprint: it detects damage, not an attacker).
@@ -36,8 +36,14 @@ typedef struct packed_key {
     fingerprint f;
 } packed_key;
 
+/* A key of no words; then packed_key_add() for each fact that decides the packed bytes, always
+ * in the same order, and packed_key_end() for the number. */
 void packed_key_begin(packed_key *k);
+
+/* See packed_key_begin(). */
 void packed_key_add(packed_key *k, uint64_t word);
+
+/* May be called more than once, also between additions. */
 uint64_t packed_key_end(const packed_key *k);
 /* A file's identity: inode, size, time of the last change of its bytes and of itself. */
 uint64_t packed_stamp(const struct stat *st);
@@ -55,6 +61,8 @@ typedef struct packed_file packed_file;
 /* Maps the plan's file, brings it into memory (unless in_parts) and verifies it, on all of be's
  * threads.  NULL: no file fits, a checksum differs (the log has it), or there is no memory. */
 packed_file *packed_open(const char *dir, const packed_plan *plan, backend *be);
+
+/* The first byte of matrix i, aligned to ALIGN; borrowed until packed_close(). */
 const void *packed_at(const packed_file *f, size_t i);
 /* The mapping, its length, and the open file of a plan in_parts (else -1); borrowed. */
 char *packed_map(const packed_file *f, size_t *bytes, int *fd);
@@ -62,6 +70,8 @@ char *packed_map(const packed_file *f, size_t *bytes, int *fd);
 bool packed_path(const char *dir, char *out, size_t size);
 /* [PACKED_NOTES], as packed_keep() was given them. */
 const uint64_t *packed_notes(const packed_file *f);
+
+/* Unmaps the file; weights that were adopted from it must be gone. NULL is allowed. */
 void packed_close(packed_file *f);
 
 typedef enum { PACKED_NONE, PACKED_INTACT, PACKED_DAMAGED } packed_state;
@@ -76,7 +86,11 @@ typedef struct packed_keeper packed_keeper;
  * packed_write_end() makes the file appear if `notes` are given, and frees the writer. */
 err_code packed_write_begin(packed_keeper **out, const char *dir, uint64_t floor_bytes,
                             const packed_plan *plan, err *e);
+
+/* Matrix i of the plan, in ascending order; `data` is the caller's again on return. */
 err_code packed_write(packed_keeper *k, size_t i, const void *data, err *e);
+
+/* `notes` NULL: removes the unfinished file. */
 err_code packed_write_end(packed_keeper *k, const uint64_t *notes, err *e);
 
 /* Begins to write the plan's file, and removes those of other keys.  `floor_bytes` of the file

@@ -1,5 +1,19 @@
-/* pooled.c -- modules.json, 1_Pooling/config.json, sentence_bert_config.json, and the labels of
- * config.json. */
+/* pooled.c -- how a model's last hidden states become one vector or class scores: modules.json,
+ * 1_Pooling/config.json, sentence_bert_config.json, and the labels of config.json.
+ *
+ * These are the files that sentence-transformers writes beside a model. modules.json lists
+ * steps: Transformer, Pooling, and optionally Normalize. Another module (Dense, for example)
+ * would change the vectors, so the model still loads, but `problem` holds the reason for which
+ * embeddings are refused.
+ *
+ * Precedence: model.pooling of lorad.conf, then 1_Pooling/config.json, then the last token.
+ * Without modules.json vectors are normalised, as the OpenAI API promises. Scores of classifiers
+ * follow the first of sentence_transformers.activation_fn, sbert_ce_default_activation_function
+ * and problem_type; without any of them a single class has a sigmoid and several classes a
+ * softmax.
+ *
+ * A GGUF has none of these files; it gets the defaults.
+ */
 #include "engine/model/pooled.h"
 
 #include <math.h>

@@ -1,13 +1,32 @@
 /* resident.c -- reads blocks of the packed weights ahead of their use, and drops them behind it.
  *
- * Two threads do this: to drop a block of 90 MB takes 80 ms of processor time, in which the disk
- * would do nothing.  Jobs are numbered, so that the memory never holds more than in their order:
+ * resident_divide() chooses once, at load, which blocks stay: it tries 0, 1, 2 ... streamed
+ * layers, spread evenly over the model, and takes the first number at which the blocks that stay
+ * plus the largest two neighbouring streamed blocks fit the budget. Whatever is left then holds
+ * experts.
+ *
+ * At run time two threads work for the engine's, one that reads and one that drops: to drop a
+ * block of 90 MB takes 80 ms of processor time, in which the disk would do nothing.  Jobs are
+ * numbered, so that the memory never holds more than in their order:
  *
  *     use(i + 1):  drop i (1)   read i + 2 (2)
  *     disk         ... i + 1 ...|... i + 2 ...      a read waits for the drops before it,
  *     drops           i |                           a drop for the reads of its unit before it
  *
  * The least number of those that are not done can always begin, so neither thread waits for ever.
+ *
+ * A unit may be dropped while its read is still queued. Each job carries the unit's `turn`; a
+ * read whose turn is no longer the unit's last one does not mark the unit HERE. At most three
+ * jobs per unit can be queued (read, drop, read), which bounds the rings: nothing is allocated
+ * after resident_create().
+ *
+ * Experts stay by LFU with aging. Instead of multiplying all counts by 1 / aging in each step,
+ * the value of one new use (`step_count`) grows by `aging`; the order of the counts is the same.
+ * All of them are scaled down before they lose precision.
+ *
+ * The kernel frees page cache in large pages and reads ahead beyond what was asked, so drop()
+ * also covers the large page at each end and BEHIND bytes. Pages that another run has mapped
+ * stay, since the kernel does not evict mapped pages.
  */
 #include "engine/model/resident.h"
 
@@ -384,7 +403,7 @@ static err_code start(resident *r, const resident_file *f, err *e)
     cond_free(&r->work);
     cond_free(&r->done);
     lock_free(&r->mu);
-    return err_set(e, ERR_NOMEM, "no thread to read weights");
+    return err_set(e, ERR_NOMEM, "cannot start the threads that read and drop weights");
 }
 
 err_code resident_create(resident **out, const resident_file *f, size_t budget, err *e)

@@ -1,4 +1,20 @@
-/* stored.c -- rows of any format as plain values. */
+/* stored.c -- rows of any format as plain values.
+ *
+ * A tensor is read a row at a time, in one of three ways:
+ *
+ *     plain     values in a row's place; or turned (columns apart), tiled, cut, or as logarithms
+ *     packed    read_row() of its format gives codes and scales; src->order undoes a permutation
+ *     composed  of two others: `half` keys and values of a latent, `joined` rows in turn by group
+ *
+ * Keys of a latent lie across (a row of the file is a column of the matrix), so read_halves()
+ * reads each of their rows once for all rows of the result that it has a value of.
+ *
+ * Memory: a line of floats and one row of the format for each call, so a tensor larger than
+ * memory can be read. Pages: stored_ahead() asks for those that a tensor touches;
+ * stored_forget() gives back those that are its alone, since a neighbour may still be read.
+ *
+ * Threads: any; each call has scratch of its own.
+ */
 #include "engine/model/stored.h"
 
 #include <math.h>
@@ -99,7 +115,7 @@ static bool halves_values(const stored *s, int from, int to, dtype type, void *o
     return true;
 }
 
-/* Row `row` of two matrices' rows as groups have them. */
+/* Reads row `row` of the joined matrix, in which the rows of two matrices alternate by group. */
 static void read_joined(const stored *s, int row, void *room, float *out)
 {
     const stored_joined *j = &s->joined;

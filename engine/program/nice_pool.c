@@ -1,4 +1,10 @@
-/* nice_pool.c -- a queue on the callers' stacks, and the threads that empty it. */
+/* nice_pool.c -- a queue on the callers' stacks, and the threads that empty it.
+ *
+ * A job is a local variable of the caller, who sleeps on the job's own condition until it is
+ * done; so the queue needs no memory and cannot overflow. take_job_locked() prefers a group that
+ * has nothing on a thread: a tenant with a hundred long texts delays another one by one text at
+ * most on each thread. A job that runs is not interrupted.
+ */
 #include "engine/program/nice_pool.h"
 
 #include <pthread.h>

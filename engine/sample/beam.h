@@ -38,11 +38,16 @@ typedef struct beam_search beam_search;
 
 /* One live beam without tokens.  NULL: no memory. */
 beam_search *beam_create(const beam_rules *rules);
+
+/* NULL is allowed. */
 void beam_destroy(beam_search *b);
 
+/* The rules' own. */
 int beam_width(const beam_search *b);
 /* Live beams, and the tokens that each of them has. */
 int beam_live(const beam_search *b);
+
+/* The same for all live beams: they grow together. */
 int beam_length(const beam_search *b);
 /* Tokens [beam_length()] of a live beam; valid until the next beam_step(). */
 const int32_t *beam_text(const beam_search *b, int beam);
@@ -66,6 +71,8 @@ bool beam_over(const beam_search *b);
 int beam_answers(const beam_search *b);
 /* Tokens of answer k, and whether max_tokens ended it. */
 int beam_answer_length(const beam_search *b, int k);
+
+/* True: finish_reason "length". */
 bool beam_answer_cut(const beam_search *b, int k);
 /* Its tokens into out [beam_answer_length()]; `trail` [beam_answer_length()] is scratch. */
 void beam_answer(const beam_search *b, int k, sampled *out, int *trail);

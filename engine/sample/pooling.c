@@ -1,4 +1,15 @@
-/* pooling.c -- sums in a fixed order. */
+/* pooling.c -- sums in a fixed order.
+ *
+ * Rows of a prompt come in chunks, whose size depends on what else is in the batch; so each
+ * value is added row after row in F64, and a vector is the same in any batch. `last` and `first`
+ * only copy the row that they read, and pooling_from() tells the scheduler which rows are
+ * wanted.
+ *
+ *     mean        sum / n           mean_root   sum / sqrt(n)
+ *     mean_late   sum of (i + 1) * row i, over n (n + 1) / 2
+ *
+ * are_numbers() multiplies by 0 and adds up: NaN and infinities survive that, numbers do not.
+ */
 #include "engine/sample/pooling.h"
 
 #include <assert.h>

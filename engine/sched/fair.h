@@ -77,6 +77,8 @@ typedef struct fair fair;
 
 /* NULL: out of memory. */
 fair *fair_create(const fair_config *cfg);
+
+/* NULL is allowed; what waits is the caller's. */
 void fair_destroy(fair *f);
 
 /* Other weights and targets of the same classes, in their order.  Of those that are seated or have
@@ -85,10 +87,15 @@ void fair_set_classes(fair *f, const fair_class *classes);
 
 /* A request begins to wait; the ticket names it until fair_leave().  At most `cap` at once. */
 int fair_enter(fair *f, const fair_job *job, int64_t now_us);
+
+/* fair_job.who of the ticket. */
 void *fair_who(const fair *f, int ticket);
 
 /* From waiting to running, and back to its old place (pre-empted). */
 void fair_seat(fair *f, int ticket, int64_t now_us);
+
+/* To its old place in its flow, with what it was charged taken back as far as it did not compute
+ * it. */
 void fair_back(fair *f, int ticket, int64_t now_us);
 
 /* Its adapter was asked for and is not there yet. */
@@ -107,7 +114,10 @@ int fair_pick(fair *f, int64_t now_us, int want, int *tickets);
 /* Waiting requests one after the other, `n` at a time, from *cursor on (first 0; moves round). */
 int fair_scan(const fair *f, int *cursor, int n, int *tickets);
 
+/* How many wait: not seated, not left. */
 int fair_waiting(const fair *f);
+
+/* False: it is seated. */
 bool fair_is_waiting(const fair *f, int ticket);
 
 /* Whether it has stood first in its flow for longer than the ageing bound: nobody but such goes

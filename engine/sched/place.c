@@ -104,28 +104,7 @@ static bool keeps_pace(const place_ask *a, const place_node *self, const place_n
     return a->tpot_us <= 0 || move_us / left + token_us(a, k) <= pace;
 }
 
-int place_prompt(const place_ask *a, const place_node *self, const place_node *peer, int n)
-{
-    int best = PLACE_HERE;
-    double least = INFINITY;
-    if (self->role != ROLE_DECODE || (!is_known(self) && !a->always)) return PLACE_HERE;
-    double soon = first_us(a, self, a->n_cached);
-    double here = soon + self->streams.decode * prompt_us(a, self, a->n_cached);
-    for (int i = 0; i < n; i++) {
-        const place_node k = guess_of(self, &peer[i]);
-        bool fits = k.free_seats > 0 && k.free_tokens >= a->n_prompt + 1;
-        if (k.role == ROLE_DECODE || !fits) continue;
-        double first = self->setup_us + first_us(a, &k, 0);
-        double there = first + k.streams.decode * prompt_us(a, &k, 0) + transfer_us(a, self);
-        bool good = first <= late * soon && keeps_pace(a, self, self, transfer_us(a, self));
-        if ((!good && !a->always) || there >= least) continue;
-        least = there;
-        best = i;
-    }
-    return a->always || pays * least < here ? best : PLACE_HERE;
-}
-
-/* The same, plus the time by which its row delays prompts. */
+/* As token_us(), plus the time by which the stream's row delays prompts. */
 static double token_cost_us(const place_ask *a, const place_node *k)
 {
     cost_work w = with_stream(a, k);
@@ -133,24 +112,60 @@ static double token_cost_us(const place_ask *a, const place_node *k)
     return token_us(a, k) + row * k->prompts * fmax(1, k->n_prompts);
 }
 
+/* What it costs to have the work done at `k` instead of at `self`; good: no target is missed. */
+typedef struct offer {
+    double us;
+    bool good;
+} offer;
+
+static offer prompt_at(const place_ask *a, const place_node *self, const place_node *k)
+{
+    double first = self->setup_us + first_us(a, k, 0), back = transfer_us(a, self);
+    double soon = first_us(a, self, a->n_cached);
+    return (offer){first + k->streams.decode * prompt_us(a, k, 0) + back,
+                   first <= late * soon && keeps_pace(a, self, self, back)};
+}
+
+static offer stream_at(const place_ask *a, const place_node *self, const place_node *k)
+{
+    double move = transfer_us(a, k);
+    return (offer){move + (a->n_output - 1) * token_cost_us(a, k), keeps_pace(a, self, k, move)};
+}
+
+/* The peer with another role than ours that does it for least, if it has room for so many tokens
+ * and that is less than `here_us`, by the margin `pays`. */
+static int cheapest(const place_ask *a, const place_node *self, const place_node *peer, int n,
+                    double tokens, double here_us,
+                    offer (*at)(const place_ask *, const place_node *, const place_node *))
+{
+    int best = PLACE_HERE;
+    double least = INFINITY;
+    for (int i = 0; i < n; i++) {
+        const place_node k = guess_of(self, &peer[i]);
+        if (k.role == self->role || k.free_seats <= 0 || k.free_tokens < tokens) continue;
+        const offer o = at(a, self, &k);
+        if ((!o.good && !a->always) || o.us >= least) continue;
+        least = o.us;
+        best = i;
+    }
+    return a->always || pays * least < here_us ? best : PLACE_HERE;
+}
+
+int place_prompt(const place_ask *a, const place_node *self, const place_node *peer, int n)
+{
+    if (self->role != ROLE_DECODE || (!is_known(self) && !a->always)) return PLACE_HERE;
+    double soon = first_us(a, self, a->n_cached);
+    double here = soon + self->streams.decode * prompt_us(a, self, a->n_cached);
+    return cheapest(a, self, peer, n, a->n_prompt + 1, here, prompt_at);
+}
+
 int place_stream(const place_ask *a, const place_node *self, const place_node *peer, int n)
 {
-    int best = PLACE_HERE, left = a->n_output - 1;
-    double least = INFINITY;
+    int left = a->n_output - 1;
     if (self->role != ROLE_PREFILL || left < 1) return PLACE_HERE;
     if (!is_known(self) && !a->always) return PLACE_HERE;
     double here = left * token_cost_us(a, self);
-    for (int i = 0; i < n; i++) {
-        const place_node k = guess_of(self, &peer[i]);
-        bool fits = k.free_seats > 0 && k.free_tokens >= a->n_prompt + a->n_output;
-        if (k.role == ROLE_PREFILL || !fits) continue;
-        double move = transfer_us(a, &k), there = move + left * token_cost_us(a, &k);
-        bool good = keeps_pace(a, self, &k, move);
-        if ((!good && !a->always) || there >= least) continue;
-        least = there;
-        best = i;
-    }
-    return a->always || pays * least < here ? best : PLACE_HERE;
+    return cheapest(a, self, peer, n, a->n_prompt + a->n_output, here, stream_at);
 }
 
 void place_add_prompt(const place_ask *a, place_node *to)

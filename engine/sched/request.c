@@ -1,4 +1,15 @@
-/* request.c -- the hand-over of tokens: one writer, one reader, no waiting on the writer's side. */
+/* request.c -- the hand-over of tokens: one writer, one reader, no waiting on the writer's side.
+ *
+ *     engine   token[n] = t;  n_pushed = n + 1 (release);  events++ and a signal
+ *     owner    n_pushed (acquire) > n_popped: token[n_popped++];  else waits for events
+ *
+ * There is memory for all tokens that a request may produce before it is submitted, so the
+ * engine never allocates or waits here. A signal may be shared: several requests of one caller
+ * wake it, and it waits for a number of events that it has not seen, so none is lost.
+ *
+ * The end is one atomic, `finish`, set under the signal's mutex: the owner who sees it frees the
+ * request, and request_signal_clear() takes that mutex first, so the engine has left it.
+ */
 #include "engine/sched/request.h"
 
 #include <assert.h>

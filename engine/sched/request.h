@@ -53,7 +53,10 @@ typedef struct request_signal {
     uint64_t events; /* pushes, finishes and wakes so far; guarded by mu */
 } request_signal;
 
+/* Around the life of the worker's wait; no request may use it when it is cleared. */
 void request_signal_init(request_signal *sg);
+
+/* Frees lock and condition. */
 void request_signal_clear(request_signal *sg);
 /* Waits until `events` differs from *seen (then updates *seen, returns true) or timeout_ms pass. */
 bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms);
@@ -188,11 +191,17 @@ void request_clear(request *rq);
 /* Engine side: never block, never fail.  After request_finish() the engine never looks at the
  * struct again. */
 void request_push(request *rq, const sampled *t);
+
+/* The terminal event: sets `finish` and wakes the owner. `cause` is copied (FINISH_ERROR; else
+ * NULL). */
 void request_finish(request *rq, finish_reason why, const err *cause);
 
 /* Gateway side.  Takes the next token if there is one: true and *out.  Else false, and *done says
  * whether the request has ended (then read rq->finish).  Never waits (request_signal_wait does). */
 bool request_next(request *rq, sampled *out, bool *done);
+
+/* Asks for the end: the engine sees it at the next step and finishes with FINISH_CANCELLED. Any
+ * thread while the owner has not cleared it. */
 void request_cancel(request *rq);
 /* No more tokens are wanted, for what was asked is complete: ends it with FINISH_STOP. */
 void request_stop(request *rq);

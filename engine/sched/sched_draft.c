@@ -39,7 +39,7 @@ typedef struct wish {
     request *rq;
     int most;       /* proposals */
     int behind;     /* rows of its text that are not read; at least 1 */
-    double chance;  /* of each proposal */
+    double chance;  /* that a proposed token is accepted */
     double read_us; /* reading all of its text that is not read yet; 0: little */
     double once_us; /* of that, what this step is to bear */
     spec_guess got;

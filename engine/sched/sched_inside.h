@@ -479,6 +479,9 @@ void sched_cause_look(sched *sc, int64_t now);
 void sched_cause_begin(sched *sc, int64_t now, bool slept);
 /* It slept, for nobody was inside, and found the first of the new ones only now. */
 void sched_cause_woke(sched *sc, int64_t came_us, int64_t now);
+
+/* The plan is made. If seats, pages and rows are left, time from now on counts as waiting for
+ * adapters for all requests that still wait. */
 void sched_cause_planned(sched *sc, int64_t now);
 /* What `n` rows of it should take alone; call it before they count as computed. */
 double sched_cause_own_us(const sched *sc, const request *rq, int n);
@@ -489,9 +492,18 @@ void sched_cause_lost(sched *sc, miss_cause why, int64_t began_us, int64_t now);
 /* It has its seat, and `kept` positions; KV up to `end`; gives its seat up; has its first token;
  * ends. */
 void sched_cause_seat(sched *sc, request *rq, int kept, int64_t now);
+
+/* Its KV reaches up to position `end`: after a preemption, the time to compute lost positions
+ * again ends there. */
 void sched_cause_computed(sched *sc, request *rq, int end, int64_t now);
+
+/* It was preempted and has lost its KV. */
 void sched_cause_gave_way(sched *sc, request *rq, int64_t now);
+
+/* It has its first token: the clock notes by how much it was late. */
 void sched_cause_first(sched *sc, request *rq, int64_t now);
+
+/* It has ended; its clock has the cause of a miss now. */
 void sched_cause_end(sched *sc, request *rq, int64_t now);
 /* Why it still waits though its first token was due; MISS_NONE: it is not late, or runs: what it
  * needs itself is known at its end. */
@@ -537,6 +549,8 @@ void sched_land(sched *sc);
 
 /* ---- sched_spec.c */
 bool sched_spec_create(sched *sc);
+
+/* Frees what sched_spec_create() made; also after that has failed. */
 void sched_spec_destroy(sched *sc);
 /* The request gives up its seat. */
 void sched_spec_leave(sched *sc, request *rq);
@@ -564,15 +578,29 @@ void sched_verify(flight *f, int s);
 
 /* ---- sched_draft.c; all but create do nothing where there is no draft model */
 err_code sched_draft_create(sched *sc, err *e);
+
+/* Frees it; the model itself belongs to the caller. */
 void sched_draft_destroy(sched *sc);
+
+/* Around a restart of the device: gives back what lies there, and takes it again. */
 void sched_draft_unload(sched *sc);
 err_code sched_draft_reload(sched *sc, err *e);
+
+/* The request has ended or gave up its seat: what the draft model has read of it is forgotten. */
 void sched_draft_leave(sched *sc, request *rq);
+
+/* Bytes of the draft model's KV that texts use now. */
 size_t sched_draft_used_bytes(const sched *sc);
 /* A step is planned: nobody wishes anything; then sequence s would have up to `most` guesses; then
  * those get some that pay, on top of the step's load and so many tokens that it has already. */
 void sched_draft_begin(sched *sc);
+
+/* Sequence s of the planned step would take up to `most` draft tokens. Nothing where the draft
+ * model cannot read its text. */
 void sched_draft_wish(sched *sc, int s, int most);
+
+/* Runs the draft model for the wishes that pay together, and places their tokens. tokens: what
+ * the step yields without them; bound_us: the longest that the step may take. */
 void sched_draft(sched *sc, double tokens, double bound_us);
 
 /* ---- sched_beam.c: the block tables of a beam search */
@@ -591,6 +619,9 @@ void sched_beam_settle(sched *sc, flight *f, int s, int64_t now);
 
 /* ---- sched_settle.c, of results */
 void sched_fail_numbers(sched *sc, request *rq);
+
+/* The answer cannot satisfy its grammar any more: it ends with an error that has the grammar's
+ * reason. */
 void sched_fail_form(sched *sc, request *rq, const grammar_run *form);
 /* So many tokens were made for it in this step. */
 void sched_meter_output(sched *sc, request *rq, int n, int64_t now);
@@ -614,6 +645,9 @@ void sched_snapshot_take(sched *sc, request *rq);
  * back.  Returns the snapshot's slot, -1: there is none; sched_snapshot_restore() copies it, before
  * the next one is taken. */
 int sched_snapshot_find(sched *sc, request *rq);
+
+/* Copies the snapshot (slot >= 0) into the request's own state; its n_computed is the snapshot's
+ * position. */
 void sched_snapshot_restore(sched *sc, request *rq, int slot);
 /* Before a step is launched: copies the states of those that have draft tokens in it. */
 void sched_state_guard(sched *sc);
@@ -622,16 +656,20 @@ void sched_state_unguard(sched *sc, request *rq, bool undone);
 
 /* ---- sched_sample.c, of prompts that are pooled */
 err_code sched_pool_create(sched *sc, err *e);
+
+/* Frees the room for hidden states; nothing where there is none. */
 void sched_pool_destroy(sched *sc);
 /* All of a prompt was given.  False: *e says why nothing can be made of it. */
 bool sched_pool_end(const sched *sc, request *rq, err *e);
 
 /* ---- sched_flight.c */
 bool sched_flights_create(sched *sc);
+
+/* Frees both; nothing may be in flight. */
 void sched_flights_destroy(sched *sc);
 /* The step that is in flight, or NULL. */
 flight *sched_in_flight(sched *sc);
-/* Whether what waits should see the results of what is in flight first. */
+/* Whether the step in flight should be settled first, because waiting requests depend on it. */
 bool sched_should_land(sched *sc);
 /* Whether the next step can be planned before the tokens of this one are known. */
 bool sched_may_fly(const sched *sc, const flight *f);
@@ -648,6 +686,8 @@ void sched_drop_flights(sched *sc);
 void sched_place_show(sched *sc);
 /* From running to waiting: gives back the seat, the pages and the adapter. */
 void sched_leave_seat(sched *sc, request *rq);
+
+/* The word that books and statistics have for an end. */
 request_outcome sched_outcome_of(finish_reason why);
 
 /* Full pages from position `before` to `end` become findable by their
@@ -659,6 +699,8 @@ void sched_swap_forget(sched *sc, request *rq);
 
 /* The last touch of the request; the list is tidied by sched_sweep(). */
 void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause);
+
+/* Ends all requests that run or wait; those in the inbox are not known here yet. */
 void sched_finish_all(sched *sc, finish_reason why, const err *cause);
 
 /* Forgets running requests that have ended; the others keep their order. */

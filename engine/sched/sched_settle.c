@@ -95,7 +95,8 @@ void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
     lengths_ask length = length_ask(rq);
     int made = n_drawn(rq) - rq->run.n_ahead;
     lock_take(&sc->mu);
-    if (made > 0 && why != FINISH_ERROR && why != FINISH_LEFT) /* else whoever ends it learns */
+    /* From a request that moved, the node that ends it learns. */
+    if (made > 0 && why != FINISH_ERROR && why != FINISH_LEFT)
         lengths_learn(sc->shared.lengths, &length, &rq->run.length, made, why != FINISH_STOP);
     assert(sc->shared.n_inside > 0);
     sc->shared.n_inside--;

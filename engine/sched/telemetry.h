@@ -23,7 +23,7 @@
 
 typedef enum {
     OUTCOME_STOP,      /* complete: a stop token or string */
-    OUTCOME_LENGTH,    /* complete: max_tokens */
+    OUTCOME_LENGTH,    /* complete: it has max_tokens tokens */
     OUTCOME_REFUSED,   /* the server had no room, or could not have kept its promise */
     OUTCOME_LIMITED,   /* the tenant's own limit: no fault of the server */
     OUTCOME_CANCELLED, /* the client went away */

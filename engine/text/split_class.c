@@ -1,4 +1,22 @@
-/* split_class.c -- classes of characters: \p{..}, \s, [...] and what stands for one character. */
+/* split_class.c -- classes of characters in pre-tokenizer expressions: \p{..}, \s, [...], and
+ * single characters.
+ *
+ * A class is compiled into a split_set, which answers "is c in it" without a table of all code
+ * points:
+ *
+ * - ASCII: a bit for each of 128 characters.
+ * - General categories: a bit for each kind (unicode_kind), tested against the kind that
+ * split_text stores in the top byte of each code point.
+ * - Everything else: sorted, disjoint ranges in the expression's shared array, found by
+ * bisection.
+ * - A script (\p{Han}) has no bit of its own; it becomes ranges.
+ *
+ * [^...] inverts the ASCII bits and sets `negated` for the rest. [a&&[b]] is kept as two sets:
+ * `within` names the second one. Characters in (?i:...) are expanded to both cases when the
+ * class is built, so that matching never folds. What Oniguruma does and this parser does not
+ * (nested unions, ligatures under case folding, bytes above 127) is rejected with
+ * ERR_UNSUPPORTED, because a silently different split would give different token ids.
+ */
 #include <string.h>
 
 #include "engine/base/utf8.h"

@@ -10,7 +10,8 @@
 
 #include "engine/text/split_regex.h"
 
-/* A class: below 128 a bit for each; from there on kinds and ranges, all but them if `negated`. */
+/* A class of characters. ASCII has a bit for each character; all others are tested by kind and by
+ * ranges, and `negated` inverts that test. */
 typedef struct split_set {
     uint64_t ascii[2];
     uint32_t kinds;
@@ -97,6 +98,8 @@ typedef struct split_parser {
 int split_parse(split_parser *p);
 /* Notes a failure at this place of the pattern. */
 void split_refuse(split_parser *p, err_code code, const char *what);
+
+/* The node's number; 0 after a failure (p->rc). */
 int split_add_node(split_parser *p, split_node n);
 
 /* ---- split_class.c -- */
@@ -105,8 +108,14 @@ int split_add_node(split_parser *p, split_node n);
 int split_parse_class(split_parser *p);
 /* Behind a "\": a character, or a set. */
 int split_parse_escape(split_parser *p);
+
+/* A set of this character alone, in both cases where (?i:...) is on. */
 int split_one_character(split_parser *p, uint32_t c);
+
+/* For ".". */
 int split_any_but_newline(split_parser *p);
+
+/* The set's number in the pattern. */
 int split_add_set(split_parser *p, split_set s);
 
 static inline bool split_in_set(const split_regex *r, const split_set *k, uint32_t c)

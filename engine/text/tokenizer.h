@@ -20,6 +20,9 @@ typedef struct tokenizer tokenizer;
 
 /* `dir` holds tokenizer.json, and what else there is of the files above. */
 err_code tokenizer_load(tokenizer **out, const char *dir, err *e);
+
+/* NULL is allowed. Tokenizers that tokenizer_extend() made of it must have been destroyed
+ * before. */
 void tokenizer_destroy(tokenizer *t);
 
 int tokenizer_vocab(const tokenizer *t);   /* largest id + 1 */
@@ -28,6 +31,8 @@ int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 
 /* Id of a token by its exact content ("<|eot_id|>"), or -1. */
 int32_t tokenizer_find(const tokenizer *t, const char *content);
+
+/* False for ids that there are not. */
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 bool tokenizer_is_added(const tokenizer *t, int32_t id); /* found in texts whole, special or not */
 /* An added token as the files write it; borrowed; NULL: it is none. */
@@ -112,6 +117,7 @@ typedef struct detok {
     int n_pending;
 } detok;
 
+/* An empty text; the tokenizer is borrowed. skip_special: special tokens give no text. */
 void detok_init(detok *d, const tokenizer *t, bool skip_special);
 
 /* What comes now goes on from a text that these tokens gave: if they gave any,
@@ -121,6 +127,8 @@ void detok_go_on(detok *d, const int32_t *ids, size_t n);
 /* Appends the text that is complete after `id` to `out` (cap bytes, at least 16); returns bytes
  * written.  A token gives at most DETOK_MAX bytes. */
 enum { DETOK_MAX = 1024 };
+
+/* One more token, of the same text. */
 size_t detok_push(detok *d, int32_t id, char *out, size_t cap);
 
 /* What is still pending, as U+FFFD; cap as above. */

@@ -1,4 +1,15 @@
-/* tokenizer_split.c -- the steps, one after the other, over one text with marks where pieces begin.
+/* tokenizer_split.c -- the steps, one after the other, over one text with marks where pieces
+ * begin.
+ *
+ * A step only ever adds marks: pieces become smaller from step to step.
+ *
+ * Nothing is copied between steps: a step goes through the pieces that the marks of earlier ones
+ * make, searches each by its expression, and marks the spans that are found and those between
+ * them, joined as the step's behaviour says. Characters of removed spans stay in the text with
+ * the mark SPLIT_GONE. Only put_spaces(), of Metaspace, makes a new text.
+ *
+ * Each character is a number with the kinds of Unicode that expressions ask for, so a search
+ * looks nothing up.
  */
 #include "engine/text/tokenizer_split.h"
 

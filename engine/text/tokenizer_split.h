@@ -18,9 +18,9 @@ enum { SPLIT_STEPS_MAX = 16 };
 typedef enum {
     SPLIT_ISOLATED,      /* each is a piece */
     SPLIT_REMOVED,       /* what was found goes */
-    SPLIT_WITH_PREVIOUS, /* found: at the end of the piece before */
-    SPLIT_WITH_NEXT,     /* at the beginning of the piece behind */
-    SPLIT_CONTIGUOUS     /* those that touch are one */
+    SPLIT_WITH_PREVIOUS, /* a match ends the piece before it */
+    SPLIT_WITH_NEXT,     /* a match begins the piece after it */
+    SPLIT_CONTIGUOUS     /* adjacent matches are one piece */
 } split_behavior;
 
 typedef struct split_step {

@@ -1,4 +1,17 @@
-/* cause.c -- differences of sums, and the largest of ten numbers. */
+/* cause.c -- differences of sums, and the largest of ten numbers.
+ *
+ * The engine adds up what held the whole server (cause_sums: us of stalls, swaps, steps, loads).
+ * A request remembers the sums at its last change of state; see() takes the time since then and
+ * gives it away by rank, as far as it lasts:
+ *
+ *     waits      its adapter's load, the machine, swaps, a restart; the rest: the queue
+ *     gave way   the machine, swaps, a restart; the rest: preemption
+ *     runs       the machine, swaps, a restart, its own steps; steps of others; the rest: none
+ *
+ * So a microsecond has one cause, at constant cost for each change. cause_first() closes the
+ * phase up to the first token and begins that of the others; cause_judge() chooses between them
+ * as cause.h says.
+ */
 #include "engine/watch/cause.h"
 
 #include <string.h>

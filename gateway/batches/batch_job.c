@@ -1,4 +1,23 @@
-/* batch_job.c -- the beginning and the end of a batch: each may be done again from the start. */
+/* batch_job.c -- the beginning and the end of a batch. Each can be repeated from its start after
+ * a crash.
+ *
+ *     validating -> in_progress -> finalizing -> completed
+ *          |            |                     \-> cancelled, expired
+ *          v            v
+ *        failed     (lines run: line_run.c, runner.c)
+ *
+ * Beginning: check the input's lines once, take an id for every line (BATCH_LINE_IDS each, in
+ * one range that is written to the row before a line runs), open both answer files. Since a
+ * line's id follows from its number, a line that runs again after a crash has the same id, and
+ * the ledger counts it once.
+ *
+ * Progress is not in the database but in the answer files: opening the journal reads which lines
+ * have an answer. The row's counts are a copy for users.
+ *
+ * End: lines that did not run get an error in OpenAI's words, the row gets its final status
+ * together with the rows of both files in one transaction. If that fails the row is restored, so
+ * that the next attempt starts from the same state.
+ */
 #include "gateway/batches/batch_job.h"
 
 #include <assert.h>

@@ -1,4 +1,14 @@
-/* batches_api.c -- /v1/batches: a row is made, shown, marked; the runner does the rest. */
+/* batches_api.c -- handlers of /v1/batches: they create, show and cancel rows; runner.c does the
+ * work.
+ *
+ * Creation checks what can be checked without reading the input: the endpoint, the window, the
+ * class that batches run in, the file's owner and purpose. The lines are checked later by the
+ * runner, and their errors appear in the batch, as with OpenAI. The ids of both result files are
+ * made now, so that they are the same after a restart.
+ *
+ * A cancelled batch becomes "cancelling" in the database first and is then reported to the
+ * runner; lines that run finish, others do not start.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

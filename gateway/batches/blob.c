@@ -1,4 +1,19 @@
-/* blob.c -- files under a name of ours, in a folder for each tenant. */
+/* blob.c -- the bytes of tenants' files: data.dir/files/<tenant>/<id>, sealed with the server's
+ * key.
+ *
+ * A writer collects SEALED_PIECE bytes, which are encrypted and authenticated as one piece
+ * (sealed_file.h), into "<id>.part"; blob_keep() syncs, renames and syncs the folder. So a name
+ * without .part is always whole. Room on the disk is reserved ahead in steps of STEP_BYTES
+ * (fallocate), because a file that fails in the middle of an upload for lack of room would cost
+ * the client the whole transfer.
+ *
+ * The label of a sealed file has tenant and id, so a file that is copied to another name, or to
+ * another tenant, cannot be opened.
+ *
+ * blob_sweep() at the start removes files without a row: leftovers of a crash between
+ * blob_keep() and the row, and .part files. Answer files of unfinished batches have no row yet
+ * and are kept by their batch.
+ */
 #include "gateway/batches/blob.h"
 
 #include <assert.h>

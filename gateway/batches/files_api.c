@@ -1,5 +1,19 @@
-/* files_api.c -- /v1/files: what comes as multipart/form-data is written as it arrives, and has its
- * row when it is whole. */
+/* files_api.c -- handlers of /v1/files: uploads as multipart/form-data, lists, content,
+ * deletion.
+ *
+ * An upload is streamed: the body goes through the multipart parser into a sealed blob (blob.h)
+ * piece by piece, and memory does not depend on the file's size. Order of events:
+ *
+ *     quota and disk are checked by Content-Length  ->  pieces are written to a temporary blob
+ *     -> the key is checked again (it may be revoked during a long upload)
+ *     -> fields are checked -> blob_keep() renames -> files_put() writes the row, quota included
+ *
+ * A crash before the row leaves a blob without one, which the sweep at the next start removes. A
+ * row never exists without its blob.
+ *
+ * Content is sent in pieces of PIECE_BYTES. The first piece is read before the status line, so
+ * that damage there is an error with a name; damage later can only cut the connection.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

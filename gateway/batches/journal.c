@@ -104,7 +104,7 @@ err_code batch_journal_write(batch_journal *j, batch_file which, const char *lin
     err_code rc = storeroom_check(j->room, len, e);
     if (rc) return rc;
     lock_take(&j->mu);
-    rc = f->torn ? err_set(e, ERR_IO, "a torn line is to be cut off first")
+    rc = f->torn ? err_set(e, ERR_IO, "the file ends in a torn line, which must be cut off first")
                  : sealed_file_append(f, line, len, e); /* all of it or nothing */
     if (rc && f->torn) e->code = rc = ERR_IO;
     lock_release(&j->mu);

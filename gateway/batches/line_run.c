@@ -1,4 +1,21 @@
-/* line_run.c -- runs a line through a handler, and judges what came of it. */
+/* line_run.c -- runs one line of a batch through its API's handler, and decides what its answer
+ * means.
+ *
+ * The handler sees an exchange without a connection (inner_request): the body is the line's, the
+ * caller is the batch's tenant and key as they are now, and the answer is collected in memory.
+ * So a line has the same checks, limits and usage records as the same request over HTTPS.
+ *
+ *     200                              answer -> output file
+ *     429 of a rate limit, 499, 503    the line runs again after Retry-After
+ *     429 insufficient_quota           runs again when the budget may have changed
+ *     other 5xx                        at most TRIES_MAX times, then the error is its answer
+ *     403 after the key was revoked    the batch ends: LINE_KEYLESS
+ *     other 4xx                        answer -> error file
+ *
+ * An answer that cannot be written because the disk is full runs again later: LINE_AGAIN. After
+ * any other error of the file it is not known whether the line was written (LINE_UNSURE), and
+ * the batch is opened again, which reads the files.
+ */
 #include "gateway/batches/line_run.h"
 
 #include <assert.h>

@@ -1,4 +1,18 @@
-/* lines.c -- where lines begin, what one of them says, what is wrong with them. */
+/* lines.c -- the input of a batch: where its lines begin, what a line asks for, and what is
+ * wrong with it.
+ *
+ * Opening the file reads it once in pieces and records position and length of each line that is
+ * not blank: 16 bytes of memory for each line, not the text. A line is read and parsed again
+ * when it runs.
+ *
+ * batch_lines_check() parses every line before the batch begins, as OpenAI does: at most
+ * ERRORS_MAX errors are listed with their line numbers. Duplicate custom_ids are found by a set
+ * of 64-bit prefixes of SHA-256 digests (open addressing, at most half full), so the ids
+ * themselves need no memory; a false match has a probability of n^2 / 2^65.
+ *
+ * Errors of the disk (ERR_IO, ERR_CORRUPT) are returned, errors of the user's lines are
+ * collected.
+ */
 #include "gateway/batches/lines.h"
 
 #include <assert.h>

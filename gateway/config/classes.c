@@ -1,4 +1,16 @@
-/* classes.c -- the classes that there are without a section of any, and the rules for all. */
+/* classes.c -- the classes that there are without a section of any, and the rules for all.
+ *
+ * A request names a class by a word: its name, or one of its `tiers`, words that other APIs have
+ * for the same (OpenAI's service_tier). check_word() sees to it that a word asks for one class
+ * only: it is no other class's name, and no tier of this or an earlier class. "auto" stays the
+ * default class's.
+ *
+ *      interactive  priority, fast     first token 0.5 s, then 50 ms a token
+ *      standard     default, scale     2 s, 100 ms
+ *      batch        flex               60 s, 1 s
+ *
+ * Threads: data of the caller; nothing is kept.
+ */
 #include "gateway/config/classes.h"
 
 #include <assert.h>

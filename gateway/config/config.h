@@ -107,6 +107,8 @@ typedef struct config {
     int64_t queue_room; /* of a server that runs: the largest engine.max_queued that it can take */
 } config;
 
+/* Sets every option to its default, with the classes that apply unless a file has its own; the
+ * first call for each config. */
 void config_defaults(config *c);
 
 /* Reads an INI-like file.  Errors name the line, the key and the limit.  With a section
@@ -130,6 +132,9 @@ double config_traces_sample(const config_traces *t);
 
 /* What the two limits come to, their 0 resolved. */
 int64_t config_max_connections(const config_server *s);
+
+/* For one address: three quarters of what can be served at once (connections or streams,
+ * whichever are fewer) unless the option is set. */
 int64_t config_max_connections_per_ip(const config_server *s);
 
 /* One option's row of the table, for man pages; false beyond the last.  Texts are static. */
@@ -137,6 +142,8 @@ typedef struct config_option_text {
     const char *section, *key, *initial, *help;
     bool live; /* a running server takes it */
 } config_option_text;
+
+/* Rows in the order of the file, counted from 0. */
 bool config_describe(int i, config_option_text *out);
 
 /* One option and its value; the keys of each class stand behind classes.default. */
@@ -152,6 +159,8 @@ typedef struct config_item {
 bool config_item_at(const config *c, int i, config_item *out);
 /* By its name; ERR_INPUT, with a guess at what was meant. */
 err_code config_item_find(const config *c, const char *name, config_item *out, err *e);
+
+/* "default", "file", "environment", "command line", "admin API"; static. */
 const char *config_source_name(config_source from);
 /* What others may see of a value: a URL's password and its query become ***. */
 void config_hide(char value[CONFIG_TEXT_MAX]);

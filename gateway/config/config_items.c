@@ -1,5 +1,17 @@
-/* config_items.c -- options one by one: their values as text, and in what two configurations
- * differ. */
+/* config_items.c -- options one by one: value as text, origin, and the difference between two
+ * configurations.
+ *
+ * Items are numbered: first the options of config_options[] in the order of the file, and in
+ * place of the section [classes] one row for each option of each class. place_of() maps a number
+ * to the option's table row, the struct that holds it and the byte with its origin.
+ *
+ * A reload compares the running configuration with the wanted one and takes what can change at
+ * run time (OPT_LIVE). goes_live() has the exceptions: a live option cannot exceed what was
+ * allocated at the start (queue_room, connection_room), and classes change live only if their
+ * names and order stay the same, because requests and tables use a class's index.
+ *
+ * config_hide() removes passwords and query strings from URLs before a value is shown or logged.
+ */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -17,13 +17,23 @@ live *live_create(const config *c);
 /* All pins must be back. */
 void live_destroy(live *l);
 
+/* The configuration in force; it does not change until live_release(). Never NULL; holds a lock
+ * for a counter only. */
 const config *live_pin(live *l);
+
+/* Gives it back; the last one frees a replaced configuration. */
 void live_release(live *l, const config *c);
 
 /* A change in two steps, the second of which cannot fail.  NULL: no memory. */
 typedef struct live_copy live_copy;
+
+/* A copy of `c` that is not in force yet. */
 live_copy *live_prepare(const config *c);
+
+/* Puts it in force for all pins to come; takes it over. */
 void live_publish(live *l, live_copy *fresh);
+
+/* Frees a copy that is not wanted; NULL is allowed. */
 void live_drop(live_copy *fresh);
 
 #endif

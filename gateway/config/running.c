@@ -1,4 +1,10 @@
-/* running.c -- one object for each option, in the order of the file. */
+/* running.c -- one object for each option, in the order of the file.
+ *
+ * Written beside the old one and renamed, so a reader sees one of the two. It has the process's
+ * id: a server that was killed leaves its file, which counts as none when no such process lives.
+ * Options that this program does not know are passed over, so that an older `lorad check --diff`
+ * can read a newer server's file.
+ */
 #include "gateway/config/running.h"
 
 #include <errno.h>

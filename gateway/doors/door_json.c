@@ -1,4 +1,16 @@
-/* door_json.c -- cJSON's adders, without leaks where they fail. */
+/* door_json.c -- cJSON's adders, without leaks where they fail.
+ *
+ * door_add() and its kin take the value in every case: a tree that is incomplete for want of
+ * memory is found by the one who prints it, so a translation needs no check for each member.
+ *
+ * door_sort() gives each member of a body its fate by the API's table:
+ *
+ *     DOOR_TAKEN     this API reads it itself
+ *     DOOR_PASSED    goes on into the chat request, as it is
+ *     DOOR_IGNORED   named in the header of ignored parameters; so is a member that the table
+ *                    does not know, unless the client is strict: then it is a 400
+ *     DOOR_REFUSED   a 400 that names it: its effect would be missed
+ */
 #include "gateway/doors/door_json.h"
 
 #include <stdio.h>

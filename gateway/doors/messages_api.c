@@ -1,5 +1,22 @@
-/* messages_api.c -- /v1/messages and /v1/messages/count_tokens: content blocks and their events, in
- * Anthropic's order. */
+/* messages_api.c -- /v1/messages and /v1/messages/count_tokens: a completion as Anthropic's
+ * content blocks.
+ *
+ * messages_input.c translates the body into a chat completion; here its tokens become blocks. At
+ * most one block is open. Text of another kind closes it and opens the next one:
+ *
+ *     message_start
+ *       content_block_start, content_block_delta ..., content_block_stop     (thinking)
+ *       content_block_start, content_block_delta ..., content_block_stop     (text)
+ *       content_block_start, input_json_delta ...,    content_block_stop     (each tool call)
+ *     message_delta (stop_reason, usage), message_stop
+ *
+ * Without "stream" the same functions run with w = NULL: nothing is written, the blocks are
+ * collected in r->content, and end() writes the object. So both forms cannot differ.
+ *
+ * A call that was cut by max_tokens has no valid JSON; its block has an empty input then. Error
+ * sentences for prompts that are too long are Anthropic's, word for word, since Claude Code
+ * reads the numbers in them.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,22 @@
-/* messages_input.c -- a body of the Messages API as one of a chat's.
+/* messages_input.c -- translates a body of Anthropic's Messages API into one of a chat
+ * completion.
  *
- * Blocks become messages: what answers calls goes before the user's words, as a chat has it; an
- * assistant's last message is gone on with. */
+ * fields[] says for each member whether it is passed on, translated here, ignored or refused; an
+ * unknown one is refused by name. Content blocks become messages:
+ *
+ *     system (string or blocks)          -> a message "system"
+ *     user: tool_result                  -> a message "tool" for each, before the user's text
+ *     user: text                         -> a message "user"
+ *     assistant: text, thinking          -> "content", "reasoning" of one message
+ *     assistant: tool_use                -> "tool_calls" of that message
+ *     last message is the assistant's    -> continue_final_message
+ *
+ * A line that Claude Code puts into each request for billing is left out of the system prompt:
+ * it differs every time, so no two requests would share a prefix in the cache.
+ *
+ * Allocation failures inside cJSON are counted (memory_failures()) and tested once at the end
+ * instead of after each call.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

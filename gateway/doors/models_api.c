@@ -1,4 +1,10 @@
-/* models_api.c -- handlers of /v1/models and of what a key may do. */
+/* models_api.c -- handlers of /v1/models and of what a key may do.
+ *
+ * The list has what the key may name in 'model': the base, the tenant's adapters with a default
+ * version, and those that other tenants share, as "owner/name". A name that exists and may not
+ * be used has the answer of one that does not exist. An adapter whose files are on another node
+ * of the fleet is there, too.
+ */
 #include <stdlib.h>
 #include <string.h>
 

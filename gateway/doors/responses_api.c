@@ -1,4 +1,21 @@
-/* responses_api.c -- /v1/responses and /v1/conversations: handlers. */
+/* responses_api.c -- handlers of /v1/responses and /v1/conversations.
+ *
+ * A response is a chat completion in another form. responses_create() passes the body and a
+ * completion_door to completion.c: its functions translate the request (responses_translate),
+ * name parameters as this API does (rename_param), and write events or the object
+ * (responses_say, end). Admission, scheduling, limits and usage are those of chat completions.
+ *
+ *     foreground:   body -> completion_handle_door() -> events / object -> row, if "store"
+ *     background:   body -> row "queued" -> background_add() ... a worker runs the same body later
+ *                   (x->inner) -> its events and its end go to the row; GET and ?stream follow it
+ *
+ * Stored rows are sealed with the server's key (storage/seal) and counted against the tenant's
+ * quota of bytes and rows. An id is made before the work begins; a request that is repeated
+ * after a restart has the same id, so the row is stored once.
+ *
+ * A row that says "running" while no worker holds it belongs to a server that stopped; find()
+ * marks it as failed before it is shown.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

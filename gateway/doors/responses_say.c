@@ -1,7 +1,19 @@
-/* responses_say.c -- what comes of a completion, as items and events in OpenAI's order.
+/* responses_say.c -- a completion's tokens as items and events of the Responses API, in OpenAI's
+ * order.
  *
- * An item is opened, said piece by piece, closed; the next one opens only then.  Without a stream
- * the same happens with nobody to hear it, and the object is what is left. */
+ * At most one item is open. It is opened, extended and closed; the next one opens only then:
+ *
+ *     response.output_item.added -> content_part.added -> *.delta ... -> *.done
+ *         -> content_part.done -> response.output_item.done
+ *
+ * Without a stream the same functions run with w = NULL, and r->output collects the closed
+ * items. So the object and the events always agree. Every event has a sequence number, by which
+ * a client can resume.
+ *
+ * Calls of shell and patch tools have no delta events in OpenAI's API. Their text is collected
+ * and the item is shown when it is complete; one that was cut by the token limit is not an
+ * action and is dropped.
+ */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,8 +66,8 @@ static cJSON *part_of(responses_item kind, const char *text)
     return part;
 }
 
-/* The open item, with what has been said of it; status NULL: nothing has.  NULL: a call that was
- * cut before it was an action. */
+/* The open item with its text so far; status NULL: as it is when it is opened, without text.
+ * Returns NULL for a call that was cut before it described an action. */
 static cJSON *item_of(const responses_run *r, const char *status)
 {
     assert(r->open > ITEM_NONE && r->open <= ITEM_PATCH);

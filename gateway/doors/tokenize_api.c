@@ -1,4 +1,17 @@
-/* tokenize_api.c -- POST /tokenize and /detokenize, in vLLM's shapes. */
+/* tokenize_api.c -- POST /tokenize and /detokenize, in vLLM's format.
+ *
+ * A chat is parsed and rendered by the functions that a completion uses (openai_parse(),
+ * prompt_encode()), so the count is exactly what the model would read, tools and template
+ * variables included. The other APIs count by tokenize_count() after they have translated their
+ * body.
+ *
+ * Model names select a vocabulary: an adapter may add tokens. Access is checked as for a
+ * completion, and a model that the caller may not use does not exist.
+ *
+ * Calls count against the tenant's and the key's rate limits in a table of their own
+ * (token_limits), because a client that counts each prompt first would otherwise get half of its
+ * completions.
+ */
 #include <stdlib.h>
 #include <string.h>
 

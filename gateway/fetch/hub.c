@@ -1,4 +1,13 @@
-/* hub.c -- the hub's list of a repository's files. */
+/* hub.c -- the hub's list of a repository's files.
+ *
+ * One call, GET /api/models/OWNER/REPO/revision/REV?blobs=true, says the commit and for each
+ * file its size and digest: SHA-256 of a large one, git's blob id (SHA-1) of a small one. Files
+ * are then fetched by that commit, so a push meanwhile does not mix two revisions; a file
+ * without a digest is left out of the list, and missed where it is needed.
+ *
+ * A hub that is away, or answers with a 5xx, is asked again after 0.5 s, 1 s, and so on. Its
+ * host is sources.hub, checked as sources.hosts is for tenants (source.h).
+ */
 #include "gateway/fetch/hub.h"
 
 #include <stdio.h>

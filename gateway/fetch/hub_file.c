@@ -1,4 +1,19 @@
-/* hub_file.c -- one file of the hub: hashes the bytes that are there, fetches the rest, checks. */
+/* hub_file.c -- downloads one file of the hub: hashes the bytes that are there, fetches the
+ * rest, verifies the digest.
+ *
+ * The name of the unfinished file contains the start of its digest. So a new commit with another
+ * content never continues the old bytes. Hashing what exists is necessary, since the digest is
+ * over the whole file.
+ *
+ *     path exists with its size and digest  -> done
+ *     path.<digest>.part                    -> hash it, ask for "bytes=N-", append, hash
+ *     the server sends the whole file       -> truncate and begin again
+ *     digest differs                        -> delete, ERR_CORRUPT: the next start begins anew
+ *
+ * Digests are SHA-256 for files in LFS and git's SHA-1 over "blob SIZE\0" and the content for
+ * small ones; the hub lists one of them. An interrupted transfer is continued after a pause;
+ * HUB_ATTEMPTS attempts in a row without a byte end it.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,14 @@
-/* sigv4.c -- the chain of HMACs, in the order of the specification. */
+/* sigv4.c -- the chain of HMACs, in the order of the specification.
+ *
+ *     canonical   method, path, no query, headers in order of their names, SHA-256 of the body
+ *     to sign     "AWS4-HMAC-SHA256", time, day/region/s3/aws4_request, SHA-256 of canonical
+ *     key         HMAC of "AWS4" + secret over the day, the region, "s3", "aws4_request" in turn
+ *     signature   HMAC of the text to sign by that key, in hexadecimal
+ *
+ * Source: AWS Signature Version 4 (the Authorization header's form). The key of a day is made
+ * anew for each call and wiped: calls are far apart, and a cache of it would be one more secret
+ * in memory.
+ */
 #include "gateway/fetch/sigv4.h"
 
 #include <assert.h>

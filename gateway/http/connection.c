@@ -1,4 +1,17 @@
-/* connection.c -- the connection that a worker has from the lobby, in thread-local memory. */
+/* connection.c -- the connection that a worker has from the lobby, in thread-local memory.
+ *
+ * CivetWeb's worker serves one request of it: connection_begin() hands over the socket with the
+ * head that the lobby has read, connection_end() gives it back with the bytes that came behind
+ * the request, or closed. Both happen on the worker's thread, which has one connection at a
+ * time.
+ *
+ * For a long body connection_ahead() makes TLS read more at once, and connection_read() takes
+ * pieces straight from the socket: a buffer that is full, or what has come by the time that
+ * nothing more is there. Where no byte comes within SILENCE_US it returns 0.
+ *
+ * connection_capture() lets an answer be written into memory instead: the listener makes what
+ * the lobby's thread sends to a client that gets no worker.
+ */
 #include "gateway/http/connection.h"
 
 #include <assert.h>

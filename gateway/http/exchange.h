@@ -129,6 +129,9 @@ typedef struct exchange_mark {
     size_t headers, ignored;
     int notes;
 } exchange_mark;
+
+/* Between the two nothing may have been sent: exchange_rewind() forgets headers, ignored
+ * parameters and notes that were added since the mark. */
 exchange_mark exchange_get_mark(const exchange *x);
 void exchange_rewind(exchange *x, const exchange_mark *to);
 
@@ -155,7 +158,12 @@ void exchange_refuse_body(exchange *x, const err *e);
 /* Chunked; each write is one chunk, one TLS record (small ones where there is no memory for it).
  * False: the client is gone. */
 bool exchange_stream_begin(exchange *x, const char *type);
+
+/* One chunk, sent before the call returns, or false: the client is gone or too slow, and the
+ * rest need not be made. len 0 is allowed and sends nothing. */
 bool exchange_stream_write(exchange *x, const char *data, size_t len);
+
+/* The last chunk. Without it the client sees that the answer was cut. */
 void exchange_stream_end(exchange *x);
 
 /* Called once by the listener when the handler is done: an answer if there is none, and whether the

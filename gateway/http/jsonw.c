@@ -1,4 +1,12 @@
-/* jsonw.c -- builds JSON in a text that grows: commas, escapes, and whether memory was there. */
+/* jsonw.c -- builds JSON in a text that grows: commas, escapes, and whether memory was there.
+ *
+ * One flag, `comma`, is all the state of the nesting: it is off behind an opening bracket and on
+ * behind a value or a closing one. Memory that is short sets `failed`, and all later calls do
+ * nothing, so a caller looks once, at the end.
+ *
+ * A string reserves six bytes for each of its own before it is escaped (\u001f is the longest),
+ * so the loop needs no check. Bytes from 0x80 on go as they are: text is valid UTF-8 here.
+ */
 #include "gateway/http/jsonw.h"
 
 #include <assert.h>

@@ -21,9 +21,12 @@ typedef struct jsonw {
     bool comma; /* the next value or name needs one */
 } jsonw;
 
+/* An empty writer; takes no memory yet. */
 void jsonw_init(jsonw *w);
 /* In the caller's memory, for what must be said when there is no other; fails when it is full. */
 void jsonw_init_fixed(jsonw *w, char *text, size_t cap);
+
+/* Frees the text. Memory of the caller (jsonw_init_fixed()) stays. */
 void jsonw_clear(jsonw *w);
 /* Forgets the text, keeps the memory. */
 void jsonw_reset(jsonw *w);
@@ -43,6 +46,8 @@ void jsonw_strn(jsonw *w, const char *name, const char *s, size_t len);
 void jsonw_int(jsonw *w, const char *name, int64_t v);
 void jsonw_num(jsonw *w, const char *name, double v); /* not finite: null */
 void jsonw_bool(jsonw *w, const char *name, bool v);
+
+/* null. */
 void jsonw_null(jsonw *w, const char *name);
 /* A value that is JSON already; NULL: null. */
 void jsonw_json(jsonw *w, const char *name, const char *text, size_t len);

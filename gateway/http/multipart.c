@@ -40,7 +40,7 @@ static const char *read_value(const char *p, char *out, size_t cap)
 
 typedef enum { ABSENT, FOUND, BAD } found;
 
-/* The parameter of that name of a header's line. */
+/* Finds the parameter `name` of a header line ("name=value" after a semicolon). */
 static found find_parameter(const char *line, const char *name, char *out, size_t cap)
 {
     const char *p = line + strcspn(line, ";");

@@ -1,4 +1,17 @@
-/* networks.c -- CIDR blocks by inet_pton(), and a walk through X-Forwarded-For from its end. */
+/* networks.c -- CIDR blocks by inet_pton(), and a walk through X-Forwarded-For from its end.
+ *
+ * An address of IPv4 in IPv6 (::ffff:0:0/96) is the IPv4 address, in lists as on sockets. Host
+ * bits beyond a prefix are refused in what is stored, with the block that was probably meant; a
+ * comparison ignores them.
+ *
+ * The client is the last address of X-Forwarded-For that is none of the trusted proxies':
+ *
+ *      socket <- proxy B <- "9.9.9.9, 203.0.113.7, proxy A"
+ *                trusted     forged    the client   trusted
+ *
+ * Each hop counts only since the one that reports it is trusted; a hop that cannot be read ends
+ * the walk and is nobody's address, which no list holds.
+ */
 #include "gateway/http/networks.h"
 
 #include <arpa/inet.h>

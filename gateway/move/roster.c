@@ -1,4 +1,24 @@
-/* roster.c -- a table of nodes under one lock; a thread that renews it. */
+/* roster.c -- a table of the fleet's nodes under one lock, and a thread that renews it.
+ *
+ * The thread writes this node's address and load to its row of table `nodes`, then reads all
+ * rows, every second where some node has a role and every five seconds otherwise. Workers only
+ * read the table: choosing a node never waits for the database.
+ *
+ * Three ages decide what a peer is used for:
+ *
+ *     silent for less than FRESH_US (3 s)    requests are placed there by its load
+ *     silent for less than ALIVE_US (10 s)   requests are sent there when this node is drained
+ *     longer, or draining                    nothing
+ *
+ * Between two reads the peer's load is out of date by what this node itself sent there. So
+ * place() adds each placed request to its copy of the peer's load (place_add_prompt(),
+ * place_add_stream()); the next read replaces the copy. A peer that refused a request is avoided
+ * for AVOID_US.
+ *
+ * Entries are never removed, so an index names the same node for the life of the process;
+ * requests hold indexes. The table of adapters that peers were told is a direct-mapped cache by
+ * version: a collision only sends the hint once more.
+ */
 #include "gateway/move/roster.h"
 
 #include <pthread.h>

@@ -1,4 +1,12 @@
-/* listen.c -- parses an address, resolves it, binds and listens. */
+/* listen.c -- parses an address, resolves it, binds and listens.
+ *
+ *     8443            every address of IPv4      +8443    of IPv6 and IPv4, by one socket
+ *     host:8443       the host's first address   [::1]:8443
+ *
+ * A socket that an earlier process has left for this one (gateway/net/kept.h) is taken in place
+ * of a new one, so that a restart refuses nobody. SO_REUSEADDR: connections that are still
+ * closing do not keep the port.
+ */
 #include "gateway/net/listen.h"
 
 #include <errno.h>

@@ -79,7 +79,7 @@ enum { CASCADE_TRAIL_BYTES = 480 };
 /* The step of a cascade that a completion is (completion_cascade.c); of 0: its model is none. */
 typedef struct completion_step {
     int of;       /* steps of the cascade */
-    double least; /* valid if bounded: mean log-probability of a token that an answer needs */
+    double least; /* if bounded: the lowest mean log-probability of a good answer */
     bool bounded;
     bool complete; /* an answer that its limit of tokens has cut is not kept */
     bool held;     /* it has checks: nothing is sent before they have passed */

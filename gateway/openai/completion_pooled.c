@@ -1,5 +1,16 @@
-/* completion_pooled.c -- prompts that become vectors or scores: what differs from text before the
- * engine and behind it.
+/* completion_pooled.c -- prompts that become vectors or class scores (embeddings, classify,
+ * rerank): what differs from text generation, before the engine and after it.
+ *
+ * The life of such a request is that of a completion (admission, adapter, limits, usage); it
+ * produces no tokens, but one vector or one row of scores for each prompt. The endpoint's
+ * callbacks (ask.pooled) read the body, choose vectors or scores, and write the answer.
+ *
+ * Prompts longer than the model allows are refused, or cut if truncate_prompt_tokens is given.
+ * Cutting keeps the special tokens at both ends, as Hugging Face's tokenizers do: cut() finds
+ * where the bare text lies within the encoded one and shortens that part.
+ *
+ * A pair (rerank with a cross-encoder) is the first text with its marks followed by the second
+ * with its own.
  */
 #include <assert.h>
 #include <stdlib.h>

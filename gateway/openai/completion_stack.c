@@ -1,4 +1,17 @@
-/* completion_stack.c -- "adapters": several of the caller's adapters at once, each with a scale. */
+/* completion_stack.c -- "adapters": several of the caller's adapters at once, each with a scale.
+ *
+ *     names      each pinned as 'model' would be
+ *     plain      one adapter at scale 1 is that adapter
+ *     stack      else stacks_acquire(): one set of weights, shared by all who ask for the same
+ *     label      "a@2*0.5+b@1*1" in the stack's order, which the usage has
+ *
+ * The base answers where scales are small, so the caller's models must have it. At most one part
+ * may have limits of its own, since a request is counted in one adapter. Adapters with words of
+ * their own are refused: there is one tokenizer for a prompt.
+ *
+ * A named stack (PUT /v1/stacks/NAME) is the same list from the database; a cascade goes on in
+ * completion_cascade.c.
+ */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,13 @@
-/* openai_fields.c -- one field of a plain type each, and what is said where it is another. */
+/* openai_fields.c -- one field of a plain type each, and what is said where it is another.
+ *
+ * A field that is absent or null leaves *out as it is, so a default is set before. A wrong one
+ * is a 400 that names the field and its limits, in OpenAI's words where OpenAI has some. What is
+ * read stays in the request's tree or arena.
+ *
+ * Fields of other servers that select an adapter (lora_path, adapter_id, ...) are the same as
+ * its name in 'model': they count where 'model' is the base or says the same, and two that
+ * differ are refused, as nobody could know which one was meant.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -134,7 +143,8 @@ bool openai_selects_adapter(const char *field)
     return false;
 }
 
-/* A name, alone in a list, or in an object as vLLM's LoRARequest has it; NULL: none of these. */
+/* The name of an adapter: a string, a list of one, or an object like vLLM's LoRARequest; else
+ * NULL. */
 static const char *adapter_named(const cJSON *v)
 {
     if (cJSON_IsArray(v) && cJSON_GetArraySize(v) == 1) v = v->child;

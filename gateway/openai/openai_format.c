@@ -1,6 +1,20 @@
-/* openai_format.c -- what form an answer must have: OpenAI's response_format, vLLM's
- * structured_outputs and its older guided_ fields, llama.cpp's grammar, all brought into one
- * grammar_spec. */
+/* openai_format.c -- reads which format an answer must have, into one grammar_spec.
+ *
+ *     response_format              OpenAI: text, json_object, json_schema, structural_tag
+ *     structured_outputs.*         vLLM: json, regex, choice, grammar, json_object, structural_tag
+ *     guided_*                     vLLM's older names
+ *     grammar                      llama.cpp: GBNF
+ *
+ * Two of them in one request are an error, not a precedence: ask() keeps the name of the first
+ * for the message. Nothing is compiled here; engine/grammar does it after admission, with its
+ * own limits.
+ *
+ * Structural tags (a schema between literal texts, as XGrammar defines them) become one tree:
+ * each tag's schema moves to $defs as f<i>, and its $refs are rewritten to point there
+ * (openai_move_refs()). The tree is owned by the request (format_tree).
+ *
+ * A format ends the answer when it is complete, so ignore_eos is ignored with one.
+ */
 #include <stdio.h>
 #include <string.h>
 

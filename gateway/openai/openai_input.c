@@ -1,5 +1,19 @@
-/* openai_input.c -- what the model is to read: prompts, messages, what the
- * chat template gets besides. */
+/* openai_input.c -- reads from a request's body what the model is to read: prompts, messages,
+ * and the variables of the chat template.
+ *
+ * All functions read a JSON tree that lives as long as the request and point into it: strings
+ * are not copied, except for content that consists of several text parts, which is joined in the
+ * request's arena. A function returns false after it has filled ps->p with status, code, the
+ * parameter's path ("messages[2].content[0].type") and a sentence.
+ *
+ * Histories are accepted as clients send them back: members that only answers have (annotations,
+ * refusal) are noted as unread instead of being refused, content may be null or missing, and an
+ * empty list of tool calls is allowed for any role.
+ *
+ * What changes the answer but cannot be done is refused (documents without a template that shows
+ * them); what can only help is ignored and named in the response's header (openai_ignore()),
+ * such as reasoning_effort for a model without a switch.
+ */
 #include <stdio.h>
 #include <string.h>
 

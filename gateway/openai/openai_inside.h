@@ -36,7 +36,12 @@ bool openai_ignore(openai_parser *ps, const char *name);
  * client would rather be refused. */
 bool openai_note_unread(openai_parser *ps, const char *where, const char *name);
 
+/* Each reads the member `name` of the body: a whole number or a number within lo and hi, true or
+ * false, a string of at most `max` bytes (borrowed from the body). Refused with 400
+ * invalid_value and a sentence that has the bounds. */
 bool openai_take_int(openai_parser *ps, const char *name, int64_t lo, int64_t hi, int *out);
+
+/* Rounded to f32 after the bounds were checked. */
 bool openai_take_num(openai_parser *ps, const char *name, double lo, double hi, float *out);
 bool openai_take_bool(openai_parser *ps, const char *name, bool *out);
 bool openai_take_str(openai_parser *ps, const char *name, size_t max, const char **out);
@@ -48,6 +53,8 @@ bool openai_take_ids(openai_parser *ps, const cJSON *list, const char *param, op
 
 /* ---- openai_input.c ------------------------------------------------------------------------ */
 
+/* `prompt` of /v1/completions, or `messages` of a chat: fills rq->prompts and rq->n_prompts, or
+ * rq->msgs. */
 bool openai_take_prompt(openai_parser *ps);
 bool openai_take_messages(openai_parser *ps);
 /* What the chat template gets beside the messages, and how the answer begins. */
@@ -69,11 +76,18 @@ bool openai_take_tools(openai_parser *ps);
 
 /* n, best_of and the fields of beam search; and, once all is read, what cannot go with them. */
 bool openai_take_choices(openai_parser *ps);
+
+/* After all other fields: beam search refuses those that it cannot do (sampling, streams, stop
+ * strings, tools), and sets the rest to neutral values. */
 bool openai_check_beams(openai_parser *ps);
 
 /* ---- openai_sampling.c --------------------------------------------------------------------- */
 
+/* All rows of engine/sample/sampling_list.h, seed, biases, stop strings and ids, lists of
+ * allowed and bad words; then the relations between them. */
 bool openai_take_sampling(openai_parser *ps);
+
+/* rq->logprobs, rq->rules.n_top and the mode. */
 bool openai_take_logprobs(openai_parser *ps);
 /* Of the prompt, in one piece: a stream has begun before they are known. */
 bool openai_take_prompt_logprobs(openai_parser *ps);

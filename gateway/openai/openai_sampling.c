@@ -1,5 +1,15 @@
-/* openai_sampling.c -- how tokens are chosen, which must or must not come, and
- * what is told of their odds. */
+/* openai_sampling.c -- reads how tokens are chosen: sampling parameters, biases, stop strings
+ * and ids, bad words, log probabilities.
+ *
+ * Plain numbers are rows of engine/sample/sampling_list.h: name, kind, bounds, neutral value.
+ * The list is expanded here into one reader per row, so a new number needs no code in this file.
+ * What needs memory or a shape of its own (logit_bias, stop, bad_words, allowed_token_ids) has a
+ * function.
+ *
+ * Token ids are checked against the widest vocabulary here, since the adapter is not known yet,
+ * and against the model's own by openai_check_ids() later. Lists are allocated in the request's
+ * arena.
+ */
 #include <stdlib.h>
 #include <string.h>
 

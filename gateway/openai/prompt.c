@@ -1,5 +1,20 @@
 /* prompt.c -- the chat template, tools, truncation: everything between a parsed body and its
- * ids. */
+ * ids.
+ *
+ *     limits   prompt_limits()     what the model and the configuration allow a body
+ *     chat     prompt_open_chat()  tools: told in the template's own way, else in a system message
+ *     ids      prompt_encode()     render, tokenize; on nice threads where it is long
+ *     start    prompt_start()      whether the answer begins with thoughts
+ *
+ * A call that must come (tool_choice) opens in the prompt, so that the model writes only its
+ * rest. Where the model thinks first it may open only behind the thoughts: the prompt is made
+ * once without the opening, and anew with it if it turns out to end behind them.
+ *
+ * Texts above SHORT_BYTES go to the nice pool, one tenant after the other: a worker that encodes
+ * megabytes would keep a core from the engine.
+ *
+ * Threads: the exchange's worker waits for its text.
+ */
 #include "gateway/openai/prompt.h"
 
 #include <stdlib.h>

@@ -1,4 +1,18 @@
-/* vocabulary.c -- a short list, the last used in front, under one mutex; built without it. */
+/* vocabulary.c -- a short list, the last used in front, under one mutex; built without it.
+ *
+ * An adapter with words of its own needs a tokenizer of its own, which extends the base's and
+ * takes milliseconds to build. vocabulary_acquire() therefore looks it up, builds outside the
+ * mutex where it is missing, and looks again: of two that built the same at once the second
+ * one's is thrown away.
+ *
+ *      list    held | held | idle | idle | ... 64 idle ones ... | freed when another one comes in
+ *
+ * `longest` (bytes of the longest token, three times, for composed characters) makes
+ * vocabulary_may_fit() a division: a text that is too long for the context is refused before it
+ * is tokenized.
+ *
+ * Threads: any.
+ */
 #include "gateway/openai/vocabulary.h"
 
 #include <assert.h>

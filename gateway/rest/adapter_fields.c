@@ -1,4 +1,17 @@
-/* adapter_fields.c -- what adapters look like in answers, and the conditions of If-Match. */
+/* adapter_fields.c -- adapters and versions as JSON, the conditions of If-Match, and what
+ * follows a publication.
+ *
+ * Upload, source fetch and first use all publish; what happens afterwards is here once: the
+ * version is loaded (adapter_published()), a pin of the name follows its default version
+ * (adapter_follow_pin()), an audit row is written, old versions beyond adapters.keep_versions
+ * are pruned.
+ *
+ * An ETag is the entry's generation. adapter_expected() reads If-Match and If-None-Match into
+ * one number: -1 any, 0 the name must not exist, else the generation that it must have.
+ *
+ * Another tenant's entry, which a shared adapter shows, has the owner's name in its id and does
+ * not say with whom else it is shared.
+ */
 #include "gateway/rest/adapter_fields.h"
 
 #include <math.h>

@@ -1,4 +1,19 @@
-/* adapter_first.c -- a short list of fetches: those that run, and those that failed lately. */
+/* adapter_first.c -- adapters that are fetched at their first use: a list of fetches that run or
+ * failed lately.
+ *
+ * A tenant with a source template may name an adapter that the server does not have. The first
+ * request fetches and publishes it; others for the same name wait on the condition `ended`,
+ * until their own deadline (then 503 with Retry-After).
+ *
+ * Failures are remembered, so that a wrong name does not cause a download with each request:
+ *
+ *     the source has no such adapter, or it is invalid    retry_after of lorad.conf
+ *     the source does not answer, disk full, memory       AWAY_US at most
+ *
+ * Limits: NAMES_MAX entries in all, OF_TENANT_MAX for each tenant, FETCHES_OF_TENANT downloads
+ * at once. Clients only learn "no such model"; the reason is in the server's log, because the
+ * source belongs to the tenant's owner and not to every holder of a key.
+ */
 #include "gateway/rest/adapter_first.h"
 
 #include <assert.h>

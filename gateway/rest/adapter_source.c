@@ -1,4 +1,17 @@
-/* adapter_source.c -- from a source's address in a body to a version that is published. */
+/* adapter_source.c -- from a source's address in a body to a version that is published.
+ *
+ *     body         fields, address, credentials: the body's, else what the tenant keeps for it
+ *     a place      FETCHES_MAX at once, FETCHES_OF_TENANT for one tenant: else 503 or 429
+ *     fetch        into an upload as if it were sent; the key is looked at again meanwhile
+ *     publish      or nothing of it stays
+ *
+ * An answer says whose fault it was: the address (400), the content (as for uploads), the source
+ * (422; 502 where another try may help). A secret that the tenant keeps here is wiped when the
+ * order is done.
+ *
+ * A slot of `fetching` is the tenant's id + 1, taken by compare-and-swap, so that no lock is
+ * held while minutes pass. Threads: the exchange's worker, for as long as the fetch takes.
+ */
 #include "gateway/rest/adapter_source.h"
 
 #include <stdio.h>

@@ -1,4 +1,23 @@
-/* adapters_api.c -- the registry over HTTPS: upload, look, move aliases, pin, delete. */
+/* adapters_api.c -- a tenant's adapters over HTTPS: list, show, change, delete, aliases, pins,
+ * warming, history, use.
+ *
+ * Every handler has the same shape: check the caller and the query, call the registry, write an
+ * audit row, answer with the adapter's entry as it is now. A handler that returns early has
+ * answered already. Uploads are in uploads_api.c; the operator's view of the same objects in
+ * admin_adapters.c.
+ *
+ * Conditional changes: If-Match carries the entry's generation. The registry compares it under
+ * its own lock and fails with ERR_STALE, which becomes 412; there is no check here that could
+ * race.
+ *
+ * A pin belongs to the default version. When an alias moves, adapter_follow_pin() moves the pin
+ * with it; both happen after the registry's change, so a failure between them leaves a version
+ * in memory, not one missing.
+ *
+ * Lists filter by residency, which the registry does not know. So adapter_reply_page() reads
+ * pages of at most PAGE_PIECE entries and drops what does not match, and looks at
+ * REGISTRY_SCAN_MAX entries at most before it answers with a cursor.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,7 +297,7 @@ void adapters_version_delete(exchange *x)
     if (number) delete_some(x, number);
 }
 
-/* version 0: the alias is gone. */
+/* version 0: the alias was removed. */
 static void reply_alias(exchange *x, err_code rc, const err *e, const char *action,
                         const char *alias, int version, uint64_t before)
 {

@@ -1,5 +1,18 @@
-/* admin_adapters.c -- every tenant's adapters, for operators: listing, acting as the tenant's own
- * key would (and more), their limits, and trees of adapters that are used where they lie. */
+/* admin_adapters.c -- every tenant's adapters, for operators: lists, actions, limits, and
+ * registration of trees.
+ *
+ * Actions reuse the tenant's own handlers: act_for() puts the tenant into x->caller, then the
+ * handler runs as if a key of that tenant had called it. The audit log still names the
+ * operator's key. Only eviction exists for operators alone.
+ *
+ * Limits of an adapter have an ETag of their own, which is their six values;
+ * registry_set_limits() compares them once more under its lock, so two operators cannot
+ * overwrite each other.
+ *
+ * Registration (POST /admin/v1/adapters/register) publishes a tree of folders in place. Its
+ * audit rows are posted with the next commit, because a commit for each of thousands of adapters
+ * would double the time.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,16 @@
-/* admin_keys.c -- handlers of /admin/v1/keys: an operator makes, lists and revokes keys. */
+/* admin_keys.c -- handlers of /admin/v1/keys: an operator creates, lists, changes, rotates and
+ * revokes keys.
+ *
+ * The secret exists in clear text in one answer only. The buffer for it is reserved before it is
+ * written, so that growing it leaves no copy in freed memory, and is wiped after the answer was
+ * sent.
+ *
+ * Rotation adds a secret; the old ones expire after the grace period (24 hours unless given). A
+ * grace of 0 is stored as one second, because 0 means "never expires" in the row.
+ *
+ * Revocation is in force before it is on the disk: running requests of the key end, and the
+ * answer is 202 with "durable": false until the storage writer has it.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

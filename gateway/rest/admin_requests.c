@@ -1,5 +1,17 @@
-/* admin_requests.c -- what runs and waits right now: the gateway's list joined
- * with the engine's picture; and what has ended. */
+/* admin_requests.c -- requests that run and wait now, and those that have ended.
+ *
+ * Running requests are a join of two lists: the gateway's (inflight.h: tenant, key, model,
+ * times) and the engine's picture of its slots (board.h: computed tokens, preemptions,
+ * deadline), by the request's id. The engine publishes a picture between two steps when one is
+ * asked for; after PICTURE_WAIT_US the answer goes without it, for example while a step takes
+ * long. A request without a row in it waits.
+ *
+ * Both lists are copies and are taken one after the other, so a request may be missing in one of
+ * them.
+ *
+ * Ended requests come from a ring in memory (watch/ended.h), the slowest of the last hour
+ * included.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,15 @@
-/* admin_server.c -- the server itself, for operators' keys: its classes, audit
- * log, backup, drain; and the servers of its fleet.  Its configuration: admin_config.c. */
+/* admin_server.c -- the server itself, for operators' keys: classes, audit log, backup, drain,
+ * and the fleet's nodes.
+ *
+ * Backup writes a consistent copy of the database to a path on the server, while it runs; the
+ * path must be absolute and its folder writable, which is tested first for a clear message.
+ * Drain only sets a flag: the main thread stops accepting, and the process ends when the last
+ * request has.
+ *
+ * A node's state is derived from its row: "stopped" without a lease, "silent" when the lease has
+ * expired, else "draining" or "alive". A fenced node can write
+ * nothing until it starts again. The configuration's handlers are in admin_config.c.
+ */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

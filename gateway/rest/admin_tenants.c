@@ -1,4 +1,15 @@
-/* admin_tenants.c -- handlers of /admin/v1/tenants and of their limits. */
+/* admin_tenants.c -- handlers of /admin/v1/tenants and of tenants' limits.
+ *
+ * A PATCH reads the tenant's row, overlays the members of the body (take_tenant()) and writes it
+ * back with its generation; a change in between fails with a conflict and nothing is lost.
+ * Members that are left out, and null where the schema allows it, keep their value.
+ * limit_fields[] is the only list of limits: reading, writing and checking loop over it.
+ *
+ * A suspended or deleted tenant is locked out before the row is durable: caches refuse its keys
+ * at once, and lock_out() ends its running requests and uploads. The answer is 202 with
+ * "durable": false while the database does not have the change yet; the storage writer repeats
+ * it.
+ */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

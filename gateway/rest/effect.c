@@ -1,4 +1,18 @@
-/* effect.c -- a queue of new versions, and the thread that measures them one by one. */
+/* effect.c -- measures what a new version changes: a queue, and a thread that measures one
+ * version at a time.
+ *
+ * A fixed prompt of PROMPT tokens is scored twice (as `echo` with logprobs does), once by the
+ * base and once by the version. The result is the largest absolute difference of log
+ * probabilities over the prompt's own tokens and the likeliest ones of each position. Exactly 0
+ * means that the adapter changes nothing, usually because its B matrices are still zero.
+ *
+ * The probe is an ordinary request of the lowest class with `background` set, an unbilled meter
+ * and an isolation of its own, so it delays nobody and shares no prefix cache.
+ *
+ * It measures only versions that are in memory, so that no adapter is loaded for it; a version
+ * that does not come there within a minute leaves the queue unmeasured. When the queue is full
+ * the oldest entry goes.
+ */
 #include "gateway/rest/effect.h"
 
 #include <math.h>

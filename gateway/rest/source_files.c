@@ -1,4 +1,14 @@
-/* source_files.c -- the files of a source, one after the other into an upload. */
+/* source_files.c -- the files of a source, one after the other into an upload.
+ *
+ *     a tar        its bytes, as if they were sent
+ *     a GGUF       one file
+ *     a folder     adapter_config.json, the weights, then what there is of a tokenizer
+ *     an artifact  layers by their titles; or one layer alone, a GGUF or a tar
+ *
+ * Nothing is stored in between: a piece that arrives is hashed, where a SHA-256 of the weights
+ * (or of the one file) was given, and goes into the upload, which checks it as an upload by a
+ * client. Each piece asks watch->still() first, so a revoked key ends a fetch within one piece.
+ */
 #include "gateway/rest/source_files.h"
 
 #include <stdio.h>

@@ -1,4 +1,10 @@
-/* usage_api.c -- the ledger's sums in the shape of OpenAI's usage API, or as CSV. */
+/* usage_api.c -- the ledger's sums in the shape of OpenAI's usage API, or as CSV.
+ *
+ * A page has one bucket for each span of time (1m, 1h or 1d) that has requests, with a result
+ * for each group; a field that was not grouped by is null. Without `start` it is the last day.
+ * Names are those of today: what is gone has its id instead. Only the admin plane groups by
+ * tenant; a tenant sees its own sums.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,24 @@
-/* base_model.c -- which files of a repository are the model, and their download. */
+/* base_model.c -- which files of a hub's repository are the model, and their download.
+ *
+ * Steps for model.path = hf://owner/repository[/folder]:
+ *
+ *     1  list the files of the commit         hub_open()
+ *     2  choose documents and the index       add_documents()
+ *     3  download these (small)               download(j, 0)
+ *     4  choose the weights: model.safetensors, or the shards that the index names   add_weights()
+ *     5  room on the disk, evicting older models of the cache                        make_room()
+ *     6  download the rest, rename the folder                                        finish
+ *
+ * A GGUF is one file, or several named -00001-of-0000N; there are no documents then. Files that
+ * the server does not read (PyTorch pickles, other precisions) are never fetched.
+ *
+ * Downloads continue: hub_fetch() asks for the bytes behind those that are on the disk, and
+ * verifies the digest at the end. The folder has its final name only when all digests are right,
+ * so a killed server never starts with half a model. SIGTERM is looked for about once a second,
+ * because serve has blocked it.
+ *
+ * A shard's name comes from a stranger's index: it must be plain, without a slash.
+ */
 #include "gateway/start/base_model.h"
 
 #include <ctype.h>

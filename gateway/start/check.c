@@ -1,5 +1,15 @@
-/* check.c -- lorad check and lorad backup: a look at what serve would read, and a copy of what
- * it wrote. */
+/* check.c -- lorad check: reads what serve would read, and describes it; lorad backup: copies
+ * what serve wrote.
+ *
+ * check opens everything that can fail at a start without taking it: certificate and key, the
+ * configuration of the model, every tensor's shape and type (model_survey_read(); no weights are
+ * loaded), tokenizer, draft model, backend, object store. It stops at the first error with the
+ * sentence that serve would print.
+ *
+ * --diff compares the file with what the running server has (its own record, running.h), --plan
+ * prints how memory would be divided, --deep also reads all tensors for their digest. For
+ * weights that are streamed, the disk is measured, since it decides the speed.
+ */
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,4 +1,11 @@
-/* dev.c -- see dev.h. */
+/* dev.c -- `lorad serve --dev`: a data directory, a tenant and keys, and a request to try.
+ *
+ *     no --dir        a new folder in $TMPDIR, removed at the end
+ *     --dir, new      made as `lorad init` makes one; kept
+ *     --dir, again    as it is: --model would contradict its configuration, and is refused
+ *
+ * Keys are shown once, when they are made, and wiped from memory.
+ */
 #include "gateway/start/dev.h"
 
 #include <errno.h>

@@ -1,5 +1,22 @@
-/* init.c -- lorad init: what a server needs before its first start, of which nothing is
- * overwritten; and lorad key and cert: what of it must be had again. */
+/* init.c -- lorad init: writes what a server needs before its first start, and overwrites
+ * nothing; lorad key and lorad cert: make again what was lost or has expired.
+ *
+ * init has two forms. With --dir it makes a data directory with a configuration of its own.
+ * Without it, it fills the configuration that a package has installed (only `path` below [model]
+ * is changed, all other lines stay as they are) and makes the data directory that this file
+ * names.
+ *
+ * Order matters: the model is checked first, then that none of the files exists, then
+ * certificate, database and key are made, and the configuration comes last. So a configuration
+ * with a model exists only where init has succeeded.
+ *
+ * Run by root for a service user, the files must belong to that user: become_owner() switches
+ * the effective ids around the writing, and they are switched back at the end. If that fails the
+ * process would go on with the wrong identity, so it aborts.
+ *
+ * The admin key is printed once and wiped; --admin-key-file adopts one that was made elsewhere
+ * (lorad key --new), so that it never appears on a terminal.
+ */
 #include "gateway/start/init.h"
 
 #include <errno.h>

@@ -1,4 +1,18 @@
-/* model_cache.c -- folders in data.dir/models, and which of them goes. */
+/* model_cache.c -- the folders of data.dir/models: which model is complete, and which one is
+ * removed for another.
+ *
+ *     models/OWNER--REPO-KEY.part    a download in progress; survives restarts
+ *     models/OWNER--REPO-KEY         complete: .lorad.json has size and digest of each file
+ *
+ * KEY is the start of a digest over hub, repository, revision and path, so that two hubs or two
+ * revisions never share a folder. A folder is complete if every file of its record exists with
+ * its size (digests were verified while downloading); one that lacks files is renamed back to
+ * .part and continued.
+ *
+ * Room: model.cache_bytes bounds all models together, data.min_free the disk. Models are removed
+ * in the order of their last use, which is the modification time of the record; the one that is
+ * asked for is never removed. What is missing after that is reported with both numbers.
+ */
 #include "gateway/start/model_cache.h"
 
 #include <assert.h>

@@ -1,4 +1,17 @@
-/* prom.c -- the text format's few rules: one HELP and TYPE, escapes, cumulative buckets. */
+/* prom.c -- the text format's few rules: one HELP and TYPE, escapes, cumulative buckets.
+ *
+ *     # HELP name help                    \ and newline escaped
+ *     # TYPE name histogram
+ *     name_bucket{label="value",le="0.1"} 3      all that are at most 0.1; the last one is +Inf
+ *     name_sum{label="value"} 0.27
+ *     name_count{label="value"} 3
+ *
+ * Source: Prometheus' text format 0.0.4. Counts are printed as integers, since %.15g would lose
+ * some of 64 bits. Labels come from tenants (names of adapters), so what is no valid UTF-8, or a
+ * control character, becomes "?".
+ *
+ * A page that memory was short for has `failed` set, and is not sent.
+ */
 #include "gateway/watch/prom.h"
 
 #include <assert.h>

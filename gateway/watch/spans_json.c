@@ -1,4 +1,17 @@
-/* spans_json.c -- requests as OTLP's JSON: ids in hex, times in nanoseconds as text. */
+/* spans_json.c -- requests as OTLP traces in JSON: one span for the request and one for each
+ * phase.
+ *
+ *     chat <model>                          kind SERVER; parent: the client's traceparent
+ *       admit  queue  adapter_load  prompt  decode  settle  send      kind INTERNAL
+ *
+ * Ids are 16 hex digits. A request's span has the request's id, and a phase's id is a hash of
+ * it, so a repeated export has the same ids and collectors can drop duplicates. Times are
+ * nanoseconds as text, computed from the request's wall clock at arrival plus monotonic
+ * differences: a span never ends before it begins, even if the clock is set meanwhile.
+ *
+ * Attributes follow OpenTelemetry's conventions for generative AI; those without a convention
+ * begin with "lorad.". Source: OTLP 1.x JSON encoding, semantic conventions gen_ai.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

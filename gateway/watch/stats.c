@@ -229,7 +229,7 @@ static void keep_class(void *arg, uint64_t id, const book_counts *c)
     if (id < (uint64_t)engine_of(st->srv)->n_class) st->class_counts[id] = *c;
 }
 
-/* Once for each certificate, when its last days begin or it comes with no more. */
+/* Raises the event once for each certificate, when its last days have begun. */
 static void see_certificate(stats *st, int64_t now_s)
 {
     int64_t until_s = atomic_load(&process_of(st->srv)->http.cert_expires_wall_us) / 1000000;

@@ -31,7 +31,10 @@ typedef struct book_counts {
 
 typedef struct book book;
 
+/* NULL: no memory. At most BOOK_ENTRIES_MAX entries; what is beyond them is not counted. */
 book *book_create(void);
+
+/* NULL is allowed. */
 void book_destroy(book *b);
 
 /* What a request came to, into counts of one's own. */
@@ -42,6 +45,8 @@ void book_add(book_counts *c, const usage_row *row);
 void book_note(book *b, const usage_row *row, int class, int64_t adapter_us, uint64_t owner_id);
 /* One more that was refused: a promise broken, or (MISS_NONE) a limit of its tenant. */
 void book_add_refused(book_counts *c, miss_cause why);
+
+/* Counts a refusal for the tenant, and for its class. */
 void book_refused(book *b, uint64_t tenant_id, int class, miss_cause why);
 
 /* Key of an adapter's counts; `name` may go on with "@version". */
@@ -53,6 +58,8 @@ int book_drain(book *b, book_kind kind,
                void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg);
 /* False: nothing was noted for it. */
 bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out);
+
+/* Removes the counts, for example of an adapter that was deleted. */
 void book_forget(book *b, book_kind kind, uint64_t id);
 
 typedef struct book_adapter {

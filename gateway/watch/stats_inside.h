@@ -58,7 +58,7 @@ typedef struct adapter_line {
     uint64_t version_loads; /* those of its version that are in `loads` */
     uint8_t tier;           /* residency_state */
     bool pinned;
-    bool known; /* its tier was looked at before */
+    bool known; /* `tier` is valid: it was read at least once */
     bool hot;   /* is or was in memory or in use at the last picture */
     bool hit;   /* requests ended since then */
 } adapter_line;

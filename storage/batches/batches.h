@@ -63,7 +63,10 @@ typedef struct batch_page {
     bool oldest_first;
 } batch_page;
 
+/* OpenAI's word: "in_progress" and its like; static. */
 const char *batch_status_name(batch_status s);
+
+/* Nothing changes it any more. */
 bool batch_has_ended(batch_status s);
 
 /* ---- files ---- */
@@ -72,6 +75,8 @@ bool batch_has_ended(batch_status s);
 err_code files_check(store *st, uint64_t tenant_id, int64_t bytes, const batch_quota *q, err *e);
 /* The same, and inserts the row. */
 err_code files_put(store *st, const file_row *f, const batch_quota *q, err *e);
+
+/* ERR_NOT_FOUND also for a file of another tenant, or one whose time is over. */
 err_code files_get(store *st, uint64_t tenant_id, const char *id, file_row *out, err *e);
 /* *more: there are others behind.  ERR_NOT_FOUND: there is no row `after`. */
 err_code files_list(store *st, const batch_page *p, file_row **out, size_t *n, bool *more, err *e);
@@ -85,12 +90,21 @@ err_code files_expire(store *st, int64_t wall_us, size_t limit, file_row **out, 
 
 /* ERR_LIMIT: the tenant has as many as it may; ERR_NOT_FOUND: the input file is gone. */
 err_code batches_put(store *st, const batch_row *b, const batch_quota *q, err *e);
+
+/* *out has texts to be freed: batch_row_clear(). ERR_NOT_FOUND also for a batch of another
+ * tenant. */
 err_code batches_get(store *st, uint64_t tenant_id, const char *id, batch_row *out, err *e);
+
+/* As files_list(); free the list by batch_rows_free(). */
 err_code batches_list(store *st, const batch_page *p, batch_row **out, size_t *n, bool *more,
                       err *e);
 /* Those of all tenants that have not ended, oldest first. */
 err_code batches_unfinished(store *st, batch_row **out, size_t *n, err *e);
+
+/* Frees the row's texts, not the struct; a zeroed row is allowed. */
 void batch_row_clear(batch_row *b);
+
+/* Frees a list with the texts of its n rows; NULL is allowed. */
 void batch_rows_free(batch_row *list, size_t n);
 
 /* Validating or in progress becomes cancelling; *out is the row as it is then.  ERR_CONFLICT: it

@@ -1,4 +1,16 @@
-/* files.c -- the rows of tenants' files. */
+/* files.c -- the rows of tenants' files; the bytes are in blobs (gateway/batches/blob.h).
+ *
+ * The quota is counted in the same transaction that inserts the row, so concurrent uploads
+ * cannot exceed it together; files_check() is the early test, without a promise. Expired rows
+ * are invisible from their time on and are deleted by files_expire(), in portions of `limit`
+ * rows, which returns them so that the caller removes their blobs.
+ *
+ * A file that an unfinished batch reads can be neither deleted nor expired (READ_BY_A_BATCH),
+ * because the batch reads its lines until the end. Names of files may be private: after a
+ * deletion store_scrub() overwrites the freed pages of the database.
+ *
+ * Lists are ordered by `row`, the order of creation; a cursor is a file's id.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -183,7 +183,8 @@ err_code fleet_answers(fleet *f, err *e)
     bool away = f->away_us != 0, fenced = f->fenced;
     lock_release(&f->mu);
     if (fenced)
-        return err_set(e, ERR_IO, "this server's number was taken by another: it does not write");
+        return err_set(e, ERR_IO,
+                       "another server has taken this server's number: this one must not write");
     if (away || atomic_load(&f->epoch) == 0)
         return err_set(e, ERR_IO, "the fleet's database does not answer: try again");
     return ERR_NONE;

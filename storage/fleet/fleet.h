@@ -35,6 +35,8 @@ err_code fleet_open(fleet **out, store *st, sqlite3 *db, const journal_source *f
 err_code fleet_follow(fleet *f, err *e);
 /* Ends it, before the writer ends.  NULL is fine. */
 void fleet_stop(fleet *f);
+
+/* Frees it, after fleet_stop() and the end of the writer. NULL is allowed. */
 void fleet_close(fleet *f);
 
 /* Makes a fleet of this directory's rows, which becomes its first node.  ERR_EXISTS: there is one
@@ -59,6 +61,7 @@ bool fleet_published(const fleet *f);
 /* A session for each kind of work beside the log, so that none waits for another's. */
 typedef enum { DESK_LEASES, DESK_BOOKS, DESKS } fleet_desk;
 
+/* This node's number, 0 to 255; constant. */
 int fleet_node(const fleet *f);
 /* Under which this node holds its number; 0: it has not got it yet. */
 int64_t fleet_epoch(const fleet *f);
@@ -75,6 +78,7 @@ err_code fleet_query(fleet *f, fleet_desk desk, const char *text, const char *co
 /* store_catch_up() */
 void fleet_catch_up(fleet *f, int64_t patience_us);
 
+/* A consistent copy for readiness and metrics. */
 void fleet_stats(fleet *f, store_fleet_stats *out);
 /* fn is called for each adapter that another node changed, on the follower's thread; NULL: nobody.
  * When it returns, the one before is not called any more. */

@@ -181,7 +181,7 @@ static void show_touched(fleet *f)
     lock_release(&f->mu);
     for (size_t i = 0; i < t.n; i++) {
         if (same_as_one_before(&t, i) || show(f, &t.item[i], &why) == ERR_NONE) continue;
-        log_warn("fleet", "a change of another node is not shown yet: %s", why.msg);
+        log_warn("fleet", "a change by another node is not visible here yet: %s", why.msg);
         touched_list again = {.item = &t.item[i], .n = 1};
         lock_take(&f->mu);
         if (touched_move(&f->touched, &again, &why)) abort(); /* it would stay stale for ever */

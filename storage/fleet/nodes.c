@@ -1,4 +1,12 @@
-/* nodes.c -- reads and changes rows of lorad_nodes. */
+/* nodes.c -- reads and changes rows of lorad_nodes.
+ *
+ * A node's row is changed here in three ways: by itself, with its epoch in the condition, so that a
+ * node which was fenced meanwhile changes nothing; by an operator who drains it, if it runs; by
+ * an operator who fences it, if its heartbeat is older than a lease is valid. Fencing raises the
+ * epoch and deletes the node's leases in one statement: whatever it still writes is refused.
+ *
+ * "Is there a row?" and the change are one statement that says how many rows it changed.
+ */
 #include "storage/fleet/nodes.h"
 
 #include <stdio.h>

@@ -257,7 +257,7 @@ static err_code write_head(sealed_file *f, err *e)
     label_of(f, HEAD_NUMBER, label);
     memcpy(head, mark, SEALED_MARK);
     if (!seal_close(f->key, label, head, 0, head + SEALED_MARK))
-        return err_set(e, ERR_IO, "a file cannot be sealed");
+        return err_set(e, ERR_IO, "a file cannot be encrypted");
     err_code rc = write_raw(f, head, HEAD, e);
     if (!rc) f->end = HEAD;
     return rc;
@@ -271,7 +271,7 @@ static err_code write_record(sealed_file *f, const char *data, size_t len, err *
     for (int i = 0; i < LENGTH; i++) raw[i] = (uint8_t)(len >> (8 * i));
     label_of(f, f->n, label);
     if (!seal_close(f->key, label, data, len, raw + LENGTH))
-        return err_set(e, ERR_IO, "a file cannot be sealed");
+        return err_set(e, ERR_IO, "a file cannot be encrypted");
     err_code rc = write_raw(f, raw, AROUND + len, e);
     if (rc || add_place(f, f->end, len)) return rc;
     return err_set(e, ERR_NOMEM, "out of memory");

@@ -1,4 +1,11 @@
-/* source_secrets.c -- see source_secrets.h. */
+/* source_secrets.c -- a tenant's credentials for hosts of sources, sealed in the database.
+ *
+ * The label of a blob has its tenant and host: one that is copied into another row does not
+ * open. A blob that this server's key does not open (a restored database, another key) is
+ * ERR_CONFLICT, for the tenant to give the credentials again. The list shows hosts and kinds
+ * only. The count of a tenant's rows is checked in the transaction that writes, so two writers
+ * cannot pass the limit together.
+ */
 #include "storage/seal/source_secrets.h"
 
 #include <stdio.h>

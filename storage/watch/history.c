@@ -1,4 +1,10 @@
-/* history.c -- the table of spans: written in one job, pruned in the same. */
+/* history.c -- the table of spans: written in one job, pruned in the same.
+ *
+ * Rows of two widths, fine ones kept for an hour and coarse ones for 30 days. A row of the same
+ * span, kind and name replaces the former one, so a span that is written twice counts once.
+ * Writing is posted, not waited for: a picture with a gap is better than a server that waits for
+ * its disk.
+ */
 #include "storage/watch/history.h"
 
 #include <assert.h>

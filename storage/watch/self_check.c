@@ -1,4 +1,10 @@
-/* self_check.c -- the thread, and one check. */
+/* self_check.c -- the thread, and one check.
+ *
+ * A check is PRAGMA quick_check on a read-only connection of its own, at the lowest priority: it
+ * reads every page, which takes minutes for a large database, and SQLite's progress handler ends
+ * it when the server stops. What cannot be checked (no memory, a busy file) says nothing about
+ * damage: it is logged, and the state stays as it was.
+ */
 #include "storage/watch/self_check.h"
 
 #include <pthread.h>

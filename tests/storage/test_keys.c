@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <check.h>
+#include <sqlite3.h>
 
 #include "engine/base/clock.h"
 #include "storage/keys.h"
@@ -183,6 +184,35 @@ START_TEST(test_key_life)
 }
 END_TEST
 
+/* Two nodes of a fleet that rotate a key at the same time leave more secrets than one node would:
+ * the newest are those that count, also after a start. */
+START_TEST(test_newest_secrets)
+{
+    static const char rows[] =
+        "UPDATE key_secrets SET id = id + 100 WHERE id = (SELECT max(id) FROM key_secrets);"
+        "WITH RECURSIVE back(i) AS (VALUES(1) UNION ALL SELECT i + 1 FROM back WHERE i < 4)"
+        " INSERT INTO key_secrets SELECT k.id - i, k.key_id, randomblob(32), 0, 0"
+        " FROM key_secrets k, back WHERE k.id = (SELECT max(id) FROM key_secrets);";
+    key_info want = {.tenant_id = make_tenant("acme"), .scopes = SCOPE_INFERENCE}, k, got;
+    char first[KEY_TEXT_LEN + 1], newest[KEY_TEXT_LEN + 1], path[100];
+    ck_assert_int_eq(keys_create(st, &want, first, &k, &e), ERR_NONE);
+    ck_assert_int_eq(keys_rotate(st, k.id, 0, newest, &e), ERR_NONE);
+    store_close(st);
+    st = NULL;
+    sqlite3 *db;
+    snprintf(path, sizeof path, "%s/lorad.db", dir);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, rows, NULL, NULL, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_changes(db), 4);
+    sqlite3_close(db);
+
+    reopen();
+    ck_assert_int_eq(keys_check(st, newest, KEY_TEXT_LEN, &got, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(got.n_secrets, KEY_SECRETS_MAX);
+    ck_assert_int_eq(keys_check(st, first, KEY_TEXT_LEN, &got, NULL, &e), ERR_DENIED);
+}
+END_TEST
+
 /* Two operators who change different settings: none is lost, the later one is told to look
  * again. */
 START_TEST(test_key_update)
@@ -358,6 +388,7 @@ int main(void)
     tcase_add_test(tc, test_names);
     tcase_add_test(tc, test_tenants);
     tcase_add_test(tc, test_key_life);
+    tcase_add_test(tc, test_newest_secrets);
     tcase_add_test(tc, test_key_update);
     tcase_add_test(tc, test_key_refusals);
     tcase_add_test(tc, test_check_while_changing);

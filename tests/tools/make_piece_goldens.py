@@ -207,7 +207,7 @@ def main():
         for t in kinds:
             ids = t.encode(s).ids
             line.append(summed(b"".join(i.to_bytes(2, "little") for i in ids)) + summed(t.decode(ids).encode()))
-        lines.append(" ".join(line) + "\n")
+        lines.append("".join(line) + "\n")
     (out / "strings.hex").write_text("".join(s.encode().hex() + "\n" for s in texts))
     (out / "answers.txt").write_text("".join(lines))
 

@@ -96,7 +96,7 @@ def make_gptq(bits, size, symmetric, order, version, whole=False):
         from make_quant_goldens import byte_tokenizer
         c, w = base(whole)
         if whole:  # it is served, too
-            byte_tokenizer(c["vocab_size"]).save(str(out / "tokenizer.json"))
+            byte_tokenizer(c["vocab_size"]).save(str(out / "tokenizer.json"), pretty=False)
         save(out, c, (*each_linear(w, gptq(bits, size, symmetric, order, version)), 43 if whole else 0),
              {"quant_method": "gptq", "bits": bits, "group_size": size, "desc_act": order, "sym": symmetric,
               "checkpoint_format": version})
@@ -156,7 +156,7 @@ def awq_task(out):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, LlamaConfig
     c, w = base(True)
-    byte_tokenizer(c["vocab_size"]).save(str(out / "tokenizer.json"))
+    byte_tokenizer(c["vocab_size"]).save(str(out / "tokenizer.json"), pretty=False)
     stored, read = each_linear(w, awq)
     save(out, c, (stored, read, 0), AWQ)
     (out / "expected.txt").unlink()  # the folder awq has the matrices

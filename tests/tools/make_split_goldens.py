@@ -127,6 +127,9 @@ def strings(n):
     return out
 
 
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZghijklmnopqrstuvwxyz"
+
+
 def summed(data):
     h = 2166136261
     for b in data:
@@ -170,9 +173,9 @@ def main():
     (out / "cases.jsonl").write_text("".join(json.dumps({"name": name, "steps": steps}, ensure_ascii=False) + "\n"
                                              for name, steps in CASES.items()))
     (out / "strings.hex").write_text("".join(s.encode().hex() + "\n" for s in texts))
-    # A sum that the line already has is a letter: 'A' for that of the first case, and so on.
+    # A sum that the line already has is a letter: 'A' for that of the first case, and so on; none that is a hex digit.
     (out / "answers.txt").write_text("".join(
-        " ".join(chr(ord("A") + line.index(v)) if line.index(v) < i else v for i, v in enumerate(line)) + "\n" for line in lines))
+        "".join(LETTERS[line.index(v)] if line.index(v) < i else v for i, v in enumerate(line)) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

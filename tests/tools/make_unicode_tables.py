@@ -224,6 +224,24 @@ def clusters():
     return runs(of, 0)
 
 
+def number(v):
+    """The shorter of both ways to write it."""
+    return min(f"0x{v:X}", str(v), key=len)
+
+
+def array(w, kind, name, rows, size="", count=True):
+    """A table of numbers or of tuples, as many in a line as fit."""
+    w(f"const {kind} {name}[{size}] = {{\n")
+    line = ""
+    for row in rows:
+        text = ("{" + ",".join(map(number, row)) + "}" if isinstance(row, tuple) else number(row)) + ","
+        if len(line) + len(text) > 100:
+            w(line + "\n")
+            line = ""
+        line += text
+    w(line + "\n};\n" + (f"const int {name}_n = {len(rows)};\n" if count else "") + "\n")
+
+
 def more_tables(w, marks_of_joins):
     """Behind those that byte-level vocabularies need."""
     clean, accents, chinese = bert(clean_text=True), bert(strip_accents=True), bert(handle_chinese_chars=True)
@@ -236,29 +254,15 @@ def more_tables(w, marks_of_joins):
                         ("unicode_bert_accents", ranges({c for c in ALL if nfd(chr(c)) == chr(c) and accents(chr(c)) == ""})),
                         ("unicode_bert_chinese", ranges({c for c in ALL if chinese(chr(c)) != chr(c)})),
                         ("unicode_accents", ranges({c for c in ALL if strip(chr(c)) == ""}))]:
-        w(f"const unicode_range {name}[] = {{\n")
-        for i in range(0, len(table), 4):
-            w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i:i + 4]) + "\n")
-        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+        array(w, "unicode_range", name, table)
     assert {c for c in ALL if clean(chr(c)) == " "} == {c for c in ALL if chr(c).isspace()} - set(range(0x1C, 0x20)) - {0x0B, 0x0C, 0x85}
     for name, table in [("unicode_single", steps(single)), ("unicode_lower", lower())]:
-        w(f"const unicode_triple {name}[] = {{\n")
-        for i in range(0, len(table), 4):
-            w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}, 0x{c:X}}}," for a, b, c in table[i:i + 4]) + "\n")
-        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
-    w("const unicode_range unicode_longer[] = {\n")
-    for i in range(0, len(longer), 5):
-        w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in longer[i:i + 5]) + "\n")
-    w(f"}};\nconst int unicode_longer_n = {len(longer)};\n\nconst uint32_t unicode_longer_text[] = {{\n")
-    for i in range(0, len(pool), 10):
-        w("    " + " ".join(f"0x{c:X}," for c in pool[i:i + 10]) + "\n")
-    w("};\n\n")
+        array(w, "unicode_triple", name, table)
+    array(w, "unicode_range", "unicode_longer", longer)
+    array(w, "uint32_t", "unicode_longer_text", pool, count=False)
     names, script_runs = scripts()
     for name, table in [("unicode_scripts", script_runs), ("unicode_clusters", clusters())]:
-        w(f"const uint32_t {name}[] = {{\n")
-        for i in range(0, len(table), 8):
-            w("    " + " ".join(f"0x{k << 24 | c:X}," for c, k in table[i:i + 8]) + "\n")
-        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+        array(w, "uint32_t", name, [k << 24 | c for c, k in table])
     w("const char *const unicode_script_names[] = {\n")
     for i in range(0, len(names), 6):
         w("    " + " ".join(f'"{n}",' for n in names[i:i + 6]) + "\n")
@@ -288,27 +292,14 @@ def main():
     for name, table in [("unicode_numbers", ranges(in_class(r"\p{N}"))), ("unicode_digits", ranges(numeric())),
                         ("unicode_punctuation", ranges(punctuation())), ("unicode_words", ranges(word_characters())),
                         ("unicode_joins", ranges(joins))]:
-        w(f"const unicode_range {name}[] = {{\n")
-        for i in range(0, len(table), 4):
-            w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i:i + 4]) + "\n")
-        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+        array(w, "unicode_range", name, table)
     table = kinds()
-    w("const uint32_t unicode_kinds[] = {\n")
-    for i in range(0, len(table), 8):
-        w("    " + " ".join(f"0x{k << 24 | c:X}," for c, k in table[i:i + 8]) + "\n")
-    w(f"}};\nconst int unicode_kinds_n = {len(table)};\n\n")
+    array(w, "uint32_t", "unicode_kinds", [k << 24 | c for c, k in table])
     ascii = [next(k for c, k in reversed(table) if c <= at) for at in range(128)]
-    w("const unsigned char unicode_ascii_kinds[128] = {\n")
-    for i in range(0, 128, 16):
-        w("    " + " ".join(f"{k}," for k in ascii[i:i + 16]) + "\n")
-    w("};\n\n")
+    array(w, "unsigned char", "unicode_ascii_kinds", ascii, size=128, count=False)
     for name, table in [("unicode_classes", classes), ("unicode_decomposed", decomposed),
                         ("unicode_composed", composed)]:
-        w(f"const unicode_triple {name}[] = {{\n")
-        for i in range(0, len(table), 4):
-            w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}, 0x{c:X}}}," for a, b, c in table[i:i + 4])
-              + "\n")
-        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+        array(w, "unicode_triple", name, table)
     more_tables(w, marks | {b for _, b, _ in composed} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3)))
 
 

@@ -94,7 +94,7 @@ _rule("fleet.catch-up", "gateway/openai/completion_admit.c",
 # ---- packed weights --------------------------------------------------------------------------
 
 _rule("packed.header-checked", "engine/model/packed.c",
-      "&& h->check == check_of(h);", ";",
+      "&& h->check == packed_check_of(h);", ";",
       "engine.test_packed", "a file of packed weights whose header was changed is none")
 _rule("packed.length-checked", "engine/model/packed.c",
       "(uint64_t)st.st_size != want->bytes", "false",
@@ -168,7 +168,7 @@ _rule("self-check.sees", "storage/watch/self_check.c",
 _rule("packed.key-of-files", "engine/model/model_weights.c",
       "packed_key_add(&key, model_files_stamp(l->files));", "packed_key_add(&key, 1);",
       "engine.test_packed", "packed weights are those of the model's files as they are")
-_rule("packed.floor", "engine/model/packed.c",
+_rule("packed.floor", "engine/model/packed_write.c",
       "if (room >= need && room - need >= k->floor_bytes) return true;", "if (room >= need) return true;",
       "engine.test_packed", "packed weights leave data.min_free alone")
 
@@ -261,7 +261,7 @@ _rule("quant.fp8-ties", "engine/e4m3.c",
 _rule("quant.kv-type", "engine/model/model_weights.c",
       "l->m->cfg.in_integers |= by_codes", "l->m->cfg.in_integers |= false",
       "engine.test_conformance", "models in integers keep keys and values in F16 on the CPU")
-_rule("packed.pieces", "engine/model/packed.c",
+_rule("packed.pieces", "engine/model/packed_write.c",
       "(const char *)k->data[i] + (from - k->at[i])", "(const char *)k->data[i]",
       "engine.test_packed", "a matrix that lies across two pieces of the file is whole")
 _rule("quant.even-groups", "engine/model/model_weights.c",

@@ -1,4 +1,10 @@
-/* lines.c -- libedit, fed by a reader that ctl_wait() can interrupt. */
+/* lines.c -- libedit, fed by a reader that ctl_wait() can interrupt.
+ *
+ * libedit asks for characters through read_cb(), which waits for a byte or for Ctrl-C, then
+ * reads one byte; a character of several bytes is put together by mbrtowc(), whose state
+ * outlasts a call. So Ctrl-C drops the line that is being typed instead of ending the program,
+ * and ^D on an empty line ends the chat. The history keeps 1,000 different lines in a file.
+ */
 #include "tui/ctl/lines.h"
 
 #include <histedit.h>

@@ -1,4 +1,19 @@
-/* loractl.c -- what loractl's commands share: they ask the server and print what it said. */
+/* loractl.c -- what loractl's commands share: they ask the server and print what it answered.
+ *
+ * A command is: open the server of its side (ctl_open() finds URL and key from options,
+ * environment and context), one or more calls (ctl_call(), ctl_list() for all pages), then print
+ * by format. Each function returns an exit status: CTL_OK, or the first failure, which has been
+ * printed already.
+ *
+ * Text from the server is data of strangers: say() and the tables write it through text_clean(),
+ * which replaces control characters, so that an adapter's description cannot send escape
+ * sequences to a terminal.
+ *
+ * Signals: on_signal() cancels the call in progress (`running`) and leaves the process
+ * otherwise. Between two calls the flag `interrupted` is kept and ends the next one at once.
+ * ctl_wait() lets SIGINT in only inside ppoll(), so that none is lost between the test and the
+ * wait.
+ */
 #include "tui/ctl/loractl.h"
 
 #include <ctype.h>

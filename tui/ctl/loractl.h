@@ -58,6 +58,8 @@ int ctl_show(ctl *c, ctl_side side, const char *path);
 /* While somebody talks to us, Ctrl-C ends what runs, not the program.  ctl_was_interrupted() says
  * whether there was one since it was last asked. */
 void ctl_keep_running(void);
+
+/* True once for each Ctrl-C: asking clears it. */
 bool ctl_was_interrupted(void);
 
 /* Until the file has something to read (-1: no file) or the time is over (-1: no bound); false:
@@ -70,6 +72,8 @@ int ctl_repeat(ctl *c, int64_t ms, int (*turn)(ctl *c, void *state), void *state
 
 /* A member of a row as text, "" where it is none; as a number, `none` where it is none. */
 const char *ctl_word(const cJSON *row, const char *name);
+
+/* A member as a number. */
 double ctl_real(const cJSON *row, const char *name, double none);
 
 /* A file of the user's beside the contexts', whose folder is made; "" where there can be none. */
@@ -92,12 +96,18 @@ int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, 
 
 /* "loractl: ..." on standard error, made harmless; returns CTL_REFUSED. */
 int ctl_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same for a wrong command line; returns CTL_USAGE. */
 int ctl_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Rows, one object, or a value whose fields are the server's business, in the format that was asked
  * for; of --fields these alone.  CTL_OK, or CTL_USAGE where there are no such fields. */
 int ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows);
+
+/* The same for one object: a list of names and values, all columns that it has. */
 int ctl_print_row(const ctl *c, const column *columns, const cJSON *row);
+
+/* The same for an object without a table: one line for each value, named by its path. */
 int ctl_print_tree(const ctl *c, const cJSON *tree);
 
 /* To standard output, as JSON or, with -o yaml, as YAML. */
@@ -115,7 +125,12 @@ bool ctl_confirm(const ctl *c, const char *fmt, ...) __attribute__((format(print
  * answer; of a version of an adapter, or an adapter, that is not there; of an adapter that does not
  * fit (`config`: its adapter_config.json). */
 void ctl_hint(ctl_side side, const client_reply *r);
+
+/* After a 404: prints which versions `name` has, or adapters with similar names. */
 void ctl_hint_version(ctl *c, const char *name);
+
+/* After a 400 or 422: prints the base model that the adapter names and the one that the server
+ * has. */
 void ctl_hint_base(ctl *c, const char *config, size_t len);
 
 /* In loractl_causes.c: "met", "missed", "causes" and "mostly" of /stats into rows with these names;
@@ -149,39 +164,75 @@ bool ctl_pairs(cJSON *into, const char *const *pairs, int n);
 
 /* loractl_admin.c */
 int ctl_tenant_list(void *c);
+
+/* With --out also a key for inference and adapters; the file must not exist. */
 int ctl_tenant_create(void *c);
+
+/* Limits, classes, targets, and the causes of missed targets. */
 int ctl_tenant_show(void *c);
+
+/* PATCH with the settings that were given; all others stay. */
 int ctl_tenant_set(void *c);
+
+/* Refuses all keys of the tenant from now on; asks first. */
 int ctl_tenant_suspend(void *c);
+
+/* Lifts the suspension. */
 int ctl_tenant_resume(void *c);
+
+/* The tenant's name stays taken: its usage rows refer to it. Asks first. */
 int ctl_tenant_delete(void *c);
+
+/* All keys of a tenant or of everybody, never a secret. */
 int ctl_key_list(void *c);
+
+/* Prints the new key once, or writes it to --out. */
 int ctl_key_create(void *c);
 int ctl_key_set(void *c);
+
+/* A new secret for the same key; the old one works for --grace. */
 int ctl_key_rotate(void *c);
+
+/* In force at once, also for requests that run. */
 int ctl_key_revoke(void *c);
 int ctl_limits_show(void *c);
+
+/* NAME=NUMBER pairs; 0 lifts a limit. */
 int ctl_limits_set(void *c);
 
 /* loractl_server.c */
 int ctl_usage_show(void *c);
 int ctl_requests_list(void *c);
+
+/* By the id of the list, or by x-request-id. */
 int ctl_requests_cancel(void *c);
+
+/* Exit status 0 if the server is ready, for scripts. */
 int ctl_ping(void *c);
 int ctl_stats(void *c);
 int ctl_classes(void *c);
 int ctl_audit(void *c); /* loractl_events.c */
 int ctl_events(void *c);
+
+/* The server accepts nothing more, finishes what runs, and ends. Asks first. */
 int ctl_drain(void *c);
 int ctl_node_list(void *c);
 int ctl_node_drain(void *c);
+
+/* A node that does not answer may write nothing until it starts again. */
 int ctl_node_fence(void *c);
+
+/* The path is on the server's disk. */
 int ctl_backup(void *c);
 
 /* loractl_config.c */
 int ctl_config_show(void *c);
+
+/* What a reload of the file would change, and what needs a restart. */
 int ctl_config_diff(void *c);
 int ctl_config_set(void *c);
+
+/* Takes back what `config set` has set. */
 int ctl_config_reset(void *c);
 int ctl_reload(void *c);
 
@@ -211,6 +262,9 @@ int ctl_adapter_delete(void *c);
 int ctl_adapter_share(void *c);
 int ctl_adapter_events(void *c);
 int ctl_adapter_register(void *c);
+
+/* Uploads a folder in pieces, and continues an upload that was cut; or has the server fetch a
+ * URL. */
 int ctl_adapter_push(void *c);
 extern const column ctl_version_columns[];
 
@@ -218,21 +272,29 @@ extern const column ctl_version_columns[];
 int ctl_batch_create(void *c);
 int ctl_batch_list(void *c);
 int ctl_batch_show(void *c);
+
+/* Exit status 0 only if the batch is completed. */
 int ctl_batch_wait(void *c);
 int ctl_batch_results(void *c);
 int ctl_batch_cancel(void *c);
 
 /* loractl_chat.c */
+
+/* A question, or a conversation on a terminal; see loractl_chat.c. */
 int ctl_chat(void *c);
 int ctl_complete(void *c);
 int ctl_models(void *c);
 
 /* loractl_context.c */
 int ctl_context_list(void *c);
+
+/* Of keys only whether they are set. */
 int ctl_context_show(void *c);
 int ctl_context_use(void *c);
 int ctl_context_set(void *c);
 int ctl_context_delete(void *c);
+
+/* The key's tenant, scopes and what is left of its limits. */
 int ctl_whoami(void *c);
 
 /* loractl_main.c */

@@ -1,4 +1,16 @@
-/* loractl_admin.c -- loractl's commands for tenants, keys and limits, with an operator's key. */
+/* loractl_admin.c -- loractl's commands for tenants, keys and limits, with an operator's key.
+ *
+ * A changing command builds a JSON body from the options that were given and sends only these;
+ * the server keeps every other setting. So `tenant set` is a PATCH with the members that were
+ * named, and "none" lifts a setting where an empty value would be ambiguous.
+ *
+ * New keys exist in clear text only in the answer to their creation. show_new_key() writes them
+ * to --out FILE (new, mode 600, never overwritten) or prints them once; out_is_free() tests the
+ * file before the server is asked, so that a key is not made and then lost.
+ *
+ * Commands that lock somebody out ask first (ctl_confirm()), or need --yes where standard input
+ * is not a terminal.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

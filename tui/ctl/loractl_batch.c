@@ -1,4 +1,13 @@
-/* loractl_batch.c -- loractl's commands for batches: requests in a file, progress, answers. */
+/* loractl_batch.c -- loractl's commands for batches: upload of requests, progress, answers.
+ *
+ * `create` uploads the file as multipart/form-data without reading it into memory: read_form()
+ * returns the head, the file and the tail one after the other, and rewind_form() lets libcurl
+ * send it again. The endpoint is the "url" of the first line unless it is given.
+ *
+ * `wait` and --follow poll once in LOOK_MS; the exit status is 0 only for a completed batch, so
+ * that a shell can use it. `results` streams the answer file into a new file or to standard
+ * output.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

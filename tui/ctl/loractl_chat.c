@@ -1,4 +1,17 @@
-/* loractl_chat.c -- talking to a model: streamed, with history where there is somebody to talk. */
+/* loractl_chat.c -- `chat` and `complete`: sends a prompt, prints the answer as it comes, keeps
+ * a history.
+ *
+ * With a prompt on the command line or in a pipe there is one question; on a terminal there is a
+ * conversation with line editing (lines.h). The body is one JSON object that grows by
+ * two messages for each turn. A question that the server refused is taken out again; an answer
+ * that Ctrl-C interrupted stays in the history as far as it came.
+ *
+ * The stream is parsed by sse.c. Text goes through text_print(), which holds back incomplete
+ * UTF-8 sequences between two events (carry) and replaces control characters. An error inside
+ * the stream arrives as an event and is printed after the text so far.
+ *
+ * The limit is on silence (ANSWER_IDLE_MS), not on the whole answer.
+ */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -70,7 +70,8 @@ int ctl_completion(void *p)
     ctl *c = p;
     const char *what = c->cli.arg[0];
     if (strcmp(what, "names") == 0)
-        return c->cli.n_arg == 2 ? offer_names(c, c->cli.arg[1]) : ctl_usage("names of what?");
+        return c->cli.n_arg == 2 ? offer_names(c, c->cli.arg[1])
+                                 : ctl_usage("'names' requires a kind, such as models or adapters");
     if (c->cli.n_arg == 2) return ctl_usage("'%s' is one too many", c->cli.arg[1]);
     if (cli_print_completion(&loractl_program, what, stdout)) return CTL_OK;
     return ctl_usage("'%s' is neither bash, zsh, fish nor names", what);

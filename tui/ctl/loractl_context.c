@@ -1,4 +1,11 @@
-/* loractl_context.c -- the servers that are known, and who one is there.  Keys go in, never out. */
+/* loractl_context.c -- the servers that are known, and who one is there. Keys go in, never out.
+ *
+ * A context is a row of loractl's own file (tui/contexts.h): addresses, a key for each plane,
+ * certificates. Tables show of a key only that it is set. A key is read from standard input,
+ * without echo on a terminal, since arguments stand in the list of processes and in the shell's
+ * history; it is overwritten in memory afterwards. Files are stored by their full path, so that
+ * a context means the same in any folder.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

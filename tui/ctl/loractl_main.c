@@ -39,7 +39,7 @@ static int take_format(ctl *c)
 
 int main(int argc, char **argv)
 {
-    static ctl c; /* large, one of it */
+    static ctl c; /* static because it is large */
     process_keep_secrets();
     (void)setlocale(LC_CTYPE, "");
     (void)signal(SIGPIPE, SIG_IGN);

@@ -1,4 +1,21 @@
-/* loractl_table.c -- what loractl can be told: its options and its commands, with examples. */
+/* loractl_table.c -- the table of loractl's options and commands, with examples; no code.
+ *
+ * Everything that describes the command line is derived from it: parsing and error messages
+ * (tui/cli.c), --help, the man page, shell completion (cli_completion.c) and
+ * docs/reference/cli.md. A new command is one row here and one function ctl_<group>_<verb>()
+ * that is declared in loractl.h.
+ *
+ * Rules of a row:
+ *
+ * - `name` is one word or "group verb". Rows of a group stand together; `heading` begins a
+ * section of --help.
+ * - `least` and `most` bound the number of arguments; most -1: any number.
+ * - `shows`: the command prints objects, so it also has the options of showing[] (--fields,
+ * --watch).
+ * - `words` says what completion offers for an argument: FILE, a list of words, or "@models",
+ * "@tenants" and their like, which completion fetches from the server.
+ * - `examples` must be valid command lines: e2e/programs/test_loractl_ease.py parses each of them.
+ */
 #include "tui/ctl/loractl.h"
 
 /* ------------------------------------------------------------------------- options -- */

@@ -1,4 +1,20 @@
-/* loractl_why.c -- loractl's commands for what was: history, and why something was slow. */
+/* loractl_why.c -- what was slow and why: `history`, and `why` for the server, a class, a tenant
+ * or a request.
+ *
+ * The server already attributes each missed target to one cause (engine/sched/sched_cause.c). This
+ * file only adds up and explains:
+ *
+ *     why REQUEST    phases of one ended request, in milliseconds and percent
+ *     why NAME       misses of a class or tenant in the last hour, its causes, who was beside it
+ *     why            state of the server first (device, disk, spool, certificate), then the class
+ *                    that misses most, then clients that do not read, then limits
+ *
+ * Every finding ends with a line "next:", a command that the operator can run. A second cause is
+ * named where it has at least a quarter of the misses of the first one, since a busy machine
+ * must not hide a tenant that floods the queue.
+ *
+ * With --json or --fields the same facts are printed as rows, without sentences.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,21 @@
-/* loratop_main.c -- htop for adapters: arguments, servers, and the loop
- * between them and a terminal. */
+/* loratop_main.c -- htop for adapters: arguments, servers, and the loop between them and a
+ * terminal.
+ *
+ * One thread draws; each server has a feed (feed.h) with a thread of its own that asks for
+ * /admin/v1/stats and puts answers into a queue. A feed writes a byte into the pipe `wake`, so
+ * that the loop sleeps in poll() on two descriptors: the pipe and the keyboard.
+ *
+ *     feed threads --queue + pipe-->  pump()  --> topdata_apply_text() --> view
+ *     keyboard  ------------------->  view_key()                            |
+ *     replay file ----------------->  play()                                v
+ *                                                           cells --> term (differences only)
+ *
+ * While the display is paused, one answer of each server is held back: the feed waits for the
+ * cursor of that answer, so there is never a second one. Frames are at least FRAME_US apart, and
+ * the screen is drawn once in REDRAW_US even if nothing came, for the ages that it shows.
+ *
+ * --once, --json and --csv use the same loop without a terminal.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>

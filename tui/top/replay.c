@@ -1,4 +1,9 @@
-/* replay.c -- plays recorded answers, which it reads as strictly as a server's. */
+/* replay.c -- plays recorded answers, which it reads as strictly as a server's.
+ *
+ * A line: {"at_us":..., "server":"name", "stats":...}, the answer as it came, with line ends as
+ * spaces. So a recording of a server that is newer or broken shows what a live view would.
+ * replay_open() reads a few lines ahead to know the servers' names, and begins again.
+ */
 #include "tui/top/replay.h"
 
 #include <errno.h>

@@ -1,4 +1,15 @@
-/* term.c -- the only file that calls ncurses: cells to the screen, keys from it. */
+/* term.c -- the only file that calls ncurses: cells to the screen, keys from it.
+ *
+ * A screen is drawn into cells as if the terminal were empty. term_show() compares rows with
+ * those that it showed last and hands over the ones that differ; ncurses then sends the cells
+ * that do. ^L forgets what was shown, for a terminal that something else wrote to.
+ *
+ * Colours: 256 where there are as many, else eight, else attributes alone; NO_COLOR asks for
+ * these. A locale that is not UTF-8, and --ascii, draw lines with ASCII; the console of Linux
+ * has lines, but no blocks for charts.
+ *
+ * Threads: one; ncurses keeps its state in the process.
+ */
 #define NCURSES_WIDECHAR 1
 #include "tui/top/term.h"
 

@@ -155,12 +155,19 @@ typedef struct view {
     bool ended_slow;  /* the slowest were */
 } view;
 
+/* A view of these servers, whose names are copied. False: no memory; view_clear() may follow. */
 bool view_init(view *v, const char *const *names, int n_servers);
+
+/* Frees what the view has. Not the struct. */
 void view_clear(view *v);
 
+/* One key, a character or KEYS_...; what it leads to is in the view when it returns. now_us:
+ * clock_now_us(). */
 void view_key(view *v, int key, int64_t now_us);
 /* A click, or the wheel (button 4, 5). */
 void view_mouse(view *v, int row, int col, int button, int64_t now_us);
+
+/* Draws everything onto `c`, whose size decides the layout. wall_us: the local time of day. */
 void view_draw(view *v, cells *c, int64_t now_us, int64_t wall_us);
 /* The line above the keys, for a while. */
 void view_say(view *v, int64_t now_us, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -169,6 +176,7 @@ void view_keys_came(view *v, const char *json, size_t len, int64_t now_us);
 /* Now and then: leaves an action where the screen wants what /stats does not have. */
 void view_ask_ended(view *v, int64_t now_us);
 
+/* The word that --screen and ":" accept; static. */
 const char *view_screen_name(screen s);
 /* What one word says of a server (static text), and how it is drawn. */
 const char *view_server_state(const view_server *s, style *st);
@@ -181,13 +189,25 @@ int view_screen_of(const char *name);
 int view_table_of(screen s);
 /* The rows that it shows. */
 rowset *view_rows(view *v, int table);
+
+/* The table of the server's answer that a view's table is made of (VIEW_LIMITS: tenants). */
 int view_source(int table);
+
+/* What is known of the server that is shown; view_table(): the state of the screen's table, NULL
+ * where it has none. */
 topdata *view_data(view *v);
 table_view *view_table(view *v);
+
+/* Filters and sorts the rows again if the data or the order has changed since. */
 void view_refresh(view *v, int table);
+
+/* Opens the menu of actions on the selected or tagged rows, of columns to sort by, of columns to
+ * show. */
 void view_open_menu(view *v);
 void view_open_sort(view *v);
 void view_open_columns(view *v);
+
+/* A key while a menu, a confirmation or an input is open (view_mode). */
 void view_menu_key(view *v, int key);
 void view_confirm_key(view *v, int key);
 void view_input_done(view *v);
@@ -224,7 +244,11 @@ const char *view_limit_of(const view_row *r);
 int view_default_sort(int table);
 /* The place of the column with this title; -1: there is none. */
 int view_column_of(int table, const char *title);
+
+/* The row's tenant; borrowed from the row. */
 const char *view_tenant_of(int table, const void *row);
+
+/* Whether some text of the row contains `needle`, in any case. */
 bool view_matches(int table, const void *row, const char *needle);
 /* All fields of a table's rows. */
 const proto_field *view_fields(int table);
@@ -239,6 +263,7 @@ typedef struct view_layout {
     bool more; /* further ones on the right */
 } view_layout;
 
+/* Chooses columns for a width of `cols` cells. */
 void view_lay_out(const view *v, int table, int cols, view_layout *out);
 /* The rows of a group in table_view.sorted. */
 void view_group(view *v, int table, const char *tenant, size_t *first, size_t *n);
@@ -252,6 +277,7 @@ enum { VIEW_ROW_BYTES = 2048 };
 /* Tabs in the second line. */
 int view_tabs(const view *v);
 
+/* One screen each, into rows `top` to top + rows - 1 of the cells. */
 void view_draw_overview(view *v, cells *c, int top, int rows);
 void view_draw_engine(view *v, cells *c, int top, int rows);
 void view_draw_slo(view *v, cells *c, int top, int rows);

@@ -1,4 +1,21 @@
-/* view_draw.c -- the frame around every screen, the tables, and what lies over them. */
+/* view_draw.c -- the frame around every screen, the tables, and what lies over them.
+ *
+ *      row 0       title: server, model, uptime, state, what is wrong; interval, clock
+ *      row 1       tabs, one for each screen
+ *      rows 2...   the screen's own lines, or a table
+ *      second to   a question, what is being typed, why data is old, the latest message, or the way
+ *      last row    back (view_trail()), the first of these that there is
+ *      last row    what F1 to F10 do
+ *
+ * Everything is drawn anew into cells; term.c sends the terminal what differs from the last
+ * time. So no function here looks at what was on the screen before, and a test sees
+ * the whole picture.
+ *
+ * Data stays on the screen while its server does not answer; is_stale() then says how old it is:
+ * after three intervals, 3 s at least.
+ *
+ * Threads: loratop's only one.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

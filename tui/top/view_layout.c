@@ -1,4 +1,12 @@
-/* view_layout.c -- which columns of a table stand where, and what a tree's groups add up to. */
+/* view_layout.c -- which columns of a table stand where, and what a tree's groups add up to.
+ *
+ * Columns are put from the left as long as they fit. The first one always stays; `shift` skips
+ * those behind it, hidden ones take no room, and a column that the table calls wide gets what is
+ * left at the end.
+ *
+ * In a tree, rows are sorted by tenant, so a group is a run of rows that a binary search finds.
+ * Its sum is made when it is drawn; only members that the table calls SUM_MEMBER are added.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,13 @@
 /* view_menu.c -- what may be done to rows: a menu, a question, a call.
  *
- * Nothing leaves without a confirmed "y"; what is tagged is done to all of it.  The server audits.
+ *     a       view_open_menu(): what the table's rows allow, and drain
+ *     Enter   a question with the row's name, or how many rows; before it the number of a limit,
+ *             or a second menu of classes or keys
+ *     y       a call for each tagged row, or the selected one, into view->action
+ *     then    loratop_main.c sends them in this order
+ *
+ * Nothing leaves without a confirmed "y"; what is tagged is done to all of it. The server
+ * audits. A key that may only look, --read-only and a replay open no menu.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,18 @@
-/* view_panels.c -- overview, engine, SLO and all servers: figures, bars and their history. */
+/* view_panels.c -- loratop's screens that are not tables: overview, engine, SLO and all servers.
+ *
+ * Each function draws into `cells`, a grid of characters with a style each; nothing here writes
+ * to the terminal or changes the data. It is called again for every frame with the current size,
+ * so a layout has no state: every function computes its columns from c->cols and leaves out what
+ * does not fit (charts first, then columns).
+ *
+ * A line is a label of LABEL cells, a value of VALUE cells and a chart in what is left. Charts
+ * use Braille characters with two samples in a cell; draw_axis() writes how long ago the left
+ * end and the middle were, from the samples' own times, since intervals differ (--interval,
+ * replays, gaps).
+ *
+ * Rates and shares come from topdata.c, which subtracts counters of two answers. Values of -1
+ * mean "not known" and are drawn as "-".
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

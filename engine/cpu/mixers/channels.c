@@ -11,7 +11,7 @@
 #include "engine/cpu/mixers.h"
 
 enum {
-    CHANNELS = 64,          /* that a thread takes at a time */
+    CHANNELS = 64,          /* a thread takes so many at a time */
     SMALL_VALUES = 1 << 13, /* below: the fan-out costs more than it gives */
 };
 

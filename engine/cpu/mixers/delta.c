@@ -1,4 +1,17 @@
-/* delta.c -- be_delta(): sequences and groups of heads, shared out over the pool. */
+/* delta.c -- be_delta(): sequences and groups of heads, shared out over the pool.
+ *
+ * A group is the value heads that share a key head. Groups of a sequence do not read each
+ * other's state, so an item of work is one group of one sequence; its rows are computed in order
+ * by one thread, and the bits do not depend on the number of threads.
+ *
+ * This file only finds where a group's numbers lie. Files of models differ in that:
+ *
+ *     fused    one row has, group after group, q, k, v, gate z; a second one b and a
+ *     apart    q, k, v have a matrix each, or stand one behind the other in one row
+ *
+ * The taps of the convolution are one table or three, likewise. The arithmetic is in
+ * mixers_kernels.h.
+ */
 #include <assert.h>
 
 #include "engine/cpu/cpu.h"

@@ -135,8 +135,12 @@ typedef struct blas {
     int n_plan;
 } blas;
 
+/* Loads the library and makes a handle. `workspace` (device memory) and `wait` are borrowed
+ * until blas_close(). ERR_UNSUPPORTED: there is no library, and which to install. */
 err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int n_sm, device_wait *wait,
                    err *e);
+
+/* Frees the handle and all plans; also after a failed open. */
 void blas_close(blas *b);
 
 /* The largest scratch that blas_plan_get() needs: rows of x and of y. */
@@ -148,6 +152,8 @@ size_t blas_trial_bytes(int max_rows, dtype type, int n, int k);
 err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k,
                        const gemm_codes *codes, int max_rows, const void *w, void *trial,
                        cudaStream_t stream, err *e);
+
+/* The plan if it was made already; else NULL. */
 const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k, const gemm_codes *codes);
 
 /* What is added to a product: y = (product + bias) + res, [n] and [rows][n]; NULL: nothing.  And
@@ -166,11 +172,15 @@ uint64_t blas_order(const blas *b);
 
 /* Whether products of so many rows can add it, or gate it. */
 bool blas_adds(const blas_plan *p, int rows);
+
+/* Whether the product can apply the activation of an MLP itself. */
 bool blas_gates(const blas *b, const blas_plan *p, int rows);
 /* Whether a product of so many rows sums each output in one chain (gemm_stream.cu). */
 bool blas_streams(const blas_plan *p, int rows);
 /* Whether LoRA is computed within the product: no, until blas_set_inside(). */
 bool blas_inside(const blas_plan *p, int rows);
+
+/* For products of so many rows, from now on. */
 void blas_set_inside(blas *b, const blas_plan *p, int rows);
 /* y [rows][n] = x [rows][k] w^T with sums and y in f32, and x of the plan's type.  `more` requires
  * blas_adds(), or blas_gates() if it gates. */

@@ -1,4 +1,23 @@
-/* codes.c -- packs codes for gemm_codes.cu, and reads them back; the layout is codes.h's. */
+/* codes.c -- packs quantised matrices for gemm_codes.cu, and reads them back; the layout is the
+ * one in codes.h.
+ *
+ * A panel is GEMM_PANEL rows. First come its codes, in blocks of GEMM_CODES_K columns, permuted
+ * so that one 16-byte load gives a lane the codes of its mma fragments; then one record of four
+ * bytes for each row and run of columns with one scale. place_of() and record_place() are the
+ * only functions that know where something lies.
+ *
+ * Bits inside a word are permuted as well, so that the kernel can widen two codes at once by
+ * shifts and masks: word_e4m3(), word_i8() and word_i4() write what code_of() reads.
+ *
+ * The form is decided in two passes. pack_rows() writes f32 scales from many threads, and notes
+ * whether all of them are exact in BF16 or F16. Where they are, finish_records() shortens the
+ * records; where they are not, the form with f32 scales is used. Four-bit records hold a scale
+ * as the sum of two BF16 values and the zero point in five bits that the second one does not
+ * need.
+ *
+ * *fits is false where the values cannot be represented exactly; the caller then keeps plain
+ * BF16 values. Nothing is ever rounded here.
+ */
 #include "engine/cuda/products/codes.h"
 
 #include <math.h>

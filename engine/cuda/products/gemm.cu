@@ -1,4 +1,17 @@
-/* gemm.cu -- kernels of gemm.h.
+/* gemm.cu -- kernels of gemm.h: y = x W^T with F32, F16 or BF16 weights.
+ *
+ * Decode steps have few rows and are bound by the bandwidth of the weights: gemm_small_kernel
+ * reads each weight once, straight into registers (cu_ldg16_once(), two blocks of BLOCK_K
+ * ahead), and multiplies it with all rows. A warp has 16 columns and one or more chunks of k;
+ * the warps' sums are added in a fixed order. Prompts have many rows and are bound by
+ * arithmetic: gemm_large_kernel copies tiles of both matrices into shared memory in stages
+ * (gemm_inside.h).
+ *
+ * Both add in the same order: 32 values of k per mma, chunks of GEMM_CHUNK from zero, chunks in
+ * order. So the result of a row does not depend on the number of rows.
+ *
+ * Launches may begin before the one before has ended (cu_grid_go(), cu_grid_wait()): weights are
+ * constants, so their loads start at once; only x is waited for.
  *
  * Held to its oracle by tests/emu/test_gemm.cu.
  */

@@ -74,16 +74,24 @@ void cu_gemm_wide(cudaStream_t stream, const gemm_args *args);
 /* Products by one chain over all of k (gemm_stream.cu), for devices that give a block as much
  * shared memory; whether it takes one; and the launch, for cu_gemm(). */
 cudaError_t cu_gemm_stream_setup(void);
+
+/* Whether it can make this product: few rows, BF16 or F16, and k and n that fit its stages. */
 bool gemm_stream_takes(const gemm_args *args);
+
+/* The launch, for cu_gemm(). */
 void cu_gemm_stream(cudaStream_t stream, const gemm_args *args);
 
 /* A product of codes by gemm_wide.cu: slices of w become plain in device memory of so many bytes,
  * one after another, two launches each.  Whether it can: what that kernel takes, and room. */
 bool gemm_slices_take(const gemm_args *args, size_t bytes);
+
+/* The product itself; `slice`: device memory of `bytes`. */
 cudaError_t cu_gemm_slices(cudaStream_t stream, const gemm_args *args, void *slice, size_t bytes);
 
 /* Of gemm_codes.cu, for the first two of all. */
 cudaError_t cu_gemm_codes_setup(void);
+
+/* The launch, for cu_gemm(), of products with codes. */
 void cu_gemm_codes(cudaStream_t stream, const gemm_args *args);
 
 #ifdef __cplusplus

@@ -120,7 +120,7 @@ CU_INLINE void put_few(const gemm_args *a, float (*sum)[4], int row0, int col, i
 template <int NT, class F>
 CU_INLINE void multiply_few(const gemm_args *a, const few_warp *w, float *kept, F sum)
 {
-    const int UNITS = (NT + 1) / 2; /* of eight rows, at most, of a warp */
+    const int UNITS = (NT + 1) / 2; /* tiles of eight rows that one warp has, at most */
     int t = (int)threadIdx.x, lane = t % CU_WARP, n_chunk = chunks_of(a->k);
     float acc[NT][4], total[NT][4];
     CU_UNROLL

@@ -44,7 +44,7 @@ static __host__ __device__ inline int wide_tiles(const gemm_args *a)
  * row from t / 16 on.  The last row stands for those behind it, whose sums go nowhere. */
 typedef struct {
     const uint16_t *from; /* of the first */
-    uint32_t more;        /* bit i: the one after the i-th is another one */
+    uint32_t more;        /* bit i: row i + 1 differs from row i (0: it repeats the last row) */
 } row_series;
 
 /* From row `row` of n on. */

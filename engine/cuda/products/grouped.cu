@@ -1,7 +1,23 @@
-/* grouped.cu -- kernels of grouped.h.
+/* grouped.cu -- kernels of grouped.h: products of rows with the matrices of their experts.
  *
- * Names, and how a lane's 16 bytes are fragments, are those of gemm.cu: g = lane / 4, q = lane % 4,
- * and a lane loads 8 consecutive k of row g. */
+ * Rows are sorted by expert before these kernels run. An item is a run of at most `tile` rows of
+ * one expert; a block computes some columns for one item, so its weights are read once for all
+ * rows of that item. The number of items is known to the device alone (*n_item): the grid has
+ * the largest possible number, and blocks beyond it return at once.
+ *
+ *     tile          kernel                  block                      when
+ *     GROUPED_FEW   grouped_small<1>        64 columns x 8 rows        decode: few rows per expert
+ *     GROUPED_SOME  grouped_small<4>        64 columns x 32 rows
+ *     GROUPED_MANY  grouped_large           128 columns x 128 rows     prompts; 3 stages
+ *     any           grouped_plain           one warp per value         F32; k % 8 != 0
+ *
+ * The order of summation is the same in the small and the large kernel: each mma adds 32 values
+ * of k, chunks of GEMM_CHUNK are summed from zero, and chunks are added in order. So a row has
+ * the same bits in whichever batch it stands. It is also the order of gemm.cu.
+ *
+ * Names, and how a lane's 16 bytes are fragments, are those of gemm.cu: g = lane / 4, q = lane %
+ * 4, and a lane loads 8 consecutive k of row g.
+ */
 #include "engine/cuda/products/grouped.h"
 
 #include "engine/cuda/products/floats.h"

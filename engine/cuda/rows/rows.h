@@ -43,6 +43,8 @@ typedef struct cu_embed_args {
     const int32_t *token;     /* [n_rows] */
     const cu_embed_alt *alt;  /* [n_rows] or NULL: the base's for all */
 } cu_embed_args;
+
+/* A block for each row. Adapters' own rows are found by bisection in alt->id. */
 cudaError_t cu_embed(cudaStream_t stream, const cu_embed_args *args);
 
 /* token[i] = made[from[i] * stride] where from[i] >= 0: what the step before has picked. */
@@ -52,6 +54,8 @@ typedef struct cu_take_args {
     const int32_t *made;
     int stride, n_rows; /* stride: int32s */
 } cu_take_args;
+
+/* Before cu_embed(), in steps that were planned before the last tokens were known. */
 cudaError_t cu_take_tokens(cudaStream_t stream, const cu_take_args *args);
 
 /* For each i: r = index ? index[i] : i; x[r] += add[r] (if add); out[i] =
@@ -68,6 +72,8 @@ typedef struct cu_rms_norm_args {
     int n_rows, dim;
     bool early; /* the launch may begin early (launch.h); index is not a kernel's */
 } cu_rms_norm_args;
+
+/* The sum of squares is taken in f32 by one block, in an order that depends on dim alone. */
 cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *args);
 
 /* RMS norm per head (if q_norm, k_norm), rotate-half by pos, in place on q; K, turned likewise, and
@@ -90,6 +96,8 @@ typedef struct cu_rope_args {
     const int32_t *slot;
     cu_kv kv;
 } cu_rope_args;
+
+/* A warp for each head of a row; K and V are written in the pool's type (int8 with scales). */
 cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);
 
 /* k [n_rows][n_head][nope + rope] and v [n_rows][n_head][v]: of each head its own key and value in
@@ -110,6 +118,8 @@ typedef struct cu_blend_args {
     float a, b, cap;
     size_t n;
 } cu_blend_args;
+
+/* A thread for each value. */
 cudaError_t cu_blend(cudaStream_t stream, const cu_blend_args *args);
 
 /* silu(gate) * up, or gelu's by tanh, [n_rows][cols]; row i of gate and up begins at i * in_stride,
@@ -122,6 +132,8 @@ typedef struct cu_silu_args {
     int n_rows, cols;
     bool gelu;
 } cu_silu_args;
+
+/* A thread for each value; both outputs may be asked for. */
 cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args);
 
 #ifdef __cplusplus

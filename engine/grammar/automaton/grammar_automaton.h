@@ -77,6 +77,7 @@ typedef struct g_auto {
     int n_shared;  /* states of the rules that stand first in every JSON grammar */
 } g_auto;
 
+/* Frees the arrays; a zeroed automaton is allowed. */
 void g_auto_clear(g_auto *a);
 
 /* ------------------------------------------------------------------- the builder -- */
@@ -93,16 +94,30 @@ typedef struct g_builder {
     bool failed;     /* too large, or no memory: sticky */
 } g_builder;
 
+/* An empty builder. Failures (no memory, more states than GRAMMAR_STATE_MAX) are sticky: later
+ * calls do nothing and return state 0, and gb_finish() reports it. */
 void gb_init(g_builder *b);
+
+/* Frees what a builder has; after gb_finish(), too. */
 void gb_clear(g_builder *b);
+
+/* A new state of the current rule. */
 int32_t gb_state(g_builder *b);
 int32_t gb_rule(g_builder *b); /* with start and end; becomes the current one */
 void gb_bytes(g_builder *b, int32_t from, int lo, int hi, edge_step step, int32_t to);
+
+/* An edge that takes no byte. */
 void gb_eps(g_builder *b, int32_t from, int32_t to);
+
+/* Eps edges that begin a counted loop and leave it: see STEP_ENTER and STEP_LEAVE above. */
 void gb_enter(g_builder *b, int32_t from, int32_t bounds, int32_t to);
+
+/* Only taken once the counter has reached the frame's lower bound. */
 void gb_leave(g_builder *b, int32_t from, int32_t to);
 void gb_new(g_builder *b, int32_t from, int32_t to); /* STEP_NEW */
 void gb_call(g_builder *b, int32_t from, int32_t rule, int32_t bounds, int32_t to);
+
+/* An index for these bounds; equal ones may share an index. max < 0: no upper bound. */
 int32_t gb_bounds(g_builder *b, int32_t min, int32_t max);
 /* The bytes one after the other. */
 void gb_text(g_builder *b, int32_t from, const char *s, size_t len, int32_t to);
@@ -131,7 +146,11 @@ typedef struct g_class {
     bool failed;
 } g_class;
 
+/* Adds code points lo to hi, both included; ranges stay sorted and apart. Too many ranges:
+ * c->failed. */
 void g_class_add(g_class *c, uint32_t lo, uint32_t hi);
+
+/* Adds all of another class. */
 void g_class_add_all(g_class *c, const g_class *from);
 bool g_class_empty(const g_class *c); /* no character of it can be written */
 void g_class_not(g_class *c);         /* among all Unicode scalar values but NUL */
@@ -168,7 +187,10 @@ typedef struct g_limit {
     const char *text; /* the schema's digits, for whole numbers beyond 64 bits; NULL: not kept */
 } g_limit;
 
+/* Whole numbers without a fraction or an exponent; and numbers with both, as JSON writes them. */
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
+
+/* With at most GRAMMAR_DIGITS digits before the point and GRAMMAR_FRACTION behind it. */
 void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);
 
 /* A context-free grammar, in GBNF or in Lark's language (engine/grammar/cfg/grammar_cfg.h). 
@@ -223,9 +245,13 @@ typedef struct g_walk {
     int32_t moved[WALK_NODES + RUN_NODES]; /* where accepted frames went */
 } g_walk;
 
+/* Begins on an automaton, with the frames of the text so far, which are borrowed and not
+ * changed. One thread owns the walk. */
 void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base);
 /* It goes on behind this text; to be called once it has begun. */
 void walk_text(g_walk *w, struct unique_text *text);
+
+/* A frame by its number, of the text so far or made by this walk. */
 const g_node *walk_node(const g_walk *w, int32_t i);
 /* Set 0 gets the configuration, closed over what needs no byte. */
 void walk_add(g_walk *w, g_conf c);

@@ -519,7 +519,7 @@ err_code gb_finish(g_builder *b, int32_t root, int n_shared, g_auto *a, err *e)
     else if (a->need[a->rule[root].start] > GRAMMAR_DEPTH_MAX)
         rc = err_set(e, ERR_INPUT, "no finite text satisfies it");
     else if (begins_with_itself(a))
-        rc = err_set(e, ERR_INPUT, "it refers to itself with nothing in between");
+        rc = err_set(e, ERR_INPUT, "it refers to itself before any text (left recursion)");
     if (rc) g_auto_clear(a);
     return rc;
 }

@@ -68,13 +68,19 @@ typedef struct cfg {
 
 /* All of the source, or *e says in which line what is wrong.  cfg_clear() in any case. */
 err_code cfg_read(cfg *g, const char *source, err *e);
+
+/* Frees nodes, ranges and text; a zeroed struct is allowed. */
 void cfg_clear(cfg *g);
 
 /* ---- for the readers ---- */
 
 /* The first failure stays.  Returns 0. */
 int32_t cfg_fail(cfg *g, err_code rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* A new node without children; 0 after a failure. */
 int32_t cfg_add(cfg *g, cfg_kind kind);
+
+/* Makes `child` the last child of `parent`. */
 void cfg_adopt(cfg *g, int32_t parent, int32_t child);
 int32_t cfg_bytes(cfg *g, cfg_kind kind, const char *s, size_t n); /* CFG_TEXT or CFG_REGEX */
 void cfg_range(cfg *g, int32_t cls, uint32_t lo, uint32_t hi);
@@ -86,8 +92,14 @@ int32_t cfg_alternatives(cfg *g);
 
 /* grammar_cfg_words.c: what stands for itself, and Lark's lines that begin with '%'. */
 int32_t cfg_literal(cfg *g);
+
+/* A class in brackets: a CFG_CLASS node with its ranges. */
 int32_t cfg_class(cfg *g);
+
+/* /.../ of Lark, with its flags. */
 int32_t cfg_expression(cfg *g);
+
+/* A line that begins with '%': %import and %ignore; others are refused. */
 void cfg_command(cfg *g);
 /* The text of a CFG_REGEX, which may be one of Lark's own. */
 const char *cfg_regex_of(const cfg *g, const cfg_node *x, size_t *n);

@@ -1,4 +1,17 @@
-/* grammar_documents.c -- the operator's schemas: read once, found by their addresses. */
+/* grammar_documents.c -- the operator's schemas: read once, found by their addresses.
+ *
+ *      said       "https://acme.example/=schemas, ..."       ADDRESS=FOLDER
+ *      file       schemas/order/v1.json
+ *      addresses  https://acme.example/order/v1.json         where it lies
+ *                 its "$id", where that is an absolute one   what it calls itself
+ *
+ * All files are read at the start, so a reference costs a binary search and no request can make
+ * the server read a file or the network. Two files of one address end the start: which one was
+ * meant cannot be known.
+ *
+ * Ownership: a tree is released with the first of its addresses. Threads: any, after reading;
+ * grammars hold the set by a count, so a reload frees it with its last grammar.
+ */
 #include "engine/grammar/schema/grammar_documents.h"
 
 #include <assert.h>

@@ -68,15 +68,25 @@ typedef struct {
     word_kind kind;
 } keyword;
 
+/* Keeps the first error, with the path; returns false. */
 bool schema_fail(schema_compiler *c, err_code rc, const char *what);
+
+/* ERR_UNSUPPORTED: "`word` ... `why`", with the path; returns false. */
 bool schema_unsupported(schema_compiler *c, const char *word, const char *why);
 /* The path grows; the old length is what schema_leave() wants. */
 size_t schema_enter(schema_compiler *c, const char *name, int index);
+
+/* Cuts the path back to what it was before schema_enter(). */
 void schema_leave(schema_compiler *c, size_t old);
 
 const keyword *schema_keyword(const char *name); /* NULL: it says nothing about the text */
 const cJSON *schema_get(const cJSON *s, const char *name);
+
+/* Refuses a keyword that would change the language and is not built; unknown words are ignored,
+ * as JSON Schema says. */
 bool schema_check_words(schema_compiler *c, const cJSON *s);
+
+/* Has the schema a keyword other than `but` that is no note (title, description)? */
 bool schema_says_more_than(const cJSON *s, const char *but);
 /* A whole number from 0; *out untouched when absent. */
 bool schema_take_size(schema_compiler *c, const cJSON *s, const char *name, int64_t *out);
@@ -95,7 +105,11 @@ cJSON *schema_list(cJSON *out, const char *word);
 cJSON *schema_pair(const cJSON *a, const cJSON *b); /* {"allOf": [a, b]}, the caller's */
 cJSON *schema_both(schema_compiler *c, const cJSON *a, const cJSON *b); /* the same, owned */
 cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);
+
+/* Copies of the values that both arrays have, in the order of `a`; the caller's. */
 cJSON *schema_common_values(const cJSON *a, const cJSON *b);
+
+/* Is `t` one of the types? `types`: a word or an array of words; NULL: false. */
 bool schema_type_has(const cJSON *types, const char *t);
 /* Is the value of one of the types?  1.0 is an integer. */
 bool schema_value_is(const cJSON *types, const cJSON *value);
@@ -120,6 +134,8 @@ bool schema_speaks_of_members(const cJSON *s);
 bool schema_join_members(schema_compiler *c, cJSON *out, const cJSON *a, const cJSON *b);
 /* What is said of a member that `s` does not list, but for its patterns; NULL: nothing. */
 const cJSON *schema_of_unlisted(schema_compiler *c, const cJSON *s, const char *name);
+
+/* Does it say anything about items (items, prefixItems)? */
 bool schema_has_items(const cJSON *s);
 void schema_join_items(cJSON *out, const cJSON *a, const cJSON *b); /* place by place */
 
@@ -139,6 +155,8 @@ int schema_open_members(schema_compiler *c, const cJSON *s, const char *const *n
 /* grammar_refs.c: of a keyword, whether its members are names, each with a schema; whether what it
  * holds is data, no schema. */
 bool schema_is_map(const char *word);
+
+/* Of enum, const, default and examples: "$ref" inside is no reference. */
 bool schema_holds_data(const char *word);
 /* grammar_refs.c: a copy whose references are paths, the caller's; NULL: none is needed.  What
  * leads nowhere that is known stays as it is.  ERR_LIMIT: too much of them. */
@@ -201,7 +219,8 @@ cJSON *schema_common_multiple(const cJSON *a, const cJSON *b); /* the step of bo
 /* Multiples of the step between the bounds (NULL: none); `whole`: without a fraction. */
 bool schema_build_multiple(schema_compiler *c, const cJSON *step, bool whole, const g_limit *lo,
                            const g_limit *hi, int32_t from, int32_t to);
-/* Numbers that no step of `not` divides; not all of them, where they have fractions. */
+/* Numbers that are a multiple of none of the steps under `not`. With fractions only some of these
+ * numbers are built. */
 bool schema_build_no_multiple(schema_compiler *c, const cJSON *s, bool whole, const g_limit *lo,
                               const g_limit *hi, int32_t from, int32_t to);
 
@@ -219,7 +238,11 @@ bool grammar_put_tags(schema_compiler *c, const cJSON *spec, const g_auto *answe
 bool schema_matches(schema_compiler *c, const char *pattern, const char *name, bool *found);
 /* Our expression for a format; NULL: it says nothing. */
 const char *schema_format(const char *name);
+
+/* A string: pattern, format and lengths joined into one automaton. */
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
+
+/* A number: bounds, multipleOf; `whole`: an integer. */
 bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t from, int32_t to);
 
 /* A JSON schema; NULL: any object.  `documents`: what it may refer to; may be NULL.

@@ -1,4 +1,17 @@
-/* unicode.c -- looks characters' properties up in the generated tables. */
+/* unicode.c -- looks properties of characters up in the generated tables; normal forms.
+ *
+ * Every table is sorted, and every look-up is a bisection over ranges or runs; ASCII has a
+ * direct table. A run is the first code point of a stretch with one value, with the value in
+ * bits 24 to 31.
+ *
+ * Normalisation is that of UAX #15, in three passes over one buffer: decompose each code point
+ * (Hangul by arithmetic, all others recursively), sort combining marks by their class, compose
+ * pairs if the form is a composed one. The caller passes a stretch that begins and ends where
+ * unicode_form_begins() allows it, so that long texts are normalised piece by piece.
+ *
+ * Sorting is stable. Long runs of marks do not occur in any language; hostile ones are sorted in
+ * pieces of 256, so that the time stays linear.
+ */
 #include "engine/text/unicode/unicode.h"
 
 bool unicode_in_ranges(const unicode_range *t, int n, uint32_t c)

@@ -107,10 +107,14 @@ bool tool_style_names_outside(tool_style style);
 typedef struct tool_frame {
     const char *begin, *behind, *end;
 } tool_frame;
+
+/* Static. */
 const tool_frame *tool_style_frames(tool_style style, const chat_template *ct);
 /* For answers that are either calls or structured output: the i-th text that can precede the first
  * call (NULL: no more), and the text that precedes the structured output. */
 const char *tool_style_before(tool_style style, const chat_template *ct, int i);
+
+/* Static; "" where nothing precedes it. */
 const char *tool_style_answer(tool_style style, const chat_template *ct);
 /* How arguments are written one by one, as the `members` of GRAMMAR_TAGS has it; NULL: they are one
  * object. */
@@ -122,6 +126,8 @@ const char *tool_style_opening(tool_style style);
 const char *tool_style_head(int i);
 /* The names of the members that hold the function's name and the arguments. */
 const char *tool_style_name(tool_style style);
+
+/* The member with the arguments. */
 const char *tool_style_arguments(tool_style style);
 
 /* How an answer is read; any of these together. */
@@ -133,9 +139,15 @@ enum {
     TOOLS_APART = 16, /* the answer is calls, or a text in which there are none */
 };
 
+/* A reader for one answer. `tools` (may be NULL) is borrowed as long as it reads. False: no
+ * memory. */
 bool tool_reader_init(tool_reader *r, tool_style style, const cJSON *tools, int ways);
+
+/* Frees its texts and calls; not the struct. Also after a failed init. */
 void tool_reader_clear(tool_reader *r);
 
+/* The answer's next bytes. Each byte is looked at once or, where it could begin a call, again
+ * with the next push; what cannot be a call is text at once. */
 void tool_reader_push(tool_reader *r, const char *s, size_t len);
 /* The end of the answer: what is held back is text. */
 void tool_reader_finish(tool_reader *r);

@@ -1,4 +1,17 @@
-/* tool_scan.c -- scanners over the bytes that are not understood yet, and the parts of a call. */
+/* tool_scan.c -- scanners over the bytes that are not understood yet, and the parts of a call.
+ *
+ * r->raw has what the model has written and nobody has taken yet, which may end anywhere. So a
+ * scanner has three answers: found, not this, and TOOL_MORE or SCAN_NONE where the end of the
+ * bytes leaves it open; the caller then waits for more.
+ *
+ *     scan_*      look only
+ *     tool_*      build: a call's name, then "{", arguments as JSON, "}" into r->args
+ *
+ * scan_mark() says where a mark begins, or may begin in the last bytes: all before that can be
+ * sent as text. Memory that is short sets r->failed, which the reader looks at after each piece.
+ *
+ * Threads: the reader's owner.
+ */
 #include <string.h>
 
 #include "engine/base/json.h"

@@ -1,4 +1,9 @@
-/* tool_styles.c -- the table of styles: one row for each family's way of writing calls. */
+/* tool_styles.c -- the table of styles: one row for each family's way of writing calls.
+ *
+ * tool_style_of() knows a template by what stands in it. The order of the signs matters: a text
+ * of a later row stands in templates of earlier ones, too ("<tool_call>" in Qwen3-Coder's,
+ * "tools" in nearly all).
+ */
 #include "gateway/openai/tools/tool_reader_inside.h"
 
 #define DS_BEGIN TOOL_BARS("tool" TOOL_BLANK "call" TOOL_BLANK "begin")

@@ -491,7 +491,7 @@ static const hostile table[] = {
     {"the same under two names", "under two names", ERR_INPUT, st_extra,
      "model.layers.0.self_attn.q_proj.lora_A.default.weight F32 4 32"},
 
-    {"GGUF: magic", "does not begin as", ERR_CORRUPT, gg_magic, "GGML, once"},
+    {"GGUF: magic", "must begin with", ERR_CORRUPT, gg_magic, "GGML, once"},
     {"GGUF: only magic", "ends within", ERR_CORRUPT, gg_magic, "GGUF"},
     {"GGUF: 2^63 tensors", "9223372036854775808 tensors", ERR_LIMIT, gg_counts,
      "9223372036854775808 3"},

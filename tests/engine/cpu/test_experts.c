@@ -11,18 +11,11 @@
 #include "engine/cpu/cpu.h"
 #include "engine/model/quantise.h"
 #include "tests/engine/plain_backend.h"
+#include "tests/engine/random_floats.h"
 #include "tests/engine/stand_ins.h"
 #include "tests/run_suite.h"
 
 enum { N = 11, TOP_K = 3, DIM = 96, FFN = 64, ROWS = 130, ADAPTERS = 3, RANK = 5, MATS = N * 3 };
-
-static uint64_t rng;
-
-static float uniform(void)
-{
-    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (float)(rng >> 33) / (float)(1U << 30) - 1.0F;
-}
 
 static void fill(float *v, size_t n, float scale)
 {

@@ -10,28 +10,9 @@
 
 #include "engine/base/halves.h"
 #include "engine/cpu/cpu.h"
+#include "tests/engine/random_floats.h"
 #include "tests/engine/stand_ins.h"
 #include "tests/run_suite.h"
-
-static uint64_t rng = 1;
-
-static uint32_t draw(void)
-{
-    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (uint32_t)(rng >> 33);
-}
-
-static float uniform(void)
-{
-    return (float)draw() / (float)(1U << 30) - 1.0F;
-}
-
-static float *random_f32(size_t n, float scale)
-{
-    float *v = malloc((n + 1) * sizeof(*v));
-    for (size_t i = 0; i < n; i++) v[i] = uniform() * scale;
-    return v;
-}
 
 /* The values as they are after rounding to `type`, and the bytes. */
 static void *as_type(float *v, size_t n, dtype type)
@@ -133,19 +114,19 @@ static void make_problem(problem *p, dtype type, int n_rows, int d_in, int d_out
 {
     static const int ranks[] = {1, 3, 0, 8, 16, 33, 64, 256};
     *p = (problem){.n_rows = n_rows, .d_in = d_in, .d_out = d_out, .type = type};
-    p->x = random_f32((size_t)n_rows * d_in, 1);
+    p->x = random_floats((size_t)n_rows * d_in, 1);
     p->xq = p->x;
-    p->w = random_f32((size_t)d_out * d_in, 0.1F);
+    p->w = random_floats((size_t)d_out * d_in, 0.1F);
     p->w_raw = as_type(p->w, (size_t)d_out * d_in, type);
-    p->bias = random_f32((size_t)d_out, 1);
+    p->bias = random_floats((size_t)d_out, 1);
     p->n_seg = lora ? (n_rows < MAX_SEG ? n_rows : MAX_SEG) : 1;
     dtype lt = type == DT_BF16 ? DT_BF16 : DT_F32;
     for (int s = 0; s < p->n_seg; s++) {
         p->row0[s] = n_rows * s / p->n_seg;
         p->rank[s] = lora ? ranks[s] : 0;
         if (!p->rank[s]) continue;
-        p->a[s] = random_f32((size_t)p->rank[s] * d_in, 0.2F);
-        p->b[s] = random_f32((size_t)p->rank[s] * d_out, 0.2F);
+        p->a[s] = random_floats((size_t)p->rank[s] * d_in, 0.2F);
+        p->b[s] = random_floats((size_t)p->rank[s] * d_out, 0.2F);
         free(as_type(p->a[s], (size_t)p->rank[s] * d_in, lt));
         free(as_type(p->b[s], (size_t)p->rank[s] * d_out, lt));
     }
@@ -167,7 +148,7 @@ static void read_row(const weight_source *s, int row, const weight_row *to)
 
 static float *scales_of(dtype type, size_t n)
 {
-    float *v = random_f32(n, 0.01F);
+    float *v = random_floats(n, 0.01F);
     free(as_type(v, n, type));
     if (type == DT_F16) /* as_type() draws its own */
         for (size_t i = 0; i < n; i++) v[i] *= 0.03125F;
@@ -786,9 +767,9 @@ static void make_history(history *h, const int lens[SEQS], float *out[3][SEQS])
     for (int s = 0; s < SEQS; s++) {
         size_t n = (size_t)lens[s], kv = n * h->n_kv * h->d;
         h->len[s] = lens[s];
-        h->q[s] = random_f32(n * h->n_head * h->d, 2);
-        h->k[s] = random_f32(kv, 2);
-        h->v[s] = random_f32(kv, 1);
+        h->q[s] = random_floats(n * h->n_head * h->d, 2);
+        h->k[s] = random_floats(kv, 2);
+        h->v[s] = random_floats(kv, 1);
         as_kept(h->k[s], n * h->n_kv, h->d, h->type);
         as_kept(h->v[s], n * h->n_kv, h->d, h->type);
         for (int i = 0; i < 3; i++) out[i][s] = malloc(n * h->n_head * h->d * 4 + 1);
@@ -1037,9 +1018,9 @@ START_TEST(rows_meet_the_oracle)
     backend *be = open_cpu(_i, 2);
     for (int dim = 1; dim < 70; dim += 3) {
         /* Small values are those that the epsilon changes. */
-        float *x = random_f32((size_t)dim * 3, dim % 2 ? 4 : 0.004F),
-              *g = random_f32((size_t)dim, 1);
-        float *y = malloc((size_t)dim * 3 * sizeof(*y)), *u = random_f32((size_t)dim * 3, 1);
+        float *x = random_floats((size_t)dim * 3, dim % 2 ? 4 : 0.004F),
+              *g = random_floats((size_t)dim, 1);
+        float *y = malloc((size_t)dim * 3 * sizeof(*y)), *u = random_floats((size_t)dim * 3, 1);
         be_rms_norm(be, y, x, g, 1e-5F, 0, 3, dim);
         for (int r = 0; r < 3; r++) {
             double ss = 0;
@@ -1079,8 +1060,8 @@ START_TEST(more_rows_meet_the_oracle)
     backend *be = open_cpu(_i, 2);
     for (int dim = 1; dim < 70; dim += 3) {
         size_t n = (size_t)dim * 3;
-        float *x = random_f32(n, 5), *g = random_f32((size_t)dim, 1), *y = malloc(n * sizeof(*y)),
-              *u = random_f32(n, 1);
+        float *x = random_floats(n, 5), *g = random_floats((size_t)dim, 1),
+              *y = malloc(n * sizeof(*y)), *u = random_floats(n, 1);
         for (size_t i = 0; i < n; i++) x[i] += 30; /* a mean that is far from 0 */
         be_layer_norm(be, y, x, g, dim % 2 ? u : NULL, 1e-3F, 0, 3, dim);
         for (int r = 0; r < 3; r++) {
@@ -1152,7 +1133,7 @@ START_TEST(embedding_rows_are_copied_exactly)
     rng = 1;
     backend *be = open_cpu(ISA_PORTABLE, 1);
     for (int type = DT_F32; type <= DT_BF16; type++) {
-        float *v = random_f32(10 * 6, 1), out[18];
+        float *v = random_floats(10 * 6, 1), out[18];
         void *raw = as_type(v, 60, (dtype)type);
         int32_t token[3] = {9, 0, 4};
         step st = {.n_rows = 3, .token = token};

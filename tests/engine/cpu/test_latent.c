@@ -11,25 +11,11 @@
 #include "engine/base/halves.h"
 #include "engine/cpu/cpu.h"
 #include "engine/weight_source.h"
+#include "tests/engine/random_floats.h"
 #include "tests/engine/stand_ins.h"
 #include "tests/run_suite.h"
 
 enum { SEQS = 3, MAX_POS = 900, LORA = 5 };
-
-static uint64_t rng = 1;
-
-static float uniform(void)
-{
-    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (float)(rng >> 33) / (float)(1U << 30) - 1.0F;
-}
-
-static float *some(size_t n, float scale)
-{
-    float *v = malloc((n + 1) * sizeof(*v));
-    for (size_t i = 0; i < n; i++) v[i] = uniform() * scale;
-    return v;
-}
 
 static backend *open_cpu(int isa, int threads)
 {
@@ -67,9 +53,9 @@ static void make_history(history *h, const int lens[SEQS])
     for (int s = 0; s < SEQS; s++) {
         size_t n = (size_t)lens[s];
         h->len[s] = lens[s];
-        h->q[s] = some(n * (size_t)(h->n_head * d), 1);
+        h->q[s] = random_floats(n * (size_t)(h->n_head * d), 1);
         round_part(h->q[s], (int)n * h->n_head * d, DT_BF16);
-        h->k[s] = some(n * (size_t)d, 1);
+        h->k[s] = random_floats(n * (size_t)d, 1);
         for (size_t i = 0; i < n; i++) {
             for (int c = 0; c < h->rope; c++) h->k[s][i * d + h->rank + c] *= 9; /* larger */
             round_part(h->k[s] + i * d, h->rank, h->type);
@@ -328,13 +314,13 @@ static void make_world(world *w, int isa, dtype type)
 {
     *w = (world){.be = open_cpu(isa, 2), .type = type};
     size_t cols = COLS, rank = (size_t)odd.rank, heads = (size_t)odd.n_head;
-    w->w = some(cols * rank, 1);
-    w->a = some(LORA * rank, 1);
-    w->b = some(cols * LORA, 1);
-    w->gain = some(cols, 2);
-    w->bias = some(cols, 1);
-    w->x = some(ROWS * heads * (size_t)(odd.nope + odd.rope), 1);
-    w->latents = some(ROWS * heads * rank, 1);
+    w->w = random_floats(cols * rank, 1);
+    w->a = random_floats(LORA * rank, 1);
+    w->b = random_floats(cols * LORA, 1);
+    w->gain = random_floats(cols, 2);
+    w->bias = random_floats(cols, 1);
+    w->x = random_floats(ROWS * heads * (size_t)(odd.nope + odd.rope), 1);
+    w->latents = random_floats(ROWS * heads * rank, 1);
     free(pack(w->a, LORA * rank, type));
     free(pack(w->b, cols * LORA, type));
     /* Of values that bf16 has, so that no product rounds them. */

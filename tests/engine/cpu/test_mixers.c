@@ -9,25 +9,11 @@
 #include <check.h>
 
 #include "tests/engine/plain_backend.h"
+#include "tests/engine/random_floats.h"
 #include "tests/engine/stand_ins.h"
 #include "tests/run_suite.h"
 
 enum { SEQS = 3, ROWS = 23, SLOTS = 5, LEAD = 3 /* floats of a slot before the layer's */ };
-
-static uint64_t rng = 1;
-
-static float uniform(void)
-{
-    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
-    return (float)(rng >> 33) / (float)(1U << 30) - 1.0F;
-}
-
-static float *random_floats(size_t n, float scale)
-{
-    float *v = malloc((n + 1) * sizeof(*v));
-    for (size_t i = 0; i < n; i++) v[i] = uniform() * scale;
-    return v;
-}
 
 static const int lens[SEQS] = {ROWS, 7, 1}, slots[SEQS] = {3, 0, 4};
 

@@ -360,7 +360,7 @@ static const verdict refused[] = {
     {OF("gemma4_text", "\"use_bidirectional_attention\":\"all\""), ERR_UNSUPPORTED,
      "use_bidirectional_attention"},
     {OF("gemma4_text", "\"num_kv_shared_layers\":2"), ERR_INPUT, "num_kv_shared_layers"},
-    {OF("gemma4_text", "\"num_kv_shared_layers\":1"), ERR_INPUT, "leaves layer 1"},
+    {OF("gemma4_text", "\"num_kv_shared_layers\":1"), ERR_INPUT, "layer 1 has no earlier layer"},
     {OF("gemma4_text", "\"global_head_dim\":15"), ERR_UNSUPPORTED, "global_head_dim"},
     {OF("gemma4_text", "\"attention_k_eq_v\":true,\"num_global_key_value_heads\":3"), ERR_INPUT,
      "num_global_key_value_heads"},
