@@ -12,7 +12,7 @@ Rules, for every .md but those in FREE:
   test     a ctest in backticks, room.test_noun, has its file
   option   an option in backticks, section.key, is in conf/lorad.conf; a metric lorad_... is in the sources
   link     a relative link leads to a file, and to a heading of it
-  where    each row of "Where do I ..." names a file, by its whole path
+  where    each row of "Where do I ..." names a file, by its whole path; names without one are beside a file of their cell
   listed   docs/README.md links to each page of docs/, and mkdocs.yml has it
   english  users' pages have the standard word, not the project's own (ENGLISH, docs/glossary.md)
 """
@@ -182,6 +182,14 @@ def check_where(tree, name, text):
         files = [s for s in re.findall(r"`([^`\s]+)`", cells[1]) if s in tree.files]
         if not files:
             yield line, "where", f"\"{cells[0]}\" names no file"
+        for cell in cells[1:]:
+            yield from ((line, "where", f"there is no {s} beside the files of its cell") for s in strays(tree, re.findall(r"`([^`\s]+)`", cell)))
+
+
+def strays(tree, spans):
+    """Names without a path: they are in the folder of a file that the cell names by its whole path."""
+    folders = {s.rpartition("/")[0] for s in spans if s in tree.files and "/" in s}
+    return [s for s in spans if folders and re.fullmatch(r"\w[\w.]*\.\w+", s) and s.endswith(SOURCE) and s not in tree.files and not any(f"{f}/{s}" in tree.files for f in folders)]
 
 
 def check_listed(tree, name, text):
@@ -248,6 +256,7 @@ PLANTED = [  # (file, what is added, the rule that must say so)
     ("docs/b.md", "\n[x](none.md)\n", "link"),
     ("docs/b.md", "\n[x](../README.md#none)\n", "link"),
     ("ARCHITECTURE.md", "\n## Where do I ...\n\n| I want to | go to |\n| --- | --- |\n| stay | `a.c` |\n", "where"),
+    ("ARCHITECTURE.md", "\n## Where do I ...\n\n| I want to | go to |\n| --- | --- |\n| stay | `gateway/a.c`, `test_a.c` |\n", "where"),
     ("docs/c.md", "# E\n", "listed"),
     ("README.md", "\nIt goes on.\n", "english"),
 ]

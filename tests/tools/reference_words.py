@@ -14,7 +14,7 @@ with `#`. Sizes look like `512MiB` or `4GiB`, times like `500ms`, `30s` or `5min
 - Targets, weights, overload rules and tiers of a class are live. Adding, removing or reordering classes needs a restart.
 """
 
-CLI = """The same text is in the man pages `lorad(1)`, `lorad.conf(5)`, `loractl(1)` and `loratop(1)`, and in `--help`.
+CLI = """The man pages `lorad(1)`, `loractl(1)` and `loratop(1)` have the same text; `--help` prints commands and options. `lorad.conf(5)` is in [Configuration](configuration.md).
 `loractl completion bash|zsh|fish` prints a completion script.
 """
 
