@@ -28,7 +28,7 @@
 #define PLAIN "\033[0m"
 #define HEAD  "\033[1m"
 
-enum { COLUMNS_MAX = 26, CELL_MAX = 1024, LEAST_WIDTH = 8, GAP = 2 };
+enum { COLUMNS_MAX = 26, CELL_MAX = 1024, LEAST_WIDTH = 8, GAP = 2, NAME_WIDTH_MAX = 48 };
 
 bool table_format_of(const char *name, table_format *out)
 {
@@ -335,7 +335,14 @@ void table_print_one(FILE *f, const column *columns, const cJSON *row, int width
 
 /* ----------------------------------------------------------------- whole answers -- */
 
-static void print_branch(FILE *f, const char *path, const cJSON *v, int width, int depth)
+/* What print_branch() does: prints each value, or, without a file, only measures the names. */
+typedef struct {
+    FILE *f;
+    int width, head;
+    bool all;
+} tree_print;
+
+static void print_branch(tree_print *t, const char *path, const cJSON *v, int depth)
 {
     const cJSON *each;
     char name[256], cell[CELL_MAX];
@@ -350,18 +357,27 @@ static void print_branch(FILE *f, const char *path, const cJSON *v, int width, i
             snprintf(number, sizeof(number), "%d", i++);
             snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
                      each->string ? each->string : number);
-            print_branch(f, name, each, width, depth + 1);
+            print_branch(t, name, each, depth + 1);
         }
+        return;
+    }
+    if (!t->all && cJSON_IsNull(v)) return;
+    if (!t->f) {
+        int w = text_width(path);
+        t->head = w < t->head ? t->head : w < NAME_WIDTH_MAX ? w : NAME_WIDTH_MAX;
         return;
     }
     column c = {.head = "", .path = "", .kind = CELL_TEXT};
     cell_text(&c, v, false, cell);
-    print_pair(f, path, 32, cell, width);
+    print_pair(t->f, path, t->head, cell, t->width);
 }
 
-void table_print_tree(FILE *f, const cJSON *tree, int width)
+void table_print_tree(FILE *f, const cJSON *tree, int width, bool all)
 {
-    print_branch(f, "", tree, width, 0);
+    tree_print t = {.width = width, .all = all};
+    print_branch(&t, "", tree, 0);
+    t.f = f;
+    print_branch(&t, "", tree, 0);
 }
 
 /* Of three bytes that begin at p: a character that hides or turns text; 0: none of them. */

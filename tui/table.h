@@ -51,8 +51,9 @@ void table_print(FILE *f, const column *columns, const cJSON *rows, table_format
 /* One object as lines "head  value"; without `all`, empty ones ("-") are left out. */
 void table_print_one(FILE *f, const column *columns, const cJSON *row, int width, bool all);
 
-/* Any value as lines "path.to.it  value", for answers whose fields are the server's business. */
-void table_print_tree(FILE *f, const cJSON *tree, int width);
+/* Any value as lines "path.to.it  value", for answers whose fields are the server's business;
+ * without `all`, null ones are left out. */
+void table_print_tree(FILE *f, const cJSON *tree, int width, bool all);
 
 /* The value, with everything a terminal could obey escaped, and a line break: on several lines
  * where f is a terminal, on one where it is not. */

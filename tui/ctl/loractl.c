@@ -203,7 +203,8 @@ static int print_object(const ctl *c, const column *columns, const cJSON *row)
     else if (ok && c->format == TABLE_JSON)
         ctl_print_json(c, row);
     else if (ok)
-        table_print_tree(stdout, row, c->width);
+        table_print_tree(stdout, row, c->format == TABLE_WIDE ? 0 : c->width,
+                         c->format == TABLE_WIDE);
     cJSON_Delete(rows);
     return ok ? CTL_OK : CTL_USAGE;
 }

@@ -1,4 +1,5 @@
 """What makes loractl easy: help with examples, what was meant, names for shells, fields, colours, watching, next steps."""
+import datetime
 import json
 import re
 import shutil
@@ -224,6 +225,23 @@ def test_next_steps():
     assert "as its base model" not in ctl.errors, ctl.errors
 
 
+def test_whole_answers():
+    """Names are whole, and what is not set has no line; -o wide has all."""
+    asker = server.tenant("asker", limits={"requests_per_minute": 90})
+    said, wide = ctl("whoami", key=asker), ctl("whoami", "-o", "wide", key=asker)
+    assert re.search(r"^limits\.requests_per_minute\.limit +90$", said, re.M) and re.search(r"^limits\.requests_per_minute\.remaining +90$", said, re.M), said
+    assert "tokens_per_day" not in said and "…" not in said and not re.search(r" -$", said, re.M), said
+    assert re.search(r"^limits\.tokens_per_month\.remaining +-$", wide, re.M), wide
+
+
+def test_times_are_utc():
+    """Whatever the time zone of the terminal is; environment() sets one that is 9 hours ahead."""
+    assert "+0900" in subprocess.run(["date", "+%z"], env=environment(), capture_output=True, text=True, check=True).stdout
+    said = ctl("audit", "--fields", "time").splitlines()[1]
+    then = datetime.datetime.strptime(said.strip(), "%Y-%m-%d %H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
+    assert abs((datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()) < 3600, said
+
+
 def test_causes():
     hurried = server.tenant("hurried")
     for _ in range(3):
@@ -249,7 +267,7 @@ def test_causes():
     assert calm["missed"] == 0 and "mostly" not in calm and calm["causes"] == {}, calm
 
 
-TESTS = [test_next_steps, test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server, test_causes]
+TESTS = [test_next_steps, test_whole_answers, test_times_are_utc, test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server, test_causes]
 
 if __name__ == "__main__":
     try:

@@ -32,7 +32,7 @@ class Term:
         dirs.append(self.config)
         real = {"LORAD_ADMIN_URL": f"https://localhost:{(server or s).admin_port}",
                 "LORAD_ADMIN_KEY": (server or s).admin_key, "LORAD_CA": (server or s).ca,
-                "XDG_CONFIG_HOME": self.config, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", **(env or {})}
+                "XDG_CONFIG_HOME": self.config, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "XYZ-9", **(env or {})}
         conf = pathlib.Path(self.config, "tmux.conf")
         conf.write_text(f"set -g default-terminal {term}\nset -g status off\nset -g remain-on-exit on\n"
                         "set -s escape-time 0\n")
