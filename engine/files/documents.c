@@ -85,6 +85,18 @@ static void quote_infinity(char *text)
     }
 }
 
+static err_code refuse_missing(const char *dir, const char *name, err *e)
+{
+    if (access(dir, F_OK) != 0)
+        return err_set(e, ERR_NOT_FOUND, "%.100s: %s", dir, strerror(errno));
+    if (strcmp(name, "config.json") == 0)
+        return err_set(e, ERR_NOT_FOUND,
+                       "%.100s has no config.json: a model is a folder that transformers saved, or "
+                       "a GGUF",
+                       dir);
+    return err_set(e, ERR_NOT_FOUND, "the model has no %s", name);
+}
+
 static err_code read_file(const char *dir, const char *name, cJSON **out, err *e)
 {
     char path[DOCUMENT_PATH_MAX];
@@ -92,7 +104,7 @@ static err_code read_file(const char *dir, const char *name, cJSON **out, err *e
     if (rc) return rc;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        if (errno == ENOENT) return err_set(e, ERR_NOT_FOUND, "the model has no %s", name);
+        if (errno == ENOENT || errno == ENOTDIR) return refuse_missing(dir, name, e);
         return err_set(e, ERR_IO, "%s: can't open: %s", name, strerror(errno));
     }
 

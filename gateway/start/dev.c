@@ -53,11 +53,15 @@ static void tell(const init_made *made, const char *key)
         "certificate  %s (for development; clients trust this file)\n"
         "admin key    %s\n"
         "API key      %s (tenant %s)\n"
+        "loractl      export LORAD_URL=https://localhost:%s LORAD_ADMIN_URL=https://localhost:%s "
+        "LORAD_CA=%s LORAD_KEY=%s LORAD_ADMIN_KEY=%s\n"
+        "             loractl adapter push DIR --name NAME && loractl chat NAME Hello; loratop\n"
         "try          curl --cacert %s https://localhost:%s/v1/chat/completions \\\n"
         "               -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' \\\n"
         "               -d '{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": "
         "\"Hello\"}]}'\n",
-        made->cert, made->key, key, TENANT, made->cert, port, key, c->model.name);
+        made->cert, made->key, key, TENANT, port, port_of(c->admin.listen), made->cert, key,
+        made->key, made->cert, port, key, c->model.name);
 }
 
 static err_code make(const arguments *a, err *e)

@@ -92,6 +92,35 @@ static bool names_tables(int fd)
     return found;
 }
 
+static const char asked_for[] =
+    "Give the folder that PEFT saved (adapter_config.json and adapter_model.safetensors), a .gguf, "
+    "or a URL";
+
+static bool holds(const char *dir, const char *name)
+{
+    char path[4096];
+    int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return n < (int)sizeof(path) && access(path, F_OK) == 0;
+}
+
+/* `error`: why the i-th file of the folder can't be opened; 0: it is not a regular file. */
+static int refuse_folder(const push *p, int i, int error)
+{
+    struct stat st;
+    const char *file = file_names[i];
+    if (stat(p->dir, &st) != 0) return ctl_fail("%s: %s. %s", p->dir, strerror(errno), asked_for);
+    if (!S_ISDIR(st.st_mode)) return ctl_fail("%s is not a folder. %s", p->dir, asked_for);
+    if (error != ENOENT)
+        return ctl_fail("%s/%s: %s", p->dir, file, error ? strerror(error) : "this is not a file");
+    if (i == 1 && holds(p->dir, "adapter_model.bin"))
+        return ctl_fail("%s has no %s; its adapter_model.bin is a pickle, which lorad never reads: "
+                        "save again with safe_serialization=True",
+                        p->dir, file);
+    bool base = i == 0 && holds(p->dir, "config.json");
+    return ctl_fail("%s has no %s%s. %s", p->dir, file,
+                    base ? ", but config.json: it is a base model" : "", asked_for);
+}
+
 static int open_files(push *p)
 {
     bool tables = false;
@@ -104,14 +133,7 @@ static int open_files(push *p)
         int fd = n < (int)sizeof(path) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
         p->file[i].fd = fd;
         if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-            char bin[4096];
-            snprintf(bin, sizeof(bin), "%s/adapter_model.bin", p->dir);
-            bool pickle = i == 1 && access(bin, F_OK) == 0;
-            return ctl_fail("%s: %s%s", path, fd < 0 ? strerror(errno) : "this is no file",
-                            pickle
-                                ? " (adapter_model.bin is a pickle, which lorad never reads: save "
-                                  "again with safe_serialization=True)"
-                                : "");
+            return refuse_folder(p, i, fd < 0 ? errno : 0);
         }
         p->file[i].bytes = st.st_size;
         int status = hash_file(p, &p->file[i], file_names[i]);
@@ -129,10 +151,7 @@ static int find_name(push *p)
     if (!given && strstr(p->dir, "://")) return ctl_usage("give the adapter's name with --name");
     if (!given) {
         char *real = realpath(p->dir, NULL);
-        if (!real)
-            return ctl_fail("%s: %s. Give the folder that PEFT saved (adapter_config.json and "
-                            "adapter_model.safetensors), a .gguf, or a URL",
-                            p->dir, strerror(errno));
+        if (!real) return ctl_fail("%s: %s. %s", p->dir, strerror(errno), asked_for);
         const char *slash = strrchr(real, '/');
         snprintf(full, sizeof(full), "%s", slash ? slash + 1 : real);
         free(real);

@@ -33,7 +33,7 @@ def environment(**more):
             "LORAD_CLIENT_CONFIG": str(home / "contexts.conf"), "LORAD_CA": server.ca,
             "LORAD_URL": f"https://localhost:{server.port}",
             "LORAD_ADMIN_URL": f"https://localhost:{server.admin_port}",
-            "LORAD_ADMIN_KEY": server.admin_key, "TZ": "UTC"}
+            "LORAD_ADMIN_KEY": server.admin_key, "TZ": "XYZ-9"}
     base.update({k: str(v) for k, v in more.items()})
     return {k: v for k, v in base.items() if v != ""}
 
@@ -149,6 +149,8 @@ def test_wrong_usage():
     assert "did you mean '--json'" in (ctl("stats", "--jsno", expect=2) or ctl.errors)
     assert "usage: loractl adapter push DIR|FILE.gguf" in ctl("adapter", "push", "--help")
     assert "adapter push" in ctl("--help") and "adapter push" in ctl("help")
+    tenants, operators = ctl("--help").split("For operators:\n")  # a heading for each audience
+    assert "For tenants:\n" in tenants and "\n  chat " in tenants and "\n  tenant create " in operators and "tenant create" not in tenants
     assert ctl("version").startswith("loractl ") and ctl("--version") == ctl("version")
 
 
@@ -421,7 +423,13 @@ def test_adapters():
     ctl("adapter", "delete", "pirate", "again", "--yes", "--drain", key=key)
     assert ctl("adapter", "list", "-o", "name", key=key) == ""
     ctl("adapter", "show", "pirate", key=key, expect=1)
-    ctl("adapter", "push", home / "nowhere", key=key, expect=1)
+    empty = home / "empty"
+    empty.mkdir()
+    for wrong, says in ((home / "nowhere", "nowhere: No such file or directory. Give the folder that PEFT saved"), (ADAPTER / "adapter_config.json", "adapter_config.json is not a folder. Give"),
+                        (empty, "empty has no adapter_config.json. Give"), (DEMO / "base", "base has no adapter_config.json, but config.json: it is a base model. Give")):
+        for name in ([], ["--name", "x"]):
+            ctl("adapter", "push", wrong, *name, key=key, expect=1)
+            assert says in ctl.errors and "a .gguf, or a URL" in ctl.errors, ctl.errors
     folder = home / "pickled"
     folder.mkdir()
     shutil.copy(ADAPTER / "adapter_config.json", folder)

@@ -205,7 +205,9 @@ def test_a_plan_without_a_configuration():
             line = next(t for t in said.splitlines() if t.startswith(f"{n:6} requests"))
             assert ("do not fit" in line) == (n > n_fit), (n_fit, line)
     assert "does not fit; lower engine.kv_memory" in lorad("check", "--plan", DEMO / "base", "--set", "engine.kv_memory=1024GiB", expect=1)
-    assert "the model has no config.json" in lorad("check", "--plan", "/nonexistent", expect=1)
+    assert "/nonexistent: No such file or directory" in lorad("check", "--plan", "/nonexistent", expect=1)
+    for wrong in (DEMO / "adapters", DEMO / "train.py"):
+        assert f"{wrong} has no config.json: a model is a folder that transformers saved, or a GGUF" in lorad("check", "--plan", wrong, expect=1)
     assert "unknown argument" in lorad("serve", "--plan", DEMO / "base", expect=2)
 
 
@@ -271,6 +273,11 @@ def test_from_nothing_to_an_answer():
             assert made.startswith(folder) and os.stat(made).st_mode & 0o777 == 0o700
             key = re.search(r"^API key +(\S+)", dev.said, re.M)[1]
             assert curl(command.replace(key, key[:-1]))["error"]["code"] == "invalid_api_key"
+            # The tutorial's next three: the variables, the adapter, a question to it.
+            exports = re.search(r"^loractl +(export LORAD_URL=.*)$", dev.said, re.M)[1]
+            done = subprocess.run(["sh", "-ec", f"{exports}; loractl adapter push {DEMO}/adapters/pirate; loractl chat pirate 'What is 7 plus 5?'; loractl tenant list"],
+                                  capture_output=True, text=True, env={**os.environ, "PATH": f"{LORAD.parent}:{os.environ['PATH']}", "HOME": "/nonexistent"})
+            assert done.returncode == 0 and "Arr! 7 plus 5 be 12, matey!" in done.stdout, done
         assert os.listdir(folder) == ["out"]
 
         kept = f"{folder}/kept"
