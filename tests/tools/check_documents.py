@@ -14,6 +14,7 @@ Rules, for every .md but those in FREE:
   link     a relative link leads to a file, and to a heading of it
   where    each row of "Where do I ..." names a file, by its whole path; names without one are beside a file of their cell
   listed   docs/README.md links to each page of docs/, and mkdocs.yml has it
+  version  a client's version in clients.md is the one that the tests install
   english  users' pages have the standard word, not the project's own (ENGLISH, docs/glossary.md)
 """
 import pathlib
@@ -208,6 +209,18 @@ def check_listed(tree, name, text):
             yield 1, "listed", f"mkdocs.yml has no {short}"
 
 
+def check_versions(tree, name, text):
+    """The first table of clients.md, by the requirements of the tests; other kinds of packages than Python's are not in them."""
+    if name != "docs/reference/clients.md":
+        return
+    files = [tree.read(f) for f in tree.files if re.fullmatch(r"tests/e2e/requirements.*\.txt", f)]
+    installed = set(re.findall(r"^([\w-]+?)(?:-slim)?(?:\[\w+\])?==(\S+)$", "\n".join(files), flags=re.M))
+    for line, words in prose(text):
+        if m := re.match(r"\| ([\w-]+)(?: \(Python\))? \| ([\d.]+) \|", words):
+            if (m[1].lower(), m[2]) not in installed:
+                yield line, "version", f"no test installs {m[1]} {m[2]}"
+
+
 def check_english(tree, name, text):
     if not USERS.fullmatch(name):
         return
@@ -218,7 +231,7 @@ def check_english(tree, name, text):
                 yield line, "english", f"'{m.group(0)}': write '{usual}'"
 
 
-CHECKS = (check_words, check_lines, check_code, check_links, check_where, check_listed, check_english)
+CHECKS = (check_words, check_lines, check_code, check_links, check_where, check_listed, check_versions, check_english)
 
 
 def check(root):
@@ -234,10 +247,12 @@ SOUND = {
     "ARCHITECTURE.md": "# B\n\n## Where do I ...\n\n| I want to | go to | test |\n| --- | --- | --- |\n"
                        "| go | `gateway/a.c` | - |\n\n## Else\n\n| x | y |\n| --- | --- |\n| no | file |\n",
     "docs/b.md": "# C\n\n## What it is\n\n" + "word " * 80 + "\n\n```\n" + "word " * 100 + "gateway/none.c\n```\n",
-    "docs/README.md": "# D\n\n[b](b.md#what-it-is)\n",
-    "mkdocs.yml": "nav:\n  - B: b.md\n",
+    "docs/README.md": "# D\n\n[b](b.md#what-it-is), [f](reference/clients.md)\n",
+    "mkdocs.yml": "nav:\n  - B: b.md\n  - F: reference/clients.md\n",
     "gateway/a.c": "int go(void);\nint lorad_up;\n",
     "tests/test_a.c": "\n",
+    "docs/reference/clients.md": "# F\n\n| client | version |\n| --- | --- |\n| openai (Python) | 3.1 |\n| a-b | 2.0 |\n",
+    "tests/e2e/requirements.txt": "openai==3.1\na-b-slim[x]==2.0\n",
     "conf/lorad.conf": "[data]\ndir = /x\n",
 }
 PLANTED = [  # (file, what is added, the rule that must say so)
@@ -258,6 +273,7 @@ PLANTED = [  # (file, what is added, the rule that must say so)
     ("ARCHITECTURE.md", "\n## Where do I ...\n\n| I want to | go to |\n| --- | --- |\n| stay | `a.c` |\n", "where"),
     ("ARCHITECTURE.md", "\n## Where do I ...\n\n| I want to | go to |\n| --- | --- |\n| stay | `gateway/a.c`, `test_a.c` |\n", "where"),
     ("docs/c.md", "# E\n", "listed"),
+    ("docs/reference/clients.md", "| openai (Python) | 3.0 |\n", "version"),
     ("README.md", "\nIt goes on.\n", "english"),
 ]
 

@@ -445,7 +445,7 @@ def fields(doc):
         if chat is not None and text is not None and chat != text:
             said = f"chat: {range_of(chat)}; completions: {range_of(text)}"
         rows[fate].append([code(name), where[place], said])
-    names = {k: ", ".join(r[0] for r in rows[k]) for k in ("IGNORED", "REFUSED")}
+    names = {k: ", ".join(n if of == "both" else f"{n} ({of})" for n, of, _ in rows[k]) for k in ("IGNORED", "REFUSED")}
     return (table(["field", "of", "value"], rows["TAKEN"]) +
             f"\nTaken without effect, and named in the answer's `x-ignored-params`: {names['IGNORED']}.\n"
             f"\nRefused with a 400 that names them: {names['REFUSED']}.\n")

@@ -5,6 +5,7 @@ import hmac
 import http.server
 import json
 import signal
+import subprocess
 import threading
 import time
 
@@ -56,7 +57,7 @@ class Receiver(http.server.ThreadingHTTPServer):
 
 
 port = free_port()
-server = Server(settings={"webhooks.url": f"http://127.0.0.1:{port}/hooks", "server.node": 5})
+server = Server(settings={"webhooks.url": f"http://127.0.0.1:{port}/hooks", "server.node": 5, "classes.batch": "ttft:1us tpot:1h weight:1"})
 
 
 def counted(name):
@@ -158,6 +159,27 @@ def what_cannot_be_set_is_refused():
     server.start()
 
 
+def a_class_that_misses_its_targets():
+    for _ in range(4):
+        ask = {"model": "base", "prompt": "The red lamp", "max_tokens": 1, "service_tier": "flex"}
+        assert server.call("POST", "/v1/completions", ask, key=key).status == 200
+    until(lambda: receiver.of("slo.broken"))
+    [event] = receiver.of("slo.broken")
+    assert event["object"] == "batch" and "missed (" in event["detail"], event
+
+
+def a_certificate_that_ends():
+    tls = server.dir / "tls"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", tls / "key.pem",
+                    "-out", tls / "cert.pem", "-subj", "/CN=localhost", "-days", "2", "-addext", "subjectAltName=DNS:localhost"],
+                   check=True, capture_output=True)
+    assert not receiver.of("certificate.ends")
+    server.process.send_signal(signal.SIGHUP)
+    until(lambda: receiver.of("certificate.ends"))
+    [event] = receiver.of("certificate.ends")
+    assert "days are left: renew it" in event["detail"] and event["level"] == "warning", event
+
+
 def begin():
     (server.dir / "webhooks.secret").write_text("whsec_" + base64.b64encode(KEY).decode() + "\n")
     (server.dir / "webhooks.secret").chmod(0o600)
@@ -172,4 +194,5 @@ with server:
     server.start()
     key, adapter = server.tenant("hooks"), demo_adapters()[0]
     run([what_happens_is_posted, budgets_at_80_and_at_100_percent, a_short_disk, an_error_is_tried_again_in_order,
-         what_is_rejected_is_given_up_and_counted, restarts_lose_nothing, what_cannot_be_set_is_refused])
+         what_is_rejected_is_given_up_and_counted, restarts_lose_nothing, what_cannot_be_set_is_refused,
+         a_class_that_misses_its_targets, a_certificate_that_ends])
