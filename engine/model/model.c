@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "engine/base/round.h"
 #include "engine/model/model_inside.h"
 
@@ -470,6 +471,15 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
     return model_load_with(out, dir, be, max_rows, max_logits, &none, e);
 }
 
+static void bound_context(model *m)
+{
+    const int own = m->cfg.max_pos;
+    if (m->max_context <= 0 || own <= m->max_context) return;
+    m->cfg.max_pos = m->max_context;
+    log_info("model", "max_model_len is %d by engine.max_context; the model in '%s' has %d",
+             m->max_context, m->dir, own);
+}
+
 err_code model_load_with(model **out, const char *dir, backend *be, int max_rows, int max_logits,
                          const model_options *options, err *e)
 {
@@ -493,7 +503,7 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
     bool ok = m->dir && !m->packed_dir == !options->packed_dir;
     err_code rc = ok ? model_config_read(dir, &m->cfg, e)
                      : err_set(e, ERR_NOMEM, "no memory to load the model");
-    if (m->max_context > 0 && m->max_context < m->cfg.max_pos) m->cfg.max_pos = m->max_context;
+    if (!rc) bound_context(m);
     if (!rc && (m->stream_sinks > 0 || m->stream_window > 0))
         rc = model_config_stream(&m->cfg, m->stream_sinks, m->stream_window, m->max_context, e);
     model_config_place(&m->cfg, &be_caps(be)->rules);

@@ -132,15 +132,6 @@ static err_code set_kv_type(const config_engine *c, model *m, err *e)
     return rc ? err_context(e, "engine.kv_type = %s", c->kv_type) : rc;
 }
 
-static void say_context(const config_engine *c, const model *m)
-{
-    int own = model_get_config(m)->max_pos;
-    if (own > c->max_context) {
-        log_info("gateway", "max_model_len is %d by engine.max_context; the model's own is %d",
-                 (int)c->max_context, own);
-    }
-}
-
 /* Loads the model and its tokenizer in parallel. */
 static err_code load_model(server *s, const config *c, const model_options *options, err *e)
 {
@@ -195,7 +186,6 @@ static err_code open_model(parts *p, err *e)
             log_info("gateway", "serving on the CPU: %s", reason);
         rc = load_model(s, c, &options, e);
     }
-    if (!rc) say_context(&c->engine, s->engine.model);
     if (!rc) device_arena(&p->cfg.engine, s->engine.be);
     if (!rc) {
         rc = model_allow_added(s->engine.model, (int)c->adapters.max_added_tokens,

@@ -349,6 +349,16 @@ def test_the_way_back_in():
         assert "is not the key of" in lorad("cert", "-c", conf, expect=1) and cert.read_text() == ours
 
 
+def test_a_context_below_the_models():
+    """The log says why, and the model's card what is left; the model's own length needs no line."""
+    own = json.loads((DEMO / "base/config.json").read_text())["max_position_embeddings"]
+    for most, line in ((512, f"max_model_len is 512 by engine.max_context; the model in '{DEMO / 'base'}' has {own}"), (own, None)):
+        with Server(settings={"engine.max_context": most}) as s:
+            assert s.call("GET", "/v1/models/base", key=s.tenant("acme")).json["max_model_len"] == most
+            log = s.log_path.read_text()
+            assert line in log if line else "engine.max_context" not in log, log
+
+
 def test_stop_lets_answers_end():
     """Computed whole, but more than the sockets hold, and the client has not read a byte at SIGTERM."""
     with Server() as s:
@@ -374,4 +384,4 @@ def test_stop_lets_answers_end():
 if __name__ == "__main__":
     run([test_init_says_what_is_missing, test_a_plan_without_a_configuration, test_init_fills_the_packages_configuration, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
          test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left,
-         test_stop_lets_answers_end])
+         test_a_context_below_the_models, test_stop_lets_answers_end])
