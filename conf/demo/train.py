@@ -337,6 +337,8 @@ def save_base(model, tok, out):
     shutil.rmtree(out, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(out)
     tok.save_pretrained(out)
+    words = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))  # without indentation: 41 KB, not 104
+    (out / "tokenizer.json").write_text(json.dumps(words, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
     for name in os.listdir(out):
         os.chmod(out / name, 0o644)
 
