@@ -17,7 +17,7 @@ typedef struct server server;
 /* X(NAME, word): what became of the keys and values of a request that was taken of another node. */
 #define MOVED_KV_LIST(X)                                                                           \
     X(TAKEN, taken)     /* they came from there */                                                 \
-    X(HERE, here)       /* the prefix cache had them, or there is no whole page */                 \
+    X(HERE, here)       /* the prefix cache had them, or there is no whole page or snapshot */     \
     X(CHEAPER, cheaper) /* computing them takes less time */                                       \
     X(OFF, off)         /* by server.fleet_kv or engine.prefix_cache, or for a model of streams */ \
     X(REFUSED, refused) /* that node has none, or others than are needed here */                   \

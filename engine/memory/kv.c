@@ -402,18 +402,32 @@ int kv_snapshot_put(kv_pages *kv, int page, int instead)
     return slot;
 }
 
-int kv_snapshot_get(kv_pages *kv, const int32_t *pages, int n, int *slot)
+static int find_snapshot(const kv_pages *kv, const int32_t *pages, int n, int *slot)
 {
     assert(kv->states || n == 0);
     *slot = NONE;
-    devmem_lock(kv->arena);
     for (; n > 0 && *slot == NONE; n--) {
         assert(kv->page[pages[n - 1]].refs > 0);
         *slot = snapshots_find(kv->states, pages[n - 1]);
-        if (*slot != NONE) snapshots_use(kv->states, pages[n - 1]);
     }
-    devmem_unlock(kv->arena);
     return *slot == NONE ? 0 : n + 1;
+}
+
+int kv_snapshot_get(kv_pages *kv, const int32_t *pages, int n, int *slot)
+{
+    devmem_lock(kv->arena);
+    n = find_snapshot(kv, pages, n, slot);
+    if (n > 0) snapshots_use(kv->states, pages[n - 1]);
+    devmem_unlock(kv->arena);
+    return n;
+}
+
+int kv_snapshot_find(const kv_pages *kv, const int32_t *pages, int n, int *slot)
+{
+    devmem_lock(kv->arena);
+    n = find_snapshot(kv, pages, n, slot);
+    devmem_unlock(kv->arena);
+    return n;
 }
 
 void kv_snapshot_count(const kv_pages *kv, snapshot_counts *out)

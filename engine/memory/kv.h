@@ -110,6 +110,8 @@ int kv_snapshot_put(kv_pages *kv, int page, int instead);
 /* Of n pages that kv_match() gave, those up to the last one with a snapshot.  Returns how many;
  * *slot: of the snapshot, whose content stays until the next kv_snapshot_put(); -1 with 0. */
 int kv_snapshot_get(kv_pages *kv, const int32_t *pages, int n, int *slot);
+/* The same for a copy of the snapshot, which does not count as its use. */
+int kv_snapshot_find(const kv_pages *kv, const int32_t *pages, int n, int *slot);
 
 /* Zeros where none are kept. */
 void kv_snapshot_count(const kv_pages *kv, snapshot_counts *out);

@@ -69,7 +69,7 @@ static double share_of(const place_ask *a, const place_node *k)
 
 static double transfer_us(const place_ask *a, const place_node *to)
 {
-    return to->setup_us + a->n_prompt * a->token_bytes * to->byte_us;
+    return to->setup_us + (a->n_prompt * a->token_bytes + a->state_bytes) * to->byte_us;
 }
 
 /* Time to the first token. */

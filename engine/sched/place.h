@@ -47,6 +47,7 @@ typedef struct place_ask {
     int n_output;       /* expected tokens of the answer */
     double rank;        /* of its adapter; 0: none */
     double token_bytes; /* KV of one position */
+    double state_bytes; /* of its recurrent state; 0: the model has none */
     double tpot_us;     /* target for each token; 0: none */
     bool always;        /* whenever a node with the other role has room, whatever it costs */
 } place_ask;

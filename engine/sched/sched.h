@@ -185,9 +185,10 @@ board *sched_board(sched *sc);
 /* What became of requests; the gateway adds what it refuses.  Lives as long as the scheduler. */
 telemetry *sched_telemetry(const sched *sc);
 
-/* Positions in one KV page, and its bytes. */
+/* Positions in one KV page, and its bytes; bytes of a sequence's recurrent state, 0: none. */
 int sched_page_tokens(const sched *sc);
 size_t sched_page_bytes(const sched *sc);
+size_t sched_state_bytes(const sched *sc);
 
 /* A text whose keys and values go from one engine to another, which computes the same bits: its
  * whole pages (sched_text_pages()), by the prefix caches of both. */
@@ -199,6 +200,9 @@ typedef struct sched_text {
 
 /* All but the one with the last token, which the next row is made of. */
 int sched_text_pages(const sched *sc, const sched_text *t);
+/* How many more pages than this engine another one needs, so that it is worth to be asked: 1, or
+ * those that a snapshot of a state saves at least. */
+int sched_pages_least(const sched *sc);
 
 /* Whether pages can be saved and loaded here at all: ERR_UNSUPPORTED says why not. */
 err_code sched_pages_check(const sched *sc, err *e);
@@ -207,8 +211,9 @@ err_code sched_pages_check(const sched *sc, err *e);
  * until_us.  Any thread.  ERR_UNSUPPORTED: there is no prefix cache, or the model is one of
  * streams; ERR_TIMEOUT; ERR_NOMEM; ERR_STOPPING; ERR_DEVICE.
  *
- * How many pages of its beginning the prefix cache has; microseconds that computing the others
- * would take with an adapter of this rank, 0: not known. */
+ * How many pages of its beginning the prefix cache has, for a model with states up to the last one
+ * with a snapshot; microseconds that computing the others would take with an adapter of this rank,
+ * 0: not known. */
 err_code sched_pages_look(sched *sc, const sched_text *t, int rank, int64_t until_us, int *n_have,
                           double *us, err *e);
 /* Copies pages [first, first + n) out, as far as the cache has them: *n_done of them, each of
@@ -219,6 +224,12 @@ err_code sched_pages_save(sched *sc, const sched_text *t, int first, int n, void
  * Fewer than n: there is no more room, or what comes before them is not there any more. */
 err_code sched_pages_load(sched *sc, const sched_text *t, int first, int n, const void *in,
                           int64_t until_us, int *n_done, err *e);
+/* The same for the snapshot of a state at the end of n_pages pages, of sched_state_bytes().  Not
+ * *done: the prefix cache has no such snapshot, or not all of the pages. */
+err_code sched_state_save(sched *sc, const sched_text *t, int n_pages, void *out, int64_t until_us,
+                          bool *done, err *e);
+err_code sched_state_load(sched *sc, const sched_text *t, int n_pages, const void *in,
+                          int64_t until_us, bool *done, err *e);
 
 /* This engine, as the choice of a node sees it (place.h): all but role, setup_us and byte_us, which
  * are 0.  Any thread. */

@@ -1,12 +1,14 @@
-/* sched_pages.c -- pages of the prefix cache that come from another engine, or go there.
+/* sched_pages.c -- pages of the prefix cache that come from another engine, or go there, and
+ * snapshots of recurrent states beside them.
  *
  * Nothing is pinned for it: a request that left (request_leave()) has its whole pages in the cache
  * until room is needed, and what came lies there until a request finds it.  So a page that is lost
- * on the way costs its computation, and nothing else.
+ * on the way costs its computation, and nothing else.  Of a model with states, pages count up to
+ * the last one with a snapshot.
  *
  * A job is a stranger's struct on his stack.  The engine does one between two steps, when no step
- * is in flight, unless it only looks; how long it takes is bounded by the caller's number of pages.
- * It never waits.
+ * is in flight, unless it only looks; how long it takes is bounded by the caller's number of pages,
+ * or by the size of one state.  It never waits.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@ struct page_job {
     page_job *next;
     const sched_text *text;
     int first, n;
+    bool state;              /* instead of pages, the state at the end of `first` pages; n is 0 */
     const unsigned char *in; /* [n] pages to be loaded, or */
     unsigned char *out;      /* [n] pages to be saved; both NULL: a look */
     int rank;
@@ -45,6 +48,16 @@ size_t sched_page_bytes(const sched *sc)
 {
     attn_shape shape = model_attn_shape(sc->m);
     return be_kv_saved_bytes(sc->be, &shape);
+}
+
+size_t sched_state_bytes(const sched *sc)
+{
+    return model_state_floats(model_get_config(sc->m)) * sizeof(float);
+}
+
+int sched_pages_least(const sched *sc)
+{
+    return sched_state_bytes(sc) > 0 ? sc->mem.snapshot_pages : 1;
 }
 
 /* --------------------------------------------------------------- engine thread -- */
@@ -96,6 +109,38 @@ static void publish(sched *sc, page_job *j, int from, int to)
     j->n_done = to > j->first ? to - j->first : 0;
 }
 
+static void look(const sched *sc, page_job *j, int have)
+{
+    int slot;
+    j->n_done = keeps_state(sc) ? kv_snapshot_find(sc->mem.pages, j->page, have, &slot) : have;
+    j->us = compute_us(sc, j, j->n_done);
+}
+
+/* A slot is written, and read, when nothing that was enqueued before uses it any more. */
+static err_code copy_slot(sched *sc, const page_job *j, int slot, err *e)
+{
+    float *there = state_at(sc->mem.states, state_kept(sc->mem.states, slot));
+    size_t bytes = state_bytes(sc->mem.states);
+    err_code rc = be_sync(sc->be, e);
+    if (rc) return rc;
+    rc = j->in ? be_upload(sc->be, there, j->in, bytes) : be_download(sc->be, j->out, there, bytes);
+    return rc ? err_set(e, rc, "a snapshot of a state cannot be copied") : ERR_NONE;
+}
+
+/* False: the device has failed. */
+static bool copy_state(sched *sc, page_job *j, int have)
+{
+    int slot;
+    if (have < j->first) return true;
+    bool there = kv_snapshot_find(sc->mem.pages, j->page, have, &slot) == have;
+    if (!there && j->out) return true;
+    j->n_done = 1;
+    if (there && j->in) return true; /* the same bits */
+    if (j->in) slot = kv_snapshot_put(sc->mem.pages, j->page[have - 1], -1);
+    assert(slot >= 0); /* the page is published */
+    return copy_slot(sc, j, slot, &j->why) == ERR_NONE;
+}
+
 /* False: the device has failed. */
 static bool copy(sched *sc, page_job *j)
 {
@@ -103,14 +148,17 @@ static bool copy(sched *sc, page_job *j)
     int have = kv_match(sc->mem.pages, &t->domain, &sc->mem.see, t->token, t->n_token, j->page,
                         j->first + j->n);
     int all = have;
-    if (j->out) save(sc, j, have);
-    if (j->in) all = load(sc, j, have);
+    bool good = true;
     if (is_look(j)) {
-        j->n_done = have;
-        j->us = compute_us(sc, j, have);
+        look(sc, j, have);
+    } else if (j->state) {
+        good = copy_state(sc, j, have);
+    } else {
+        if (j->out) save(sc, j, have);
+        if (j->in) all = load(sc, j, have);
+        good = be_sync(sc->be, &j->why) == ERR_NONE;
+        if (good && j->in) publish(sc, j, have, all);
     }
-    bool good = is_look(j) || be_sync(sc->be, &j->why) == ERR_NONE;
-    if (good && j->in) publish(sc, j, have, all);
     if (good) j->why.code = ERR_NONE;
     for (int i = all - 1; i >= 0; i--)
         kv_release(sc->mem.pages, j->page[i]); /* the tail goes first */
@@ -200,8 +248,6 @@ static err_code await(sched *sc, page_job *j, int64_t until_us)
 err_code sched_pages_check(const sched *sc, err *e)
 {
     if (!sc->cfg.prefix_cache) return err_set(e, ERR_UNSUPPORTED, "there is no prefix cache");
-    if (keeps_state(sc))
-        return err_set(e, ERR_UNSUPPORTED, "pages are of no use without a snapshot of the state");
     if (sc->mem.see.window > 0)
         return err_set(e, ERR_UNSUPPORTED, "pages of a model of streams are not all there");
     return ERR_NONE;
@@ -245,5 +291,25 @@ err_code sched_pages_load(sched *sc, const sched_text *t, int first, int n, cons
     page_job j = {.text = t, .first = first, .n = n, .in = in};
     err_code rc = do_job(sc, &j, until_us, e);
     *n_done = rc ? 0 : j.n_done;
+    return rc;
+}
+
+err_code sched_state_save(sched *sc, const sched_text *t, int n_pages, void *out, int64_t until_us,
+                          bool *done, err *e)
+{
+    assert(n_pages > 0);
+    page_job j = {.text = t, .first = n_pages, .state = true, .out = out};
+    err_code rc = do_job(sc, &j, until_us, e);
+    *done = !rc && j.n_done > 0;
+    return rc;
+}
+
+err_code sched_state_load(sched *sc, const sched_text *t, int n_pages, const void *in,
+                          int64_t until_us, bool *done, err *e)
+{
+    assert(n_pages > 0);
+    page_job j = {.text = t, .first = n_pages, .state = true, .in = in};
+    err_code rc = do_job(sc, &j, until_us, e);
+    *done = !rc && j.n_done > 0;
     return rc;
 }

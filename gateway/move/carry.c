@@ -1,15 +1,17 @@
-/* carry.c -- fetches the KV pages of a moved request from the node that had it, if that is faster
- * than computing them.
+/* carry.c -- fetches the KV pages of a moved request, and its recurrent state, from the node that
+ * had it, if that is faster than computing them.
  *
  *   look()   which pages are missing here, and how long computing them would take
  *            (sched_pages_look())
  *   is_dearer()   setup + bytes x time per byte, learned from earlier transfers, against that
- *   run()    POST move_ask; response: move_pages header, then (SHA-256, page) records
+ *   run()    POST move_ask; response: move_pages header, then (SHA-256, page) records; of a model
+ *            with states, one with the state at the end of the last page
  *
  * Records are collected up to COPY_BYTES, verified, and copied into the engine (sched_pages_load())
  * before more is read, so TCP holds the other node back and memory stays bounded. A page's digest
  * also covers its tokens, adapter and isolation domain (move_digest()), so a page cannot be
- * attributed to another text.
+ * attributed to another text. A state is collected whole and loaded behind its pages
+ * (sched_state_load()). Without it, they are of no use.
  *
  * Anything that goes wrong keeps the pages before it; the rest is computed. At most AT_ONCE
  * transfers run; a transfer may take as long as the computation would, within LEAST_US and MOST_US.
@@ -70,6 +72,9 @@ typedef struct transfer {
     int n_page, most;            /* whole ones in `page`, and room there */
     uint8_t (*digest)[DIGEST_BYTES];
     unsigned char *page;
+    size_t state_bytes;   /* 0: the model has none */
+    unsigned char *state; /* its record */
+    bool has_state;       /* it was loaded */
     int64_t until_us;
     moved_kv why; /* MOVED_KV_TAKEN: nothing was wrong yet */
     bool unknown; /* that node does not know us: it has started anew since we heard of it */
@@ -152,14 +157,62 @@ static bool put_pages(transfer *t)
     return t->why == MOVED_KV_TAKEN;
 }
 
+/* Verifies the complete state and loads it into the engine. */
+static bool put_state(transfer *t)
+{
+    assert(t->next == t->end && !t->has_state);
+    sched *sc = sched_of(t->srv);
+    const sched_text *text = &t->w->text;
+    const unsigned char *state = t->state + DIGEST_BYTES;
+    uint8_t is[DIGEST_BYTES];
+    move_state_digest(text, t->end, sched_page_tokens(sc), state, t->state_bytes, is);
+    bool good = digest_same(is, t->state, sizeof(is));
+    if (!good)
+        (void)err_set(t->e, ERR_CORRUPT, "the state behind %d pages came damaged", t->end);
+    else if (!sched_state_load(sc, text, t->end, state, t->until_us, &t->has_state, t->e) &&
+             !t->has_state)
+        (void)err_set(t->e, ERR_LIMIT, "the pages before the state are not here any more");
+    if (!t->has_state) (void)stop(t, good ? MOVED_KV_FULL : MOVED_KV_DAMAGED);
+    return t->has_state;
+}
+
+/* All pages are here: a state comes, or nothing. */
+static bool has_pages(const transfer *t)
+{
+    return t->next + t->n_page >= t->end;
+}
+
+static bool is_over(const transfer *t)
+{
+    return has_pages(t) && (t->has_state || t->state_bytes == 0);
+}
+
+static size_t record_bytes(const transfer *t)
+{
+    return DIGEST_BYTES + (has_pages(t) ? t->state_bytes : t->page_bytes);
+}
+
 /* Where the next bytes of a record go, and how many are missing. */
 static size_t place(transfer *t, unsigned char **to)
 {
-    assert(t->n_page < t->most && t->n_record < DIGEST_BYTES + t->page_bytes);
+    assert(t->n_record < record_bytes(t));
+    if (has_pages(t)) {
+        *to = t->state + t->n_record;
+        return record_bytes(t) - t->n_record;
+    }
+    assert(t->n_page < t->most);
     bool digest = t->n_record < DIGEST_BYTES;
     size_t at = digest ? t->n_record : t->n_record - DIGEST_BYTES;
     *to = digest ? &t->digest[t->n_page][at] : t->page + (size_t)t->n_page * t->page_bytes + at;
     return (digest ? DIGEST_BYTES : t->page_bytes) - at;
+}
+
+static bool take_record(transfer *t)
+{
+    t->n_record = 0;
+    if (has_pages(t)) return put_state(t);
+    t->n_page++;
+    return (t->n_page < t->most && !has_pages(t)) || put_pages(t);
 }
 
 static bool take_head(transfer *t)
@@ -167,9 +220,11 @@ static bool take_head(transfer *t)
     move_pages ours;
     move_write_pages(engine_of(t->srv)->fingerprint, t->page_bytes,
                      sched_page_tokens(sched_of(t->srv)), t->first, &ours);
-    if (!move_check_pages(&t->head, &ours, t->e)) return true;
-    (void)stop(t, MOVED_KV_REFUSED);
-    return false;
+    if (t->state_bytes > 0) move_add_state(t->state_bytes, t->end, &ours);
+    bool good = !move_check_pages(&t->head, &ours, t->e);
+    if (!good) (void)stop(t, MOVED_KV_REFUSED);
+    if (good && t->state_bytes > 0) t->end = (int)t->head.state_pages;
+    return good;
 }
 
 static size_t receive(char *data, size_t size, size_t n, void *arg)
@@ -182,7 +237,7 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
     while (left > 0) {
         bool in_head = t->n_head < sizeof(t->head);
         unsigned char *to = (unsigned char *)&t->head + t->n_head;
-        if (!in_head && t->next + t->n_page >= t->end) {
+        if (!in_head && is_over(t)) {
             (void)err_set(t->e, ERR_CORRUPT, "more comes than was asked for");
             return stop(t, MOVED_KV_REFUSED);
         }
@@ -197,11 +252,7 @@ static size_t receive(char *data, size_t size, size_t n, void *arg)
             continue;
         }
         t->n_record += want;
-        if (t->n_record < DIGEST_BYTES + t->page_bytes) continue;
-        t->n_record = 0;
-        t->n_page++;
-        bool full = t->n_page == t->most || t->next + t->n_page == t->end;
-        if (full && !put_pages(t)) return 0;
+        if (t->n_record == record_bytes(t) && !take_record(t)) return 0;
     }
     return size * n;
 }
@@ -230,7 +281,8 @@ static bool set_up(transfer *t, const node_door *d)
     move_write_ask(engine_of(t->srv)->fingerprint, t->w->pass, t->first, &t->ask);
     t->digest = malloc((size_t)t->most * sizeof(*t->digest));
     t->page = malloc((size_t)t->most * t->page_bytes);
-    bool ok = c && t->digest && t->page &&
+    t->state = malloc(DIGEST_BYTES + t->state_bytes);
+    bool ok = c && t->digest && t->page && t->state &&
               node_door_post(c, d, MOVE_PAGES_PATH, &t->ask, sizeof(t->ask), &t->headers) &&
               !curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, left_ms > 1 ? (long)left_ms : 1L) &&
               !curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, receive) &&
@@ -253,7 +305,7 @@ static moved_kv judge(transfer *t, CURLcode rc)
     }
     bool whole = !rc && t->n_head == sizeof(t->head) && t->n_record == 0;
     if (whole && t->n_page > 0 && !put_pages(t)) return t->why;
-    if (whole && t->next > t->first) return MOVED_KV_TAKEN;
+    if (whole && t->next > t->first && (t->has_state || t->state_bytes == 0)) return MOVED_KV_TAKEN;
     (void)err_set(t->e, ERR_IO, "%s after %d of %d pages",
                   rc ? curl_easy_strerror(rc) : "the transfer ended", t->next - t->first,
                   t->end - t->first);
@@ -265,7 +317,7 @@ static void learn(carry *c, const transfer *t)
 {
     assert(t->next > t->first);
     curl_off_t setup = 0, all = 0;
-    double bytes = (double)(t->next - t->first) * (double)t->page_bytes;
+    double bytes = (double)(t->next - t->first) * (double)t->page_bytes + (double)t->state_bytes;
     (void)curl_easy_getinfo(t->curl, CURLINFO_STARTTRANSFER_TIME_T, &setup);
     (void)curl_easy_getinfo(t->curl, CURLINFO_TOTAL_TIME_T, &all);
     lock_take(&c->mu);
@@ -288,6 +340,7 @@ static moved_kv transfer_pages(carry *c, transfer *t, bool fresh)
     curl_slist_free_all(t->headers);
     free(t->digest);
     free(t->page);
+    free(t->state);
     return why;
 }
 
@@ -304,12 +357,14 @@ static moved_kv run(carry *c, const carry_want *w, int first, int64_t until_us, 
                       .next = first,
                       .end = sched_text_pages(sc, &w->text),
                       .page_bytes = sched_page_bytes(sc),
+                      .state_bytes = sched_state_bytes(sc),
                       .most = carry_pages_at_once(sc),
                       .until_us = until_us,
                       .why = MOVED_KV_TAKEN,
                       .e = e};
         why = transfer_pages(c, &t, i > 0);
-        *n_tokens = (t.next - first) * sched_page_tokens(sc);
+        bool useful = t.has_state || t.state_bytes == 0;
+        *n_tokens = useful ? (t.next - first) * sched_page_tokens(sc) : 0;
         again = t.unknown;
     }
     return why;
@@ -317,7 +372,7 @@ static moved_kv run(carry *c, const carry_want *w, int first, int64_t until_us, 
 
 /* --------------------------------------------------------------- whether at all -- */
 
-/* mu is held.  Computing `bytes` of pages takes `us`; 0: nobody knows. */
+/* mu is held.  Computing `bytes` of pages and a state takes `us`; 0: nobody knows. */
 static bool is_dearer(carry *c, double bytes, double us)
 {
     lock_assert_held(&c->mu);
@@ -338,8 +393,9 @@ static moved_kv look(carry *c, const carry_want *w, int64_t until_us, int *have,
     if (never) return MOVED_KV_OFF;
     err_code rc = sched_pages_look(sc, &w->text, w->rank, until_us, have, us, e);
     if (rc) return rc == ERR_UNSUPPORTED ? MOVED_KV_OFF : MOVED_KV_FULL;
-    if (*have >= all) return MOVED_KV_HERE;
-    double bytes = (double)(all - *have) * (double)sched_page_bytes(sc);
+    if (all - *have < sched_pages_least(sc)) return MOVED_KV_HERE;
+    double bytes =
+        (double)(all - *have) * (double)sched_page_bytes(sc) + (double)sched_state_bytes(sc);
     lock_take(&c->mu);
     bool dearer = !always && is_dearer(c, bytes, *us);
     lock_release(&c->mu);

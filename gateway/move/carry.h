@@ -1,4 +1,5 @@
-/* carry.h -- brings the keys and values of a request that another node has begun from that node.
+/* carry.h -- brings the keys and values of a request that another node has begun from that node,
+ * with a snapshot of its recurrent state if the model has states.
  *
  * What comes is put into this engine's prefix cache, page by page, each when its digest is right;
  * the request then finds it there, as it would what was computed here.  So whatever fails on the

@@ -1,6 +1,7 @@
 /* move_api.c -- POST /fleet/v1/requests: a request that another node of the fleet has begun, or
  * whose first token is to be made here; POST /fleet/v1/pages: that node's keys and values of it,
- * for who goes on; POST /fleet/v1/adapters: an adapter that a request will need.
+ * and a snapshot of its state, for who goes on; POST /fleet/v1/adapters: an adapter that a request
+ * will need.
  *
  * Nothing of it is charged or written here: the node that sent it keeps its books.  It ends without
  * MOVE_END where we cannot go on; that node has it then.
@@ -273,18 +274,28 @@ void move_expect_adapter(exchange *x)
 
 /* ------------------------------------------------------------------------ pages -- */
 
-/* Some pages of a text that another node has now: `first` and on, n of them, in `buffer`. */
+/* Some pages of a text that another node has now: `at` and on, n of them, in `buffer`. */
 typedef struct lending {
     exchange *x;
     const sched_text *text;
     unsigned char *buffer;
-    int at, n;
+    int at, n, end;
 } lending;
+
+/* Of a model with states, pages behind the last snapshot are of no use. */
+static err_code find_end(lending *l, err *e)
+{
+    double us;
+    sched *sc = sched_of(l->x->app);
+    l->end = sched_text_pages(sc, l->text);
+    if (sched_state_bytes(sc) == 0) return ERR_NONE;
+    return sched_pages_look(sc, l->text, 0, clock_now_us() + COPY_US, &l->end, &us, e);
+}
 
 static err_code copy_out(lending *l, err *e)
 {
     sched *sc = sched_of(l->x->app);
-    int left = sched_text_pages(sc, l->text) - l->at, most = carry_pages_at_once(sc);
+    int left = l->end - l->at, most = carry_pages_at_once(sc);
     l->n = 0;
     if (left <= 0) return ERR_NONE;
     return sched_pages_save(sc, l->text, l->at, left < most ? left : most, l->buffer,
@@ -307,6 +318,27 @@ static bool send_pages(lending *l)
     return open;
 }
 
+/* Behind all pages before it.  Without it, whoever asked computes them. */
+static bool send_state(const lending *l)
+{
+    err e;
+    bool done, open = true;
+    uint8_t digest[DIGEST_BYTES];
+    sched *sc = sched_of(l->x->app);
+    size_t bytes = sched_state_bytes(sc);
+    if (bytes == 0 || l->at < l->end) return true;
+    unsigned char *state = malloc(bytes);
+    if (state &&
+        !sched_state_save(sc, l->text, l->end, state, clock_now_us() + COPY_US, &done, &e) &&
+        done) {
+        move_state_digest(l->text, l->end, sched_page_tokens(sc), state, bytes, digest);
+        open = exchange_stream_write(l->x, (const char *)digest, sizeof(digest)) &&
+               exchange_stream_write(l->x, (const char *)state, bytes);
+    }
+    free(state);
+    return open;
+}
+
 /* As far as they are there: what is missing is computed by who asks. */
 static void lend(exchange *x, const sched_text *text, int first)
 {
@@ -315,7 +347,8 @@ static void lend(exchange *x, const sched_text *text, int first)
     size_t most = (size_t)carry_pages_at_once(sc) * sched_page_bytes(sc);
     lending l = {.x = x, .text = text, .buffer = calloc(1, most), .at = first};
     move_pages head;
-    err_code rc = l.buffer ? copy_out(&l, &e) : err_set(&e, ERR_NOMEM, "out of memory");
+    err_code rc = l.buffer ? find_end(&l, &e) : err_set(&e, ERR_NOMEM, "out of memory");
+    if (!rc) rc = copy_out(&l, &e);
     if (!rc && l.n == 0) rc = err_set(&e, ERR_NOT_FOUND, "none of its pages is here any more");
     if (rc) {
         exchange_reply_err(x, &e, NULL);
@@ -324,12 +357,14 @@ static void lend(exchange *x, const sched_text *text, int first)
     }
     move_write_pages(engine_of(x->app)->fingerprint, sched_page_bytes(sc), sched_page_tokens(sc),
                      first, &head);
+    if (sched_state_bytes(sc) > 0) move_add_state(sched_state_bytes(sc), l.end, &head);
     bool open = exchange_stream_begin(x, "application/octet-stream") &&
                 exchange_stream_write(x, (const char *)&head, sizeof(head));
     while (open && l.n > 0) {
         open = send_pages(&l);
         if (open && copy_out(&l, &e)) l.n = 0;
     }
+    open = open && send_state(&l);
     exchange_note_number(x, "kv_pages", l.at - first, 0);
     if (open)
         exchange_stream_end(x);

@@ -40,8 +40,8 @@
 #include "storage/digest.h"
 
 enum {
-    LENT_MAX = 16,  /* concurrent transfers of pages out of this node: each takes a few MiB and
-                     * a thread */
+    LENT_MAX = 16,  /* concurrent transfers of pages out of this node: each takes a few MiB, a
+                     * state, and a thread */
     LOOK_MS = 50,   /* interval of checks for cancelled requests */
     IDLE_MS = 1000, /* the same while nothing is at another node */
     SILENT_S = 20,  /* a node silent for so long is lost; it sends MOVE_PING when idle */

@@ -20,14 +20,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char magic[8] = "lrdmove3", magic_ask[8] = "lrdask_1", magic_pages[8] = "lrdpage1",
+static const char magic[8] = "lrdmove3", magic_ask[8] = "lrdask_1", magic_pages[8] = "lrdpage2",
                   magic_notice[8] = "lrdnote1";
 /* Behind an odd number of fields of four bytes stand four bytes of padding, which are zero. */
 #define ONE(kind, name, low, high, neutral, most, gguf) +1
 static_assert(sizeof(move_head) == 8 + 256 + 5 * 8 + (9 SAMPLING_LIST(ONE) + 1) / 2 * 8,
               "no holes");
 #undef ONE
-static_assert(sizeof(move_ask) == 56 && sizeof(move_pages) == 56, "no holes");
+static_assert(sizeof(move_ask) == 56 && sizeof(move_pages) == 72, "no holes");
 static_assert(sizeof(move_notice) == 8 + 256, "no holes");
 static_assert(sizeof(move_token) == 16 && sizeof(logit_bias) == 8, "no holes");
 
@@ -243,6 +243,26 @@ void move_write_pages(const char *build, size_t page_bytes, int page_tokens, int
     snprintf(out->build, sizeof(out->build), "%s", build);
 }
 
+void move_add_state(size_t bytes, int n_pages, move_pages *out)
+{
+    out->state_bytes = bytes;
+    out->state_pages = n_pages;
+}
+
+static err_code check_state(const move_pages *come, const move_pages *ours, err *e)
+{
+    int64_t least = ours->state_bytes > 0 ? (int64_t)ours->first + 1 : 0;
+    if (come->state_bytes != ours->state_bytes)
+        return err_set(e, ERR_CONFLICT, "its states have %llu bytes, not %llu",
+                       (unsigned long long)come->state_bytes,
+                       (unsigned long long)ours->state_bytes);
+    return come->state_pages >= least && come->state_pages <= ours->state_pages
+               ? ERR_NONE
+               : err_set(e, ERR_CONFLICT, "it gives a state behind %lld pages, not %lld to %lld",
+                         (long long)come->state_pages, (long long)least,
+                         (long long)ours->state_pages);
+}
+
 err_code move_check_pages(const move_pages *come, const move_pages *ours, err *e)
 {
     if (memcmp(come->magic, ours->magic, sizeof(ours->magic)) != 0 ||
@@ -254,22 +274,37 @@ err_code move_check_pages(const move_pages *come, const move_pages *ours, err *e
                        (unsigned long long)come->page_bytes, come->page_tokens,
                        (unsigned long long)ours->page_bytes, ours->page_tokens);
     return come->first == ours->first
-               ? ERR_NONE
+               ? check_state(come, ours, e)
                : err_set(e, ERR_CONFLICT, "it gives pages from %d on, not from %d", come->first,
                          ours->first);
+}
+
+static void digest_of(const sched_text *t, uint64_t place, const int32_t *token, size_t n_token,
+                      const void *data, size_t bytes, uint8_t out[DIGEST_BYTES])
+{
+    const uint64_t whose[3] = {t->domain.isolation, (uint64_t)t->domain.from, place};
+    digest_state d;
+    digest_begin(&d);
+    digest_add(&d, whose, sizeof(whose));
+    digest_add(&d, t->domain.digest, sizeof(t->domain.digest));
+    digest_add(&d, token, n_token * sizeof(*token));
+    digest_add(&d, data, bytes);
+    digest_end(&d, out);
 }
 
 void move_digest(const sched_text *t, int index, int page_tokens, const void *page, size_t bytes,
                  uint8_t out[DIGEST_BYTES])
 {
     assert(index >= 0 && page_tokens > 0);
-    const uint64_t whose[3] = {t->domain.isolation, (uint64_t)t->domain.from, (uint64_t)index};
     size_t n = (size_t)page_tokens;
-    digest_state d;
-    digest_begin(&d);
-    digest_add(&d, whose, sizeof(whose));
-    digest_add(&d, t->domain.digest, sizeof(t->domain.digest));
-    digest_add(&d, t->token + (size_t)index * n, n * sizeof(*t->token));
-    digest_add(&d, page, bytes);
-    digest_end(&d, out);
+    digest_of(t, (uint64_t)index, t->token + (size_t)index * n, n, page, bytes, out);
+}
+
+void move_state_digest(const sched_text *t, int n_pages, int page_tokens, const void *state,
+                       size_t bytes, uint8_t out[DIGEST_BYTES])
+{
+    assert(n_pages > 0 && page_tokens > 0);
+    const uint64_t no_page = UINT64_C(1) << 63; /* else a page's digest could be a state's */
+    digest_of(t, no_page | (uint64_t)n_pages, t->token, (size_t)n_pages * (size_t)page_tokens,
+              state, bytes, out);
 }

@@ -10,7 +10,8 @@
  *
  *   ask:     struct move_ask
  *   answer:  struct move_pages, then each page behind its SHA-256 (move_digest()), to the end of
- *            its text or of what is there
+ *            its text or of what is there; of a model with recurrent states to the last page with
+ *            a snapshot, which follows behind its SHA-256 (move_state_digest())
  *
  * Threads: any; there is no state.
  */
@@ -84,6 +85,8 @@ typedef struct move_pages {
     char build[32];
     uint64_t page_bytes;
     int32_t page_tokens, first;
+    uint64_t state_bytes; /* 0: the model has no states */
+    int64_t state_pages;  /* of the text, at whose end the state is; 0: none follows */
 } move_pages;
 
 /* The order for a request that no engine has, until its answer has max_tokens; malloced.
@@ -109,12 +112,18 @@ err_code move_read_ask(const void *data, size_t len, move_ask *out, err *e);
 /* What pages of this server are, from `first` on. */
 void move_write_pages(const char *build, size_t page_bytes, int page_tokens, int first,
                       move_pages *out);
-/* ERR_CONFLICT names what of those that come is not as ours must be. */
+/* And that of the state at the end of the text's first n_pages pages. */
+void move_add_state(size_t bytes, int n_pages, move_pages *out);
+/* ERR_CONFLICT names what of those that come is not as ours must be.  The state must be behind
+ * `first`, and at most where it is in ours. */
 err_code move_check_pages(const move_pages *come, const move_pages *ours, err *e);
 /* Of page `index` of a text: over its tokens and whose they are, too, so that it is no other
  * page. */
 void move_digest(const sched_text *t, int index, int page_tokens, const void *page, size_t bytes,
                  uint8_t out[DIGEST_BYTES]);
+/* Of the state at the end of n_pages pages: over all tokens before it. */
+void move_state_digest(const sched_text *t, int n_pages, int page_tokens, const void *state,
+                       size_t bytes, uint8_t out[DIGEST_BYTES]);
 
 /* A token of an answer; its bytes. */
 size_t move_put(const sampled *t, char out[MOVE_TOKEN_MAX]);

@@ -91,7 +91,10 @@ static roster *roster_for(const completion *c, const choice *ch)
     mover *m = engine_of(c->srv)->mover;
     if (!m || !roster_divides(mover_roster(m)) || mover_wants(m)) return NULL;
     bool never = strcmp(c->x->conf->server.fleet_kv, "never") == 0;
-    if (never || why_stays(c, ch) || sched_pages_check(sched_of(c->srv), &e)) return NULL;
+    const sched *sc = sched_of(c->srv);
+    if (never || why_stays(c, ch) || sched_pages_check(sc, &e)) return NULL;
+    bool short_of_one = ch->rq.n_prompt <= sched_pages_least(sc) * sched_page_tokens(sc);
+    if (sched_state_bytes(sc) > 0 && short_of_one) return NULL; /* there is no snapshot to move */
     return mover_roster(m);
 }
 
@@ -102,6 +105,7 @@ static place_ask ask_of(const completion *c, const choice *ch)
                        .n_output = ch->rq.run.length.mean,
                        .rank = ch->rq.adapter_id ? c->use.adapter->rank_max : 0,
                        .token_bytes = (double)sched_page_bytes(sc) / sched_page_tokens(sc),
+                       .state_bytes = (double)sched_state_bytes(sc),
                        .tpot_us = (double)ch->rq.tpot_target_us,
                        .always = strcmp(c->x->conf->server.fleet_kv, "always") == 0};
 }

@@ -24,12 +24,13 @@ class Fleet:
     """with Fleet() as f: f.nodes[0] made it, the others joined.  `shared`: options of nodes of a fleet alone.
     `each`: those of one node, by its number. `program`: what nodes[0] runs. `clocks`: those of the nodes can be stepped."""
 
-    def __init__(self, n=3, settings=None, shared=None, each=None, pooled=False, program="lorad", clocks=False):
+    def __init__(self, n=3, settings=None, shared=None, each=None, pooled=False, program="lorad", clocks=False, model=DEMO / "base"):
+        self.model = model
         self.shared, self.each = shared or {}, each or {}
         self.postgres = Postgres()
         self.pooler = Pooler(self.postgres) if pooled else None
         self.wires = [Wire((self.pooler or self.postgres).port) for _ in range(n)]
-        self.nodes = [Server(settings={**(settings or {}), "server.node": str(i)}, program="lorad" if i else program) for i in range(n)]
+        self.nodes = [Server(model=model, settings={**(settings or {}), "server.node": str(i)}, program="lorad" if i else program) for i in range(n)]
         for node in self.nodes:
             node.plain_port, node.steps = free_port(), 0  # steps: odd while its clock is wrong
             node.settings["server.plain_listen"] = f"127.0.0.1:{node.plain_port}"
@@ -50,7 +51,7 @@ class Fleet:
             assert made.returncode == 0, made
             for i, node in enumerate(self.nodes):
                 if i > 0:
-                    made = lorad("init", "--dir", node.dir, "--model", DEMO / "base", "--join", self.url(i),
+                    made = lorad("init", "--dir", node.dir, "--model", self.model, "--join", self.url(i),
                                  "--set", f"server.node={i}")
                     assert made.returncode == 0, made
                     (node.dir / "admin.key").write_text(first.admin_key)
@@ -335,7 +336,7 @@ class Stream(threading.Thread):
         return said, self.finish, usage
 
 
-def moved(fleet, key, asks, meanwhile=lambda streams: None):
+def moved(fleet, key, asks, meanwhile=lambda streams: None, pace=50):
     """All asks at node 0, undisturbed, and again while it drains; what differs, how many others had taken, how many of them for good, and what
     the log says of requests."""
     a = fleet.nodes[0]
@@ -344,7 +345,7 @@ def moved(fleet, key, asks, meanwhile=lambda streams: None):
         return fleet.of_others("lorad_moves_in_total")[0]
     want = [s.whole() for s in [Stream(a, key, *ask) for ask in asks]]
     before = taken()
-    with fleet.slow_steps():
+    with fleet.slow_steps(pace):
         streams = [Stream(a, key, *ask) for ask in asks]
         for s in streams:
             assert s.begun.wait(600)

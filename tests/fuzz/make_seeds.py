@@ -426,7 +426,8 @@ def tickets():
     token = struct.pack("<ifii", 9, -1.25, 4, 2) + struct.pack("<iiff", 9, 3, -1.25, -2)
     put("ticket", b"k" + token + struct.pack("<ifii", -2, 0, 0, -1) + token + struct.pack("<ifii", -1, 0, 1, -1))
     put("ticket", b"alrdask_1" + b"fp_1".ljust(32, b"\0") + struct.pack("<Qq", 1 << 63, 3))
-    put("ticket", b"alrdpage1" + b"fp_1".ljust(32, b"\0") + struct.pack("<Qii", 4096, 32, 3))
+    for state in ((0, 0), (512, 7)):
+        put("ticket", b"alrdpage2" + b"fp_1".ljust(32, b"\0") + struct.pack("<QiiQq", 4096, 32, 3, *state))
 
 
 def configs():

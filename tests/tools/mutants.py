@@ -368,6 +368,15 @@ _rule("move.pages-in-place", "engine/sched/sched_pages.c",
 _rule("move.pages-behind", "engine/sched/sched_pages.c",
       "if (have < j->first || want <= 0) return have;", "if (want <= 0) return have;",
       "engine.test_pages", "no page is put behind one that is not there")
+_rule("move.state-of-a-size", "gateway/move/wire.c",
+      "if (come->state_bytes != ours->state_bytes)", "if (come->state_bytes == 1)",
+      "gateway.test_wire e2e.test_move", "a state of another size is refused")
+_rule("move.state-comes", "engine/sched/sched_pages.c",
+      "bytes = state_bytes(sc->mem.states);", "bytes = state_bytes(sc->mem.states) / 2;",
+      "engine.test_states e2e.test_move", "another node goes on with the state that was there")
+_rule("move.state-damaged", "gateway/move/carry.c",
+      "bool good = digest_same(is, t->state, sizeof(is));", "bool good = digest_same(is, is, sizeof(is));",
+      "e2e.test_move", "a state that came damaged is not used")
 
 # ---- files and batches -----------------------------------------------------------------------
 

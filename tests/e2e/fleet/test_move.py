@@ -7,9 +7,11 @@ import struct
 import sys
 import tempfile
 import time
+import types
 
 import elsewhere
 import fleets
+import hybrid
 from harness import ROOT, demo_adapters, first_events, free_port, run, until
 from postgres import skip_unless_there
 
@@ -137,13 +139,13 @@ def order_of(build, prompt, isolation, node=9, n=6):
     return head + struct.pack(f"<{len(prompt)}i", *prompt)
 
 
-def what_a_node_gives_may_be_anything(fleet):
-    """Another one's bytes in place of pages: the same tokens, and its reason."""
+def imposter(fleet, text):
+    """Node 9, from which another one gets bytes in place of the pages of this text."""
     b = fleet.nodes[1]
     word = fleet.postgres.sql("SELECT door FROM lorad_nodes WHERE node = 1").split()[2]
     build = build_of(b)
-    prompt = b.call("POST", "/tokenize", {"model": "base", "prompt": "What is 7 plus 5? " * 30}, key=KEY).json["tokens"]
-    answer, asked = {}, []
+    prompt = b.call("POST", "/tokenize", {"model": "base", "prompt": text}, key=KEY).json["tokens"]
+    answer, asked = {"status": 200, "body": b""}, []
 
     class Node(elsewhere.Handler):
         def do_POST(self):
@@ -168,29 +170,45 @@ def what_a_node_gives_may_be_anything(fleet):
         assert b.metrics()[KV % outcome] == before + 1, (i, outcome, b.log_path.read_text()[-2000:])
         return got
 
-    def head(size, first=0, build=build, magic=b"lrdpage1"):
-        return struct.pack("<8s32sQii", magic, build, size, PAGE, first)
-    answer.update(status=500, body=b"")
+    def head(size, first=0, build=build, magic=b"lrdpage2", state=(0, 0)):
+        return struct.pack("<8s32sQiiQq", magic, build, size, PAGE, first, *state)
+
+    def record(data, isolation, i, words):
+        """What nobody has computed, with its digest."""
+        whose = struct.pack("<QQQ", isolation, 0, i) + bytes(32) + struct.pack(f"<{len(words)}i", *words)
+        return hashlib.sha256(whose + data).digest() + data
+    answer["status"] = 500
     want = tokens(0, "refused")
+    answer["status"] = 200
     assert len(want) == 7 and want[-1] == -1 and min(want[:-1]) >= 0, want
-    assert asked == [("/fleet/v1/pages", "Bearer " + "5" * 64, struct.pack("<8s32sQq", b"lrdask_1", build, 77, 0))], asked
-    answer.update(status=200, body=head(1))
-    assert tokens(1, "refused") == want
-    size = int(re.findall("its pages have 1 bytes for 32 positions, not ([0-9]+)", b.log_path.read_text())[-1])
+
+    def size_of(i, what, body):
+        answer["body"] = body
+        assert tokens(i, "refused") == want
+        return int(re.findall(what, b.log_path.read_text())[-1])
+    size = size_of(1, "its pages have 1 bytes for 32 positions, not ([0-9]+)", head(1))
+    return types.SimpleNamespace(**locals())
+
+
+def what_a_node_gives_may_be_anything(fleet):
+    """Another one's bytes in place of pages: the same tokens, and its reason."""
+    w = imposter(fleet, "What is 7 plus 5? " * 30)
+    b, build, prompt, answer, asked, pins, ask, tokens, head, want, size = (
+        w.b, w.build, w.prompt, w.answer, w.asked, w.pins, w.ask, w.tokens, w.head, w.want, w.size)
+    assert asked == [("/fleet/v1/pages", "Bearer " + "5" * 64, struct.pack("<8s32sQq", b"lrdask_1", build, 77, 0))] * 2, asked
     n = (len(prompt) - 1) // PAGE
     record = b"\0" * (32 + size)
     bodies = [(b"", "lost"), (b"x" * 20, "lost"), (head(size)[:-1], "lost"), (head(size), "lost"), (head(size) + record[:-1], "lost"),
-              (head(size, 1), "refused"), (head(size, build=b"fp_1"), "refused"), (head(size, magic=b"lrdpage2"), "refused"), (head(2**63), "refused"),
+              (head(size, 1), "refused"), (head(size, build=b"fp_1"), "refused"), (head(size, magic=b"lrdpage1"), "refused"), (head(2**63), "refused"),
               (b"\xff" * 4096, "refused"), (head(size) + record, "damaged"), (head(size) + n * record, "damaged"), (head(size) + (n + 9) * record, "damaged")]
     for i, (body, outcome) in enumerate(bodies):
         answer.update(body=body)
         assert tokens(2 + i, outcome) == want, i
     answer.update(body=head(size) + record, length=len(head(size)) + n * len(record))  # it ends before it said
     assert tokens(50, "lost") == want
+
     def records(isolation):
-        """Pages that nobody has computed, with their digests."""
-        words = [struct.pack(f"<{PAGE}i", *prompt[i * PAGE:(i + 1) * PAGE]) for i in range(n)]
-        return b"".join(hashlib.sha256(struct.pack("<QQQ", isolation, 0, i) + bytes(32) + words[i] + bytes(size)).digest() + bytes(size) for i in range(n))
+        return b"".join(w.record(bytes(size), isolation, i, prompt[i * PAGE:(i + 1) * PAGE]) for i in range(n))
     answer.pop("length")
     answer.update(body=head(size) + records(1060) + b"x")  # one byte more than there are
     tokens(60, "refused")
@@ -285,6 +303,46 @@ def a_lost_stream_is_resumed_elsewhere(fleet):
     a.start()
 
 
+def states_come_along(fleet):
+    """Up to the last snapshot, which is behind the second page; what follows is computed."""
+    b, n = fleet.nodes[1], 4
+    names = (KV % "taken", "lorad_moves_kv_tokens_total", "lorad_state_snapshot_hits_total")
+    asks = [("/v1/completions", BASE | {"prompt": f"{i}: {hybrid.TEXT}", "max_tokens": 36, "logprobs": 2, "seed": i}) for i in range(n)]
+    differ, taken, *_ = fleets.moved(fleet, KEY, asks, pace=200)
+    assert differ == [] and taken == n, (differ, taken)
+    assert fleet.of_others(*names) == [n, n * 2 * PAGE, n], (fleet.of_others(*names), b.log_path.read_text()[-2000:])
+
+
+def a_state_may_be_anything(fleet):
+    """Without a whole one all is computed, and its reason named."""
+    w = imposter(fleet, hybrid.TEXT)
+    bytes_of = w.size_of(2, "its states have 0 bytes, not ([0-9]+)", w.head(w.size))
+    state, behind, no_page = bytes(bytes_of), w.prompt[:2 * PAGE], 1 << 63
+
+    def given(i, at=2, size=bytes_of, n=2, data=state, place=no_page | 2, more=b""):
+        pages = [w.record(bytes(w.size), 1000 + i, k, w.prompt[k * PAGE:(k + 1) * PAGE]) for k in range(n)]
+        return w.head(w.size, state=(size, at)) + b"".join(pages) + w.record(data, 1000 + i, place, behind) + more
+    bad = [({"at": 0}, "refused"), ({"at": 3}, "refused"), ({"at": -1}, "refused"), ({"at": 1 << 32 | 2}, "refused"),
+           ({"size": bytes_of - 4}, "refused"), ({"size": bytes_of + (1 << 32)}, "refused"), ({"data": state[:-1]}, "lost"), ({"n": 1, "more": bytes(1 << 16)}, "damaged"),
+           ({"place": 2}, "damaged"), ({"place": no_page | 1}, "damaged")]
+
+    def used():
+        return [w.b.metrics()[name] for name in ("lorad_moves_kv_tokens_total", "lorad_state_snapshot_hits_total")]
+    before = used()
+    for i, (how, outcome) in enumerate(bad, 10):
+        w.answer["body"] = given(i, **how)
+        got = w.tokens(i, outcome)
+        assert got == w.want or outcome != "refused", (how, got)  # else pages came that nobody has computed
+    w.answer["body"] = given(30)[:-len(state) - 32]  # the pages alone
+    alone = w.tokens(30, "lost")
+    assert used() == before, (used(), before)
+    w.answer["body"] = given(31)
+    assert w.tokens(31, "taken") != alone  # it went on with that state
+    assert used() == [before[0] + 2 * PAGE, before[1] + 1], (used(), before)
+    w.answer["body"] = given(32, more=b"x")
+    w.tokens(32, "refused")
+
+
 def all_of_it():
     global KEY, NAME, OTHER
     key = pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")) / "key"
@@ -299,4 +357,13 @@ def all_of_it():
             print(f"  {step.__name__}", flush=True)
 
 
-run([all_of_it])
+def with_a_state():
+    global KEY, OTHER
+    model = hybrid.make_model(pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")) / hybrid.NAME)
+    with fleets.Fleet(2, shared={"server.drain_timeout": "300s", "server.fleet_kv": "always"}, program="lorad_faulty", model=model) as fleet:
+        KEY = OTHER = fleet.tenant("mover")
+        states_come_along(fleet)
+        a_state_may_be_anything(fleet)
+
+
+run([all_of_it, with_a_state])

@@ -8,6 +8,7 @@ import threading
 
 import elsewhere
 import fleets
+import hybrid
 from harness import demo_adapters, first_events, free_port, run, until
 from postgres import skip_unless_there
 
@@ -237,5 +238,25 @@ def all_of_it():
             print(f"  {step.__name__}", flush=True)
 
 
+def states_go_along():
+    """Of a hybrid model: streams and prompts are moved with the snapshot behind the second page."""
+    global KEY
+    model = hybrid.make_model(pathlib.Path(tempfile.mkdtemp(prefix="lorad-roles-")) / hybrid.NAME)
+    with fleets.Fleet(shared={"server.fleet_kv": "always"}, each=EACH, program="lorad_faulty", model=model) as fleet:
+        KEY = fleet.tenant("roles")
+        a, b, alone = fleet.nodes
+        names = (KV % "taken", "lorad_moves_kv_tokens_total", "lorad_state_snapshot_hits_total")
+        for word, node in (("stream", a), ("prompt", b)):
+            for i in range(100):
+                asked = [("/v1/completions", BASE | {"prompt": f"{word} {i} {k}: {hybrid.TEXT}", "max_tokens": 20, "logprobs": 2}) for k in range(3)]
+                want = said(alone, asked)
+                with fleet.slow_steps(10):
+                    got, came = grown(b, names, lambda: said(node, asked))
+                assert got == want, (word, got, want)
+                if came == [3, 3 * 64, 3]:
+                    break
+            assert i < 99, (word, came)
+
+
 if __name__ == "__main__":
-    run([all_of_it])
+    run([all_of_it, states_go_along])

@@ -1,35 +1,17 @@
 """A model whose layers keep a state (the Qwen3.5 of the goldens), served: adapters in one batch, streams, prefix hits at
-snapshots, speculation, a cancelled stream, a restart. Prompts are ASCII: the fixture has 160 tokens, and 128 positions."""
+snapshots, speculation, a cancelled stream, a restart."""
 import concurrent.futures
 import json
 import pathlib
 import shutil
 import tempfile
 
-from harness import ROOT, Server, events, run, until
+from harness import Server, events, run, until
+from hybrid import FAMILIES, NAME, PAGE, TEXT as FIRST, make_model
 
-FAMILIES = ROOT / "tests/fixtures/families"
-NAME, KINDS, PAGE = "qwen3.5", ("all", "dora"), 32
-FIRST = "The quick brown fox jumps over the lazy dog, and the dog does not mind it at all, "  # 82 tokens
+KINDS = ("all", "dora")
 SECOND = FIRST + "says it."
 tmp = pathlib.Path(tempfile.mkdtemp())
-
-
-def make_model(where):
-    """The fixture with a tokenizer, a token for each ASCII byte, and a chat template that adds nothing."""
-    shutil.copytree(FAMILIES / "models" / NAME, where)
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {b: chr(b) for b in plain}
-    letters.update({b: chr(256 + i) for i, b in enumerate(sorted(set(range(256)) - set(plain)))})
-    vocab = {letters[b]: b for b in range(128)} | {f"<{i}>": i for i in range(128, 160)}
-    (where / "tokenizer.json").write_text(json.dumps({
-        "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-        "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": vocab, "merges": []}}))
-    (where / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    return where
-
-
 server = Server(model=make_model(tmp / NAME), settings={
     "engine.max_rows": 48, "engine.max_seqs": 8, "engine.speculate": "auto"})
 

@@ -34,6 +34,7 @@ typedef struct row {
     double here, there; /* streams */
     double prompts_here, prompts_there, queue_here_us, queue_there_us;
     double seats, tokens, byte_us; /* of the peer, with -1: none */
+    double state_bytes;
     bool new_here, new_there, always;
     int want;
 } row;
@@ -57,6 +58,8 @@ static const row stream_rows[] = {
      .n_output = 1, .prompts_here = 0.6, .always = true, .want = PLACE_HERE},
     {"a slow wire", .self = ROLE_PREFILL, .peer = ROLE_DECODE, .here = 20, .there = 20,
      .prompts_here = 0.6, .byte_us = 0.1, .want = PLACE_HERE},
+    {"a large state", .self = ROLE_PREFILL, .peer = ROLE_DECODE, .here = 20, .there = 20,
+     .prompts_here = 0.6, .state_bytes = 3e11, .want = PLACE_HERE},
     {"no seat there", .self = ROLE_PREFILL, .peer = ROLE_DECODE, .here = 20, .there = 20,
      .prompts_here = 0.6, .seats = -1, .always = true, .want = PLACE_HERE},
     {"no pages there", .self = ROLE_PREFILL, .peer = ROLE_DECODE, .here = 20, .there = 20,
@@ -118,6 +121,7 @@ static void make(const row *r, place_ask *a, place_node *self, place_node *peer)
     if (r->n_output) a->n_output = r->n_output;
     if (r->tpot_us) a->tpot_us = r->tpot_us > 0 ? r->tpot_us : 0;
     a->n_cached = r->n_cached;
+    a->state_bytes = r->state_bytes;
     a->always = r->always;
     *self = node(r->self, (int)r->here, r->prompts_here);
     *peer = node(r->peer, (int)r->there, r->prompts_there);

@@ -1,11 +1,13 @@
 /* test_states.c -- models whose layers keep a state, under the scheduler.
  *
  * Random schedules: how many seats, rows of a step, pages, threads, snapshots, what becomes of who
- * gives way, who is cancelled, when each request comes, and in which isolation domain.  Every
- * answer has the bits that it has alone.  LORAD_SCHEDULES: so many of them, instead of a few.
+ * gives way, who is cancelled, who goes on in another engine, when each request comes, and in which
+ * isolation domain.  Every answer has the bits that it has alone.  LORAD_SCHEDULES: so many of
+ * them, instead of a few.
  *
- * Then the rules of the prefix cache, one by one.
+ * Then the rules of the prefix cache, one by one; and a state that goes to another engine.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,7 @@
 
 #include <check.h>
 
+#include "engine/base/clock.h"
 #include "engine/sched/sched.h"
 #include "tests/run_suite.h"
 
@@ -100,7 +103,7 @@ static void stop(rig *r, sched_stats *stats)
     ck_assert_int_eq(stats->n_pages_used, 0);
     ck_assert_int_eq(stats->state.n_used, 0);
     ck_assert_int_eq(stats->swap.n_used, 0);
-    ck_assert_int_eq(stats->prefix_cache, stats->snapshots.n_slots > 0);
+    if (stats->n_steps > 0) ck_assert_int_eq(stats->prefix_cache, stats->snapshots.n_slots > 0);
     if (!stats->prefix_cache) ck_assert_uint_eq(stats->n_cached_tokens, 0);
     sched_destroy(r->sc);
     model_destroy(r->m);
@@ -112,19 +115,20 @@ typedef struct {
     meter meter;
     request_signal sg;
     int32_t text[TALK];
-    int n_got;
-    bool done, cancelled;
+    int n_got, seed;
+    bool done, cancelled, leaves;
 } client;
 
 static const logit_bias few[] = {{5, 60}, {6, 60}, {7, 60}, {8, 60}};
 
-static client *send(rig *r, const int32_t *text, int n, int seed, bool score, uint64_t isolation)
+static client *make(const int32_t *text, int n, int seed, bool score, uint64_t isolation)
 {
     client *c = calloc(1, sizeof(*c));
     err e;
     request_init(&c->rq);
     request_signal_init(&c->sg);
     memcpy(c->text, text, (size_t)n * sizeof(*text));
+    c->seed = seed;
     c->rq.prompt = c->text;
     c->rq.n_prompt = n;
     c->rq.max_tokens = NEW;
@@ -140,8 +144,19 @@ static client *send(rig *r, const int32_t *text, int n, int seed, bool score, ui
     c->rq.rules.n_bias = seed % 3 == 2 ? 1 + seed % 4 : 0;
     c->rq.rules.logprobs = LOGPROBS_RAW;
     ck_assert_int_eq(request_prepare(&c->rq, &e), ERR_NONE);
+    return c;
+}
+
+static client *submit(rig *r, client *c)
+{
+    err e;
     ck_assert_msg(sched_submit(r->sc, &c->rq, &e) == ERR_NONE, "%s", e.msg);
     return c;
+}
+
+static client *send(rig *r, const int32_t *text, int n, int seed, bool score, uint64_t isolation)
+{
+    return submit(r, make(text, n, seed, score, isolation));
 }
 
 /* Texts of three kinds; those of a kind have beginnings in common that end within pages. */
@@ -162,7 +177,8 @@ static void collect(client *c)
         if (!c->done) (void)request_signal_wait(&c->sg, &seen, 50);
     }
     int finish = atomic_load(&c->rq.finish);
-    ck_assert(finish == FINISH_LENGTH || (c->cancelled && finish == FINISH_CANCELLED));
+    ck_assert(finish == FINISH_LENGTH || (c->cancelled && finish == FINISH_CANCELLED) ||
+              (c->leaves && finish == FINISH_LEFT));
 }
 
 static void drop(client *c)
@@ -174,13 +190,103 @@ static void drop(client *c)
 
 static bool same_bits(const client *a, const client *b)
 {
-    bool same = a->n_got <= b->n_got && (a->cancelled || a->n_got == b->n_got);
-    for (int i = 0; same && i < a->n_got; i++) {
+    int n = a->rq.n_given + a->n_got; /* what was given has no bits */
+    bool same = n <= b->n_got && (a->cancelled || a->leaves || n == b->n_got);
+    for (int i = a->rq.n_given; same && i < n; i++) {
         const sampled *x = &a->rq.out.ring[i], *y = &b->rq.out.ring[i];
         same = x->token == y->token && x->logprob == y->logprob &&
                x->top_logprob[0] == y->top_logprob[0];
     }
     return same;
+}
+
+/* --------------------------------------------------------------- another engine -- */
+
+static int64_t soon(void)
+{
+    return clock_now_us() + 60 * (int64_t)SECOND;
+}
+
+static int usable_in(rig *r, const sched_text *t)
+{
+    err e;
+    int n;
+    double us;
+    ck_assert_int_eq(sched_pages_look(r->sc, t, 0, soon(), &n, &us, &e), ERR_NONE);
+    return n;
+}
+
+static bool save(rig *r, const sched_text *t, int n_pages, void *state)
+{
+    err e;
+    bool done;
+    ck_assert_int_eq(sched_state_save(r->sc, t, n_pages, state, soon(), &done, &e), ERR_NONE);
+    return done;
+}
+
+static bool load(rig *r, const sched_text *t, int n_pages, const void *state)
+{
+    err e;
+    bool done;
+    ck_assert_int_eq(sched_state_load(r->sc, t, n_pages, state, soon(), &done, &e), ERR_NONE);
+    return done;
+}
+
+/* Pages up to the last snapshot, and the state there.  False: one of them has no more room. */
+static bool bring(rig *from, rig *to, const sched_text *t, int n)
+{
+    err e;
+    int saved, loaded;
+    unsigned char *page = malloc((size_t)n * sched_page_bytes(from->sc)),
+                  *state = malloc(sched_state_bytes(from->sc)); /* a sanitizer sees their ends */
+    ck_assert_int_eq(sched_pages_save(from->sc, t, 0, n, page, soon(), &saved, &e), ERR_NONE);
+    ck_assert_int_eq(sched_pages_load(to->sc, t, 0, saved, page, soon(), &loaded, &e), ERR_NONE);
+    bool done = save(from, t, n, state) && load(to, t, n, state);
+    free(page);
+    free(state);
+    return done;
+}
+
+/* A request with the tokens so far of one that has left its engine. */
+static client *go_on(rig *to, const client *c, const sched_text *t)
+{
+    client *next = make(c->text, c->rq.n_prompt, c->seed, false, c->rq.isolation);
+    for (int i = c->rq.n_prompt; i < t->n_token; i++) request_give(&next->rq, t->token[i]);
+    return submit(to, next);
+}
+
+static sched_text text_of(const client *c, int n, int32_t room[CONTEXT])
+{
+    memcpy(room, c->text, (size_t)c->rq.n_prompt * sizeof(*room));
+    memcpy(room + c->rq.n_prompt, c->rq.out.token, (size_t)n * sizeof(*room));
+    return (sched_text){
+        .domain.isolation = c->rq.isolation, .token = room, .n_token = c->rq.n_prompt + n};
+}
+
+static bool caches(const rig *r)
+{
+    err e;
+    return sched_pages_check(r->sc, &e) == ERR_NONE;
+}
+
+/* It leaves its engine with more than k tokens, unless it has ended.  True: the other engine got a
+ * state. */
+static bool leaves_behind(client *c, int k, rig *from, rig *to, const client *ref)
+{
+    int32_t room[CONTEXT];
+    while (atomic_load(&c->rq.out.n_pushed) <= k && !atomic_load(&c->rq.finish))
+        (void)sched_yield();
+    request_leave(&c->rq);
+    collect(c);
+    if (atomic_load(&c->rq.finish) != FINISH_LEFT) return false;
+    sched_text t = text_of(c, c->n_got, room);
+    int n = caches(from) && caches(to) ? usable_in(from, &t) : 0;
+    bool came = n > 0 && bring(from, to, &t, n);
+    client *next = go_on(to, c, &t);
+    collect(next);
+    ck_assert(same_bits(next, ref));
+    drop(next);
+    return came;
 }
 
 static void draw_setting(setting *st)
@@ -199,18 +305,20 @@ static void draw_setting(setting *st)
 
 /* What a schedule has shown. */
 typedef struct {
-    uint64_t preempted, swapped, cached, hits, evicted, guessed, right;
+    uint64_t preempted, swapped, cached, hits, evicted, guessed, right, moved;
 } shown;
 
 static void run_schedule(const char *name, client *const *ref, int turn, shown *sum)
 {
     client *c[ASKED];
     sched_stats stats;
-    setting st;
-    rig r;
+    setting st, others;
+    rig r, other;
     int which[ASKED];
     draw_setting(&st);
     start(&r, name, &st);
+    draw_setting(&others);
+    start(&other, name, &others);
     for (int i = 0; i < ASKED; i++) {
         which[i] = draw(TEXTS);
         c[i] = ask(&r, which[i], draw(6) == 0, 1 + (uint64_t)(draw(4) == 0));
@@ -219,6 +327,9 @@ static void run_schedule(const char *name, client *const *ref, int turn, shown *
             usleep((unsigned)draw(2000));
             request_cancel(&c[i]->rq);
         }
+        c[i]->leaves = !c[i]->cancelled && !c[i]->rq.score_prompt && draw(3) == 0;
+        if (c[i]->leaves)
+            sum->moved += leaves_behind(c[i], draw(NEW / 2), &r, &other, ref[which[i]]);
         if (draw(3) == 0) usleep((unsigned)draw(2000));
     }
     for (int i = 0; i < ASKED; i++) {
@@ -227,6 +338,7 @@ static void run_schedule(const char *name, client *const *ref, int turn, shown *
                       i, turn);
         drop(c[i]);
     }
+    stop(&other, &stats);
     stop(&r, &stats);
     sum->preempted += stats.n_preempted;
     sum->swapped += stats.n_swapped_in;
@@ -254,11 +366,11 @@ START_TEST(answers_are_the_same_in_any_schedule)
     rng = 1;
     for (int turn = 0; turn < schedules; turn++) run_schedule(name, ref, turn, &sum);
     printf("%s: %d gave way, %d came back from the swap, %d found %d tokens at snapshots, of which "
-           "%d were evicted; %d of %d draft tokens were right\n",
+           "%d were evicted; %d of %d draft tokens were right; %d states went to another engine\n",
            name, (int)sum.preempted, (int)sum.swapped, (int)sum.hits, (int)sum.cached,
-           (int)sum.evicted, (int)sum.right, (int)sum.guessed);
+           (int)sum.evicted, (int)sum.right, (int)sum.guessed, (int)sum.moved);
     ck_assert(sum.preempted > 0 && sum.swapped > 0 && sum.hits > 0 && sum.evicted > 0);
-    ck_assert(sum.right > 0 && sum.guessed > sum.right);
+    ck_assert(sum.right > 0 && sum.guessed > sum.right && sum.moved > 0);
     for (int i = 0; i < TEXTS; i++) drop(ref[i]);
 }
 END_TEST
@@ -389,6 +501,43 @@ START_TEST(conversations_find_their_turns)
 }
 END_TEST
 
+/* What one engine began another one goes on with, behind the snapshot of the second page. */
+START_TEST(a_state_goes_on_in_another_engine)
+{
+    enum { ASK = 90, GIVEN = 20, AT = 2 };
+    sched_stats stats;
+    rig a, b;
+    int32_t text[CONTEXT];
+    static float state[1 << 16];
+    setting other = roomy;
+    other.threads = 2;
+    start(&a, models[_i], &roomy);
+    start(&b, models[_i], &other);
+    ck_assert_uint_le(sched_state_bytes(a.sc), sizeof(state));
+    fill(text, 0, ASK, 3);
+    client *ref = send(&a, text, ASK, 3, false, 1);
+    collect(ref);
+    settled(&a, &stats);
+    sched_text t = text_of(ref, GIVEN, text), others = t;
+    others.domain.isolation++;
+    ck_assert_int_eq(usable_in(&a, &t), AT);
+    ck_assert(!save(&a, &others, AT, state) && !save(&a, &t, 1, state) && save(&a, &t, AT, state));
+    ck_assert(!load(&b, &t, AT, state)); /* its pages are not there */
+    ck_assert(bring(&a, &b, &t, AT) && load(&b, &t, AT, state));
+    ck_assert_int_eq(usable_in(&b, &t), AT);
+    client *c = go_on(&b, ref, &t);
+    collect(c);
+    ck_assert(same_bits(c, ref));
+    drop(c);
+    drop(ref);
+    stop(&a, &stats);
+    ck_assert_uint_eq(stats.snapshots.n_hits, 0);
+    stop(&b, &stats);
+    ck_assert_uint_eq(stats.snapshots.n_hits, 1);
+    ck_assert_uint_eq(stats.n_prefill_tokens, ASK + GIVEN - AT * PT);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("states");
@@ -398,6 +547,7 @@ int main(void)
     tcase_add_loop_test(tc, conversations_find_their_turns, 0, 3);
     tcase_add_loop_test(tc, a_branch_gets_its_snapshot_the_second_time, 0, MODELS);
     tcase_add_loop_test(tc, a_prefix_is_continued_at_its_snapshot, 0, 2 * MODELS);
+    tcase_add_loop_test(tc, a_state_goes_on_in_another_engine, 0, MODELS);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -135,6 +135,9 @@ static void read_pages(const uint8_t *data, size_t size)
     move_write_pages("fp_1", 4096, 32, 3, &ours);
     rc = move_check_pages(&come, &ours, &e);
     FUZZ_CHECK(rc == ERR_NONE ? memcmp(&come, &ours, sizeof(ours)) == 0 : e.msg[0] != 0);
+    move_add_state(512, 9, &ours);
+    rc = move_check_pages(&come, &ours, &e);
+    FUZZ_CHECK(rc || (come.state_bytes == 512 && come.state_pages > 3 && come.state_pages <= 9));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -217,6 +217,28 @@ START_TEST(pages_are_those_that_were_asked_for)
 }
 END_TEST
 
+/* Of the size of ours, and behind a page that was asked for: from page 5 on, of 8. */
+START_TEST(a_state_is_of_its_size_and_place)
+{
+    move_pages ours, come;
+    err e;
+    move_write_pages("fp_1", 4096, 16, 5, &ours);
+    come = ours;
+    move_add_state(512, 8, &ours);
+    ck_assert_int_eq(move_check_pages(&come, &ours, &e), ERR_CONFLICT); /* none comes */
+    for (int64_t at = 0; at < 12; at++) {
+        come.state_bytes = 512;
+        come.state_pages = at;
+        ck_assert_int_eq(move_check_pages(&come, &ours, &e) == ERR_NONE, at > 5 && at <= 8);
+        come.state_pages = (at << 32) + 7; /* no int */
+        ck_assert_int_eq(move_check_pages(&come, &ours, &e) == ERR_NONE, at == 0);
+        come.state_bytes ^= UINT64_C(1) << 5 * at;
+        come.state_pages = 7;
+        ck_assert_int_eq(move_check_pages(&come, &ours, &e), ERR_CONFLICT);
+    }
+}
+END_TEST
+
 /* A page is known by its bytes, its tokens, its place, and whose it is. */
 START_TEST(a_digest_is_of_one_page)
 {
@@ -238,6 +260,19 @@ START_TEST(a_digest_is_of_one_page)
     ck_assert(memcmp(is, other, sizeof(is)) != 0);
     move_digest(&t, 1, 2, bytes, sizeof(bytes), other);
     ck_assert_mem_eq(is, other, sizeof(is));
+    /* A state is of all tokens before it, and no page. */
+    move_state_digest(&t, 2, 2, bytes, sizeof(bytes), is);
+    for (int i = 0; i < 3; i++) {
+        move_state_digest(&u[i], 2, 2, bytes, sizeof(bytes), other);
+        ck_assert(memcmp(is, other, sizeof(is)) != 0);
+    }
+    move_state_digest(&t, 2, 2, others, sizeof(others), other);
+    ck_assert(memcmp(is, other, sizeof(is)) != 0);
+    move_state_digest(&t, 1, 4, bytes, sizeof(bytes), other);
+    ck_assert(memcmp(is, other, sizeof(is)) != 0);
+    move_digest(&t, 1, 2, bytes, sizeof(bytes), is);
+    move_state_digest(&t, 1, 2, bytes, sizeof(bytes), other);
+    ck_assert(memcmp(is, other, sizeof(is)) != 0);
 }
 END_TEST
 
@@ -249,6 +284,7 @@ int main(void)
     tcase_add_test(t, tokens_come_out_as_they_went_in);
     tcase_add_test(t, prompts_and_notices);
     tcase_add_test(t, pages_are_those_that_were_asked_for);
+    tcase_add_test(t, a_state_is_of_its_size_and_place);
     tcase_add_test(t, a_digest_is_of_one_page);
     Suite *s = suite_create("wire");
     suite_add_tcase(s, t);
