@@ -3,8 +3,8 @@
  *
  * check opens everything that can fail at a start without taking it: certificate and key, the
  * configuration of the model, every tensor's shape and type (model_survey_read(); no weights are
- * loaded), tokenizer, draft model, backend, object store. It stops at the first error with the
- * sentence that serve would print.
+ * loaded), tokenizer, draft model, backend, object store, files with secrets. It stops at the first
+ * error with the sentence that serve would print.
  *
  * --diff compares the file with what the running server has (its own record, running.h), --plan
  * prints how memory would be divided, --deep also reads all tensors for their digest. For
@@ -31,7 +31,11 @@
 #include "gateway/start/draft_model.h"
 #include "gateway/start/object_store.h"
 #include "gateway/start/plan.h"
+#include "gateway/start/secret_file.h"
 #include "gateway/start/verbs.h"
+#include "gateway/tenant_parts.h"
+#include "gateway/watch/spans.h"
+#include "gateway/watch/webhooks.h"
 
 /* What products with codes lose, of two small real models (tests/bench/RESULTS.md, kl-real). */
 static void print_loss(const config *c, const model_survey *w, bool on_cpu)
@@ -168,6 +172,32 @@ static int print_plan(config *c)
     return fits ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* Secrets, and addresses that events and traces go to; nothing is sent. */
+static err_code check_secrets(const config *c, err *e)
+{
+    uint8_t key[SEAL_KEY_BYTES];
+    char secret[256] = "";
+    err_code rc = ERR_NONE;
+    if (c->responses.key_file[0] && seal_read_key(c->responses.key_file, key, e))
+        rc = err_context(e, "responses.key_file");
+    if (!rc && c->webhooks.url[0]) {
+        rc = secret_file_read(c->data.dir, c->webhooks.secret_file, "webhooks.secret_file", secret,
+                              sizeof(secret), e);
+        if (!rc) rc = webhooks_check(c->webhooks.url, secret, e);
+    }
+    if (!rc && c->traces.endpoint[0]) {
+        spans *traces = NULL;
+        spans_config sc = {.endpoint = c->traces.endpoint,
+                           .headers = c->traces.headers[0] ? c->traces.headers : NULL,
+                           .sample = config_traces_sample(&c->traces)};
+        rc = spans_create(&traces, &sc, e);
+        spans_destroy(traces);
+    }
+    explicit_bzero(key, sizeof(key));
+    explicit_bzero(secret, sizeof(secret));
+    return rc;
+}
+
 int verb_check(const arguments *a)
 {
     err e;
@@ -196,6 +226,7 @@ int verb_check(const arguments *a)
         return arguments_fail(&e);
     }
     grammar_documents_release(documents);
+    if (check_secrets(&c, &e)) return arguments_fail(&e);
     char base[PATH_MAX];
     if (base_model_find(&c, BASE_MODEL_PRESENT, base, &e)) return arguments_fail(&e);
     if (model_config_read(base, &mc, &e)) return arguments_fail(&e);

@@ -449,6 +449,15 @@ static err_code take_secret(webhooks *h, const char *secret, err *e)
                    KEY_MIN, KEY_MAX, KEY_MIN, KEY_MAX);
 }
 
+err_code webhooks_check(const char *url, const char *secret, err *e)
+{
+    webhooks h = {0};
+    err_code rc = check_url(&h, url, e);
+    if (!rc) rc = take_secret(&h, secret, e);
+    OPENSSL_cleanse(h.key, sizeof(h.key));
+    return rc;
+}
+
 static bool make_handle(webhooks *h)
 {
     CURL *c = h->curl = curl_easy_init();

@@ -40,7 +40,10 @@ typedef struct webhooks_stats {
     uint64_t n_waiting;
 } webhooks_stats;
 
-/* ERR_INPUT: the URL or the secret is not valid.  ERR_IO: the file cannot be opened. */
+/* ERR_INPUT: the URL or the secret is not valid. */
+err_code webhooks_check(const char *url, const char *secret, err *e);
+
+/* ERR_INPUT as above.  ERR_IO: the file cannot be opened. */
 err_code webhooks_create(webhooks **out, const webhooks_config *cfg, err *e);
 /* Tries what waits once more, until a try fails; the rest stays in the file.  NULL is fine. */
 void webhooks_destroy(webhooks *h);

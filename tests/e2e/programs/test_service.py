@@ -235,6 +235,26 @@ def test_init_fills_the_packages_configuration():
         assert "has a model already" in lorad("init", "-c", conf, "--model", model, expect=1)
 
 
+def test_check_reads_the_files_of_secrets():
+    """What serve would refuse, with its sentence; a server may run beside it."""
+    with Server() as s:
+        def check(text, option, **more):
+            path = s.dir / "secret"
+            path.write_text(text)
+            path.chmod(0o600)
+            sets = {option: path, **{k.replace("__", "."): v for k, v in more.items()}}
+            done = subprocess.run([LORAD, "check", "-c", s.dir / "lorad.conf", *(w for k, v in sets.items() for w in ("--set", f"{k}={v}"))],
+                                  capture_output=True, text=True)
+            return done.returncode, done.stderr
+        hooks, traces = {"webhooks__url": "https://localhost:1/x"}, {"traces__endpoint": "https://localhost:1/x"}
+        assert check("a" * 24, "webhooks.secret_file", **hooks)[0] == check("A: b", "traces.headers", **traces)[0] == check("ab" * 32, "responses.key_file")[0] == 0
+        for args, more, says in ((("whsec_YWJj", "webhooks.secret_file"), hooks, "webhooks.secret_file must hold one line"),
+                                 (("a" * 24, "webhooks.secret_file"), {"webhooks__url": "ftp://x"}, "webhooks.url must be"),
+                                 (("no header", "traces.headers"), traces, "traces.headers: line 1"), (("short", "responses.key_file"), {}, "responses.key_file: ")):
+            code, said = check(*args, **more)
+            assert code == 1 and says in said, (args, said)
+
+
 class Dev:
     """lorad serve --dev until the end of the block; what it printed, as words by line."""
 
@@ -382,6 +402,6 @@ def test_stop_lets_answers_end():
 
 
 if __name__ == "__main__":
-    run([test_init_says_what_is_missing, test_a_plan_without_a_configuration, test_init_fills_the_packages_configuration, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
+    run([test_init_says_what_is_missing, test_check_reads_the_files_of_secrets, test_a_plan_without_a_configuration, test_init_fills_the_packages_configuration, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
          test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left,
          test_a_context_below_the_models, test_stop_lets_answers_end])
