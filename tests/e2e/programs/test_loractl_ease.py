@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import test_loractl as base
-from harness import DEMO, PATIENCE, Server, run, until
+from harness import DEMO, PATIENCE, ROOT, Server, run, until
 from test_loractl import LORACTL, Liar, ctl, environment, home, lie, on_terminal, parsed
 
 ADAPTERS = DEMO / "adapters"
@@ -242,6 +242,22 @@ def test_times_are_utc():
     assert abs((datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()) < 3600, said
 
 
+def test_commands_of_the_documents():
+    """Each `loractl COMMAND --option` in a document is a command with that option."""
+    help_of, seen = {name: ctl("help", *name.split()) for name in table_of_commands()}, 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text()
+        blocks = re.findall(r"^ *```.*?^ *```", text, re.M | re.S)
+        for said in re.findall(r"`loractl ([a-z][^`|#\n]*)`", text) + re.findall(r"\bloractl ([a-z][^|#;()\n]*)", "\n".join(blocks)):
+            words = said.split()
+            name = next((n for n in (" ".join(words[:2]), words[0]) if n in help_of), None)
+            assert name or words[0] in ("help", "loratop", *(n.split()[0] for n in help_of)), (page, said)
+            for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]+|-[a-zA-Z])(?![\w-])", said) if name else ():
+                assert option in help_of[name], (page, said)
+            seen += bool(name)
+    assert seen > 100, seen
+
+
 def test_causes():
     hurried = server.tenant("hurried")
     for _ in range(3):
@@ -267,7 +283,7 @@ def test_causes():
     assert calm["missed"] == 0 and "mostly" not in calm and calm["causes"] == {}, calm
 
 
-TESTS = [test_next_steps, test_whole_answers, test_times_are_utc, test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server, test_causes]
+TESTS = [test_next_steps, test_whole_answers, test_times_are_utc, test_commands_of_the_documents, test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server, test_causes]
 
 if __name__ == "__main__":
     try:
