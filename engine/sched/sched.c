@@ -274,6 +274,9 @@ static void see_waking(sched *sc, int64_t now)
     sched_cause_woke(sc, came_us, now);
 }
 
+/* An iteration: wait, take what came in, restart a lost device, do a job on pages, land the step
+ * in flight where the next one depends on it, plan, run. A plan that finds such a dependence
+ * itself (must_land) is made anew after landing. At the end what runs is cancelled. */
 static void *engine_thread(void *arg)
 {
     sched *sc = arg;
