@@ -200,6 +200,9 @@ static void show(sched *sc)
     board_close(sc->board, n_row, n_share, now);
 }
 
+/* What other threads may know, once for each iteration: the outlook that admission asks (prices
+ * of tokens, work before a new request, free seats), the board if somebody looks, and counters.
+ * All under one lock, after everything that needs none. */
 static void publish_counts(sched *sc)
 {
     kv_counts kc;
