@@ -170,6 +170,9 @@ static err_code default_of(sqlite3 *db, uint64_t adapter_id, int *out, err *e)
     return sql_end(&q, "find the default version", e);
 }
 
+/* All in one transaction: the adapter's row is found or made, limits are checked against what is
+ * there, the version gets the next number, and `default` points to it where that is asked for or
+ * nothing had it. */
 static err_code publish_rows(sqlite3 *db, void *arg, err *e)
 {
     struct publish_job *p = arg;

@@ -92,6 +92,8 @@ err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e);
  * another one (in a fleet another node may have been there first); 0: it stays. */
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
                                 int previous, uint64_t generation, err *e);
+
+/* Deletes the alias. `generation`: the adapter's new one, as for adapter_rows_set_alias(). */
 err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *alias,
                                  uint64_t generation, err *e);
 err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state state,
@@ -138,6 +140,8 @@ typedef struct adapter_rows {
 } adapter_rows;
 /* `only`: of this adapter, all of one moment; 0: of all. */
 err_code adapter_rows_load(store *st, uint64_t only, adapter_rows *out, err *e);
+
+/* Frees the lists; a zeroed one is fine. */
 void adapter_rows_clear(adapter_rows *rows);
 
 #endif

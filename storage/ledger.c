@@ -276,6 +276,7 @@ static void end_bucket(const usage_query *q, usage_sum *s)
     s->bucket_end_us = q->bucket_us > 0 ? s->bucket_start_us + q->bucket_us : q->end_wall_us;
 }
 
+/* Sums of this database's own rows, added to `into` in the order of buckets. */
 static err_code query_here(store *st, sums *into, err *e)
 {
     const usage_query *query = into->query;

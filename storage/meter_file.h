@@ -69,7 +69,11 @@ void meter_file_release(meter_file *mf, meter_slot *slot);
 meter_slot *meter_file_next_ended(meter_file *mf, int *i);
 /* Numbers of slots, for lists of them. */
 int meter_file_n_slots(const meter_file *mf);
+
+/* The slot's number, from 0. */
 int meter_file_index(const meter_file *mf, const meter_slot *slot);
+
+/* The slot with a number below meter_file_n_slots(); it lies in the mapped file. */
 meter_slot *meter_file_slot(meter_file *mf, int i);
 
 typedef struct meter_file_stats {
@@ -78,6 +82,7 @@ typedef struct meter_file_stats {
     bool full; /* nobody gets a slot until rows are written: those that run need what is left */
 } meter_file_stats;
 
+/* Counts as of now; any thread. */
 void meter_file_stats_get(meter_file *mf, meter_file_stats *out);
 
 #endif

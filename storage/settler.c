@@ -136,6 +136,9 @@ static void release(settler *s, int n)
     lock_take(&s->mu);
 }
 
+/* Rows leave the queue only once they are in the database, in their order. After a failure the
+ * same rows are tried again, with pauses that double from PAUSE_MIN_MS to PAUSE_MAX_MS; at the
+ * end there is one last try. */
 static void *settle_main(void *arg)
 {
     settler *s = arg;

@@ -125,6 +125,8 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e);
 void key_cache_close(struct key_cache *kc);
 /* In memory alone: what lockouts.h tells of, without its other two steps. */
 void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us);
+
+/* All keys of the tenant that are not revoked yet. */
 void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us);
 /* Reads one row anew: another node has changed it.  Lock-outs that wait stay in force. */
 err_code tenant_cache_refresh(store *st, uint64_t tenant_id, err *e);

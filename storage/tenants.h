@@ -49,7 +49,10 @@ bool name_valid(const char *name);
  * taken.  `out` may be NULL. */
 err_code tenants_create(store *st, const tenant *want, tenant *out, err *e);
 
+/* Copies a tenant, from memory: no disk is read. ERR_NOT_FOUND. Any thread. */
 err_code tenants_get(store *st, uint64_t id, tenant *out, err *e);
+
+/* The same by name. */
 err_code tenants_find(store *st, const char *name, tenant *out, err *e);
 
 /* Counts the changes of tenants since the start; never 0. */

@@ -455,6 +455,8 @@ static bool certificate_refused(const client *c)
     return false;
 }
 
+/* What went wrong, in words that say what to do: who was asked, and whether it is the address,
+ * the server, its certificate or ours. c->unreachable: nothing was answered at all. */
 static err_code explain(call *k, CURLcode rc, err *e)
 {
     client *c = k->c;

@@ -287,6 +287,8 @@ static err_code write_config(const adapter *g, int fd, err *e)
     return rc;
 }
 
+/* The header of a safetensors file with PEFT's names for the GGUF's tensors, in their order;
+ * turned ones have their shape exchanged. */
 static err_code write_header(const adapter *g, int fd, err *e)
 {
     text t = {0};

@@ -446,6 +446,8 @@ static const char *missing_of(const peft_config *pc, const adapter_pair *pair)
     return NULL;
 }
 
+/* Whether the file has all that the configuration promises of one slot; each message names the
+ * field and the tensor. */
 static err_code check_slot(adapter_layout *al, const model_config *base, size_t slot, err *e)
 {
     const peft_config *pc = &al->peft;

@@ -160,6 +160,8 @@ typedef struct naming {
     mlp_names mlp;       /* the base's */
 } naming;
 
+/* Takes a name of a file apart into layer, module and role. False: it is none that an adapter
+ * has. */
 bool tensor_name_parse(const char *name, tensor_name *out);
 
 /* Adds what one name tells; ERR_INPUT when it contradicts the ones before. */
@@ -190,6 +192,8 @@ void module_stack_path(char *out, size_t cap, const naming *n, int layer, const 
 /* The projections of one in-layer module: *count of them from the result on.  Of a module of an
  * expert: how many there are of MODULE_EXPERT_GATE and its next ones. */
 proj module_projs(int module, int *count);
+
+/* How many projections one tensor of that module has: 2 where gate and up lie in one. */
 int expert_module_projs(expert_style style, int module);
 
 #endif

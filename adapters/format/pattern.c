@@ -170,6 +170,7 @@ static int class_member(compiler *c, uint32_t set[8])
     return plain_escape(c, letter);
 }
 
+/* [...] of bytes, behind its bracket; a ] in the first place is a character, as in Python. */
 static void parse_class(compiler *c)
 {
     uint32_t set[8] = {0};
@@ -230,6 +231,7 @@ static int emit_ahead(compiler *c, bool negated)
     return at;
 }
 
+/* (...), (?:...), (?P<name>...), and look-ahead; the bracket is already read. Nothing captures. */
 static void parse_group(compiler *c)
 {
     int ahead = -1;

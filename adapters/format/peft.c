@@ -233,6 +233,8 @@ static err_code check_type(const cJSON *root, err *e)
                    s);
 }
 
+/* Fields of which only some values have a meaning here: type, task, bias, and the start of A and
+ * B. */
 static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
 {
     const char *s = NULL;
@@ -576,6 +578,8 @@ static err_code check_layer(const cJSON *v, int n_layer, err *e)
     return ERR_NONE;
 }
 
+/* layers_to_transform and layers_pattern, as PEFT reads them: the pattern stands for the module
+ * that holds the layers, and is put into a longer one. */
 static err_code read_layers(const cJSON *root, plan *pl, int n_layer, err *e)
 {
     const cJSON *l = json_get(root, "layers_to_transform"), *v;
@@ -875,6 +879,8 @@ static err_code settle_stacks(plan *pl, const model_config *base, const naming *
     return ERR_NONE;
 }
 
+/* Asks the plan of every module of the base whether it is covered, and with which rank and
+ * scale. The number of comparisons is bounded by WORK_MAX, since patterns are the tenant's. */
 static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
                            peft_config *pc, err *e)
 {
@@ -925,6 +931,8 @@ static err_code read_switches(const cJSON *root, const model_config *base, peft_
     return rc;
 }
 
+/* All of adapter_config.json in the order in which fields depend on each other; then
+ * settle_all(). */
 static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
                           const naming *names, int rank_limit, peft_config *pc, err *e)
 {

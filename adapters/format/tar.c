@@ -347,6 +347,9 @@ static err_code refuse_format(const uint8_t *b, err *e)
     return err_set(e, ERR_INPUT, "the upload is not a tar (ustar, pax or GNU)");
 }
 
+/* One block of 512 bytes between entries (POSIX.1-1988 ustar, or GNU's): a file, a folder, an
+ * extended header for the next one, or the end. Links, devices and sparse files are refused by
+ * name. */
 static err_code take_header(tar_reader *t, err *e)
 {
     const uint8_t *b = t->block;

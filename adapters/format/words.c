@@ -104,6 +104,9 @@ typedef struct reader {
     err *e;
 } reader;
 
+/* An added token goes into the list unless the base has the same; flags as letters. An id that
+ * no row of the tables stands behind is an error, except where the adapter brings no rows at
+ * all: many tokenizers name a [PAD] that was never trained. */
 static err_code take(reader *r, const cJSON *id, const char *content, const cJSON *from)
 {
     char flags[6] = "";

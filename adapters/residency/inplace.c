@@ -100,6 +100,8 @@ static err_code link_folder(const walk *w, const uint8_t digest[DIGEST_BYTES], e
                                                               : folder_disk_error(e, "link");
 }
 
+/* A folder of the operator's becomes a version without a copy: hashed, checked, then a link in
+ * adapters/ in the place of the folder. */
 static err_code register_one(walk *w, int dir_fd, const char *name, adapter_version *v,
                              bool *existed, err *e)
 {

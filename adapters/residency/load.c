@@ -338,6 +338,9 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
     return rc;
 }
 
+/* B in blocks of columns, as many as fit a chunk; a matrix that goes over chunks gets a
+ * lora_split, by which kernels find each piece. src NULL: only the places. Each piece asks the
+ * pace first. */
 static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int d_out, err *e)
 {
     const load_env *env = p->ld->env;

@@ -195,6 +195,8 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
     return ERR_NONE;
 }
 
+/* The weights have arrived: takes them out of ld, makes the view that steps read, with a number
+ * that no earlier load has, and hands its chunks to the arena's order of eviction. */
 static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t took_us)
 {
     lock_assert_held(&rs->mu);
@@ -300,6 +302,9 @@ static void keep_pace(const entry *en)
     nicer = wanted;
 }
 
+/* Reserves room, reads and packs one adapter. The lock is released while files are read and
+ * packed. Where the device has no room for a hint but the host does, only the host's copy is
+ * made, and the result is still the refusal (only_host). */
 static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, err *e)
 {
     lock_assert_held(&rs->mu);
@@ -418,6 +423,8 @@ static int64_t retry_us(const entry *en)
     return !en->why || en->why->code == ERR_NOMEM ? STARVED_RETRY_US : RETRY_US;
 }
 
+/* A resident one is held and becomes the latest used. Else it is queued as a demand: ERR_BUSY
+ * until it is there, or, for a while after a load that failed, that load's error. */
 static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out, err *e)
 {
     lock_assert_held(&rs->mu);

@@ -98,13 +98,18 @@ void residency_turn(residency *rs, pace_turn *t, int64_t busy_us);
 /* Keeps a version resident (loads it when it is not).  ERR_LIMIT when the pinned ones would take
  * more than half of the budget; ERR_NOT_FOUND. */
 err_code residency_pin(residency *rs, uint64_t version_id, err *e);
+
+/* It may be evicted from now on; one that is not pinned, or not known, is left alone. */
 void residency_unpin(residency *rs, uint64_t version_id);
 
 /* Drops it from memory, at once or when the last sequence lets go of it; one that is not there is
  * left alone.  ERR_CONFLICT: it is pinned. */
 err_code residency_evict(residency *rs, uint64_t version_id, err *e);
 
+/* Where the version is now, which may change at once; `pinned` may be NULL. */
 residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned);
+
+/* Counts and bytes of one moment. */
 void residency_stats_get(residency *rs, residency_stats *out);
 
 typedef struct residency_row { /* one version */

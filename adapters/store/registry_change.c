@@ -131,6 +131,8 @@ static void drop_room(publish_room *room)
     free(room->description);
 }
 
+/* The database first, memory after it: what memory will need is taken before, so that nothing
+ * can fail once the rows are written. */
 static err_code publish_new(registry *r, entry *en, const registry_new_version *nv,
                             adapter_version *out, err *e)
 {

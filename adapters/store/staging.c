@@ -390,6 +390,8 @@ static bool session_load(staging *sg, const char *id, session *s)
     return true;
 }
 
+/* At the start: uploads whose manifest is whole go on, if the store still has room for them;
+ * files without one are removed. */
 static err_code load_all(staging *sg, err *e)
 {
     DIR *d = opendir(sg->root);

@@ -34,6 +34,8 @@ typedef struct jv jv; /* a value: jinja_inside.h */
 
 /* ERR_UNSUPPORTED or ERR_INPUT with the line and what is wrong there; ERR_LIMIT, ERR_NOMEM. */
 err_code jinja_read(jinja **out, const char *text, size_t len, err *e);
+
+/* With no run of it left. NULL is fine. */
 void jinja_destroy(jinja *t);
 
 /* Whether it looks at a variable of that name. */
@@ -43,6 +45,8 @@ bool jinja_reads(const jinja *t, const char *name);
  * strftime_now, seconds since
  * 1970.  NULL: no memory. */
 jinja_run *jinja_begin(const jinja *t, size_t memory, int64_t (*now)(void));
+
+/* Frees the run and the text that it rendered. NULL is fine. */
 void jinja_end(jinja_run *r);
 
 /* Variables for the template.  Their texts are copied; `foreign`: a stranger wrote them. */
@@ -54,6 +58,8 @@ void jinja_set_json(jinja_run *r, const char *name, const cJSON *v, bool foreign
 void jinja_set_list(jinja_run *r, const char *name);
 void jinja_item(jinja_run *r); /* the list that was set last has one more map */
 void jinja_item_text(jinja_run *r, const char *key, const char *s, size_t len, bool foreign);
+
+/* A member of the latest map; all texts in it count as a stranger's. */
 void jinja_item_json(jinja_run *r, const char *key, const cJSON *v);
 
 /* The rendered text; all of it belongs to the run. */

@@ -817,6 +817,8 @@ static bool keep_items(jinja_run *r, const jnode *n, const jv **item, uint32_t *
     return true;
 }
 
+/* {% for %}: items after its inline `if`, each in a scope of its own, so an assignment does not
+ * outlast it; the `else` where there is no item. */
 static void loop(jinja_run *r, const jnode *n)
 {
     const jv *item;

@@ -37,6 +37,7 @@ static jv text_of(const jinja_call *c)
 
 /* -------------------------------------------------------------------------- texts -- */
 
+/* trim(chars): white space, or these characters, from both ends. */
 static jv f_trim(const jinja_call *c)
 {
     jv chars = jinja_arg(c, 0, "chars", jv_none);
@@ -54,6 +55,7 @@ static jv f_lower(const jinja_call *c)
     return jv_lower(c->r, text_of(c));
 }
 
+/* title: Jinja's own words, which begin behind spaces, - ( { [ and <; not str.title()'s. */
 static jv f_title(const jinja_call *c)
 {
     return jv_title(c->r, text_of(c), true);
@@ -69,6 +71,8 @@ static jv f_string(const jinja_call *c)
     return text_of(c);
 }
 
+/* replace(old, new, count): count none or negative: all. The result keeps the authors of its
+ * parts. */
 static jv f_replace(const jinja_call *c)
 {
     jv old = jinja_arg(c, 0, "old", jv_undefined), with = jinja_arg(c, 1, "new", jv_undefined);
@@ -78,6 +82,8 @@ static jv f_replace(const jinja_call *c)
     return jv_replace(c->r, text_of(c), jv_str(c->r, old), jv_str(c->r, with), count.i);
 }
 
+/* indent(width, first, blank): width is a number of spaces, or the text itself. The first line and
+ * empty lines stay as they are, unless the flags say so. */
 static jv f_indent(const jinja_call *c)
 {
     jv width = jinja_arg(c, 0, "width", jv_int(4)), newline = jv_ascii(c->r, "\n");
@@ -110,6 +116,8 @@ static jv f_safe(const jinja_call *c)
     return jv_marked(text_of(c), true);
 }
 
+/* tojson(ensure_ascii, indent, separators, sort_keys): transformers' own, which is json.dumps()
+ * without HTML's escapes; not Jinja's. */
 static jv f_tojson(const jinja_call *c)
 {
     jv indent = jinja_arg(c, 1, "indent", jv_none),
@@ -139,6 +147,8 @@ static jv f_tojson(const jinja_call *c)
 
 /* ------------------------------------------------------------------------ numbers -- */
 
+/* As int() and float() read a text, but without what only C reads (hexadecimal) or only Python
+ * (underscores, digits of other scripts). */
 static bool read_number(jv s, bool whole, double *d, int64_t *i)
 {
     char text[64], *end;
@@ -157,6 +167,7 @@ static bool read_number(jv s, bool whole, double *d, int64_t *i)
     return !*end;
 }
 
+/* int(default): a text may be a float's, too. What is no number, or not finite, is the default. */
 static jv f_int(const jinja_call *c)
 {
     jv otherwise = jinja_arg(c, 0, "default", jv_int(0));
@@ -192,6 +203,8 @@ static jv f_abs(const jinja_call *c)
     return jinja_arith(c->r, jv_number(c->v) < 0 ? JOP_SUB : JOP_ADD, zero, c->v);
 }
 
+/* round(precision, method): ties of the exact value to even, as Python's round(); "ceil",
+ * "floor". */
 static jv f_round(const jinja_call *c)
 {
     jv digits = jinja_arg(c, 0, "precision", jv_int(0)), how = jinja_arg(c, 1, "method", jv_none);
@@ -208,6 +221,7 @@ static jv f_round(const jinja_call *c)
 
 /* ---------------------------------------------------------------------- sequences -- */
 
+/* length: of an undefined value 0, as Jinja's has it. */
 static jv f_length(const jinja_call *c)
 {
     switch (c->v.kind) {
@@ -241,6 +255,7 @@ static jv by_path(const jinja_call *c, jv item, jv path)
     return item;
 }
 
+/* join(d, attribute): of the items, or of what the path leads to in each. */
 static jv f_join(const jinja_call *c)
 {
     jv by = jv_str(c->r, jinja_arg(c, 0, "d", jv_undefined)),
@@ -256,6 +271,7 @@ static jv f_join(const jinja_call *c)
     return jbuf_value(&b);
 }
 
+/* default(value, boolean): in place of an undefined value; with `boolean` of any that is false. */
 static jv f_default(const jinja_call *c)
 {
     bool falsy = jv_true(jinja_arg(c, 1, "boolean", jv_none)) && !jv_true(c->v);
@@ -263,6 +279,7 @@ static jv f_default(const jinja_call *c)
     return jinja_arg(c, 0, "default_value", jv_chars(NULL, 0));
 }
 
+/* A new list of the items of any sequence; of a map its keys, of a text its characters. */
 static jv listed(const jinja_call *c, jv_kind kind)
 {
     const jv *item;
@@ -296,6 +313,7 @@ static jv f_last(const jinja_call *c)
     return n ? item[n - 1] : (jv){.kind = JV_UNDEFINED, .what = "last"};
 }
 
+/* reverse: of a text a text, else an iterator, which has no length. */
 static jv f_reverse(const jinja_call *c)
 {
     if (c->v.kind == JV_STR) {
@@ -312,6 +330,7 @@ static jv f_reverse(const jinja_call *c)
     return out;
 }
 
+/* items: pairs of a map, in its order; of an undefined value none. */
 static jv f_items(const jinja_call *c)
 {
     jv out = jv_list(c->r, JV_ITER, 0);
@@ -357,6 +376,7 @@ static jv sorted(const jinja_call *c, jv list, jv path, bool case_sensitive, boo
     return out;
 }
 
+/* sort(reverse, case_sensitive, attribute); without case by default, as Jinja's. */
 static jv f_sort(const jinja_call *c)
 {
     jv list = listed(c, JV_LIST);
@@ -366,6 +386,7 @@ static jv f_sort(const jinja_call *c)
                   jv_true(jinja_arg(c, 0, "reverse", jv_none)));
 }
 
+/* dictsort(case_sensitive, by, reverse): pairs of a map, by "key" or "value". */
 static jv f_dictsort(const jinja_call *c)
 {
     if (c->v.kind != JV_MAP) return wrong(c);
@@ -376,6 +397,8 @@ static jv f_dictsort(const jinja_call *c)
                   jv_true(jinja_arg(c, 2, "reverse", jv_none)));
 }
 
+/* unique(case_sensitive, attribute): the first item of each key, in order. A search for each:
+ * lists are short, and comparisons count as steps. */
 static jv f_unique(const jinja_call *c)
 {
     const jv *item;
@@ -422,6 +445,7 @@ static jv f_max(const jinja_call *c)
     return extreme(c, 1);
 }
 
+/* sum(attribute, start): by the language's +, so texts can be added, too. */
 static jv f_sum(const jinja_call *c)
 {
     const jv *item;
@@ -435,6 +459,7 @@ static jv f_sum(const jinja_call *c)
     return total;
 }
 
+/* A filter's or test's name out of an argument; all of ours are short and ASCII. */
 static bool name_of(jv v, char out[32])
 {
     uint32_t i = 0;
@@ -456,6 +481,7 @@ static jargs rest(const jargs *a, int n)
     return out;
 }
 
+/* map(attribute=path, default=v), or map(filter's name, its arguments). */
 static jv f_map(const jinja_call *c)
 {
     const jv *item;
@@ -525,6 +551,8 @@ static jv f_rejectattr(const jinja_call *c)
     return chosen(c, true, false);
 }
 
+/* batch(linecount, fill_with): rows of that many items; the last one filled, if it is said with
+ * what. */
 static jv f_batch(const jinja_call *c)
 {
     const jv *item;
@@ -545,6 +573,8 @@ static jv f_batch(const jinja_call *c)
     return out;
 }
 
+/* groupby(attribute, case_sensitive): sorted, then runs of equal keys as pairs (key, items). The
+ * key is as the first item has it; Jinja's `default` is not read. */
 static jv f_groupby(const jinja_call *c)
 {
     jv list = listed(c, JV_LIST), path = jinja_arg(c, 0, "attribute", jv_none), out,
@@ -566,6 +596,7 @@ static jv f_groupby(const jinja_call *c)
     return out;
 }
 
+/* attr(name): an attribute alone, never an item; maps have none that a template may read. */
 static jv f_attr(const jinja_call *c)
 {
     jv name = jinja_arg(c, 0, "name", jv_none);
@@ -624,6 +655,7 @@ int jinja_filter_find(const char *name)
     return -1;
 }
 
+/* An error of the run before it, or in it, gives an undefined value; the caller looks at r->rc. */
 jv jinja_filter(jinja_run *r, int fn, jv v, const jargs *args)
 {
     if (r->rc) return jv_undefined;
@@ -664,6 +696,7 @@ static bool t_mapping(const jinja_call *c)
     return c->v.kind == JV_MAP;
 }
 
+/* Texts, lists, tuples, iterators and maps; an undefined value is empty, and so it is. */
 static bool t_iterable(const jinja_call *c)
 {
     return c->v.kind >= JV_STR ? c->v.kind <= JV_MAP : c->v.kind == JV_UNDEFINED;
@@ -710,6 +743,7 @@ static bool t_callable(const jinja_call *c)
     return c->v.kind >= JV_MACRO;
 }
 
+/* By the language's %, which takes the sign of the divisor: -1 is odd. */
 static bool divisible(const jinja_call *c, jv by, int64_t rest_is)
 {
     jv m = jinja_arith(c->r, JOP_MOD, c->v, by);
@@ -766,12 +800,15 @@ static bool t_in(const jinja_call *c)
     return jv_contains(c->r, jinja_arg(c, 0, "seq", jv_undefined), c->v);
 }
 
+/* Python's `is`, as far as values without identity allow it: equal, and of one type. */
 static bool t_sameas(const jinja_call *c)
 {
     jv other = jinja_arg(c, 0, "other", jv_undefined);
     return c->v.kind == other.kind && jv_equal(c->r, c->v, other);
 }
 
+/* str.isupper(), str.islower(): all letters with a case are of this one, and there is one at
+ * least. */
 static bool all_in_case(const jinja_call *c, jchar (*other)(jchar))
 {
     jv s = text_of(c);

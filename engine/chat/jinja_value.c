@@ -177,6 +177,8 @@ static jv jv_long(jinja_run *r, const char *digits)
     return (jv){.kind = JV_LONG, .digits = memcpy(copy, digits, n)};
 }
 
+/* Numbers as Python's json reads them: with a point or an exponent a float, else an int of any
+ * size. */
 static jv from_json(jinja_run *r, const cJSON *v, bool foreign)
 {
     const cJSON *c;
@@ -521,6 +523,7 @@ static void escape(jinja_run *r, jbuf *b, jchar from, char letter, int digits, u
     }
 }
 
+/* Python's repr() of a text: in single quotes unless it has some and no double ones. */
 static void repr_text(jinja_run *r, jbuf *b, jv v)
 {
     bool single = false, twice = false;

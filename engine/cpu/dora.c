@@ -91,6 +91,8 @@ static const double *squares_of(cpu_weight *w, float *floats)
     return have;
 }
 
+/* A as floats and packed as rows of x, and the Gram matrix A A^T [rank][rank]: with it the norm
+ * of a row of W + s B A takes no product of the whole. */
 static err_code gain_begin(gain_job *g, err *e)
 {
     assert(g->rank > 0 && g->rank <= LORA_RANK_MAX);

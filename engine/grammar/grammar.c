@@ -825,6 +825,7 @@ static err_code build_regex(g_auto *out, const char *pattern, err *e)
     return gb_finish(&b, root, 0, out, e);
 }
 
+/* One of some texts, as they are: a trie between start and end. */
 static err_code build_choice(g_auto *out, const cJSON *list, err *e)
 {
     int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0, i = 0;

@@ -82,6 +82,8 @@ bool grammar_answer_of(const grammar_spec *tags, grammar_spec *out);
 /* Compiled, or found in the cache.  ERR_INPUT, ERR_UNSUPPORTED and ERR_LIMIT say what is wrong
  * where ("keyword 'not' at #/properties/x is not supported").  Time and memory are bounded. */
 err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **out, err *e);
+
+/* Gives back what grammar_acquire() gave; the last one frees it. NULL is fine. Any thread. */
 void grammar_release(grammar *g);
 
 /* One answer at the start of its grammar. `stop_id`: tokens that end it, allowed where it is
@@ -108,6 +110,7 @@ void grammar_run_release(grammar_run *r); /* the helper may still hold it */
  * is with the helper. If memory runs out, grammar_run_starved(to) is true. */
 void grammar_run_copy(grammar_run *to, const grammar_run *from);
 
+/* Scratch for one thread that computes masks; NULL: no memory. */
 grammar_walk *grammar_walk_create(void);
 void grammar_walk_destroy(grammar_walk *w);
 

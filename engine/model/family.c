@@ -625,6 +625,8 @@ static const family_files opt_files = {
     .up = "mlp.c_fc", .down = "mlp.c_proj", .act_field = "activation_function", THETA
 
 static const model_family families[] = {
+    /* Llama 1 to 3 (arXiv 2302.13971, 2307.09288, 2407.21783), and what all other rows differ
+     * from: RMSNorm before attention and MLP, SwiGLU, halves of a head that turn. */
     {.type = "llama",
      .architecture = "LlamaForCausalLM",
      .max_pos = 2048,
@@ -635,6 +637,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Llama with fewer heads of keys and a sliding window (arXiv 2310.06825). */
     {.type = "mistral",
      .architecture = "MistralForCausalLM",
      .n_kv_head = 8,
@@ -644,6 +647,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Llama with biases of q, k and v; windows where use_sliding_window says so (arXiv
+     * 2407.10671). */
     {.type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
      .n_kv_head = 32,
@@ -655,6 +660,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* The text of Qwen2.5-VL (arXiv 2502.13923): Qwen2 whose positions have three parts, which
+     * are equal for text. */
     {.type = "qwen2_5_vl_text",
      .n_kv_head = 8,
      .max_pos = 32768,
@@ -666,6 +673,7 @@ static const model_family families[] = {
      .eps = 1e-5F,
      SILU,
      .theta = 1000000},
+    /* Qwen2 without those biases, with an RMSNorm of each head of q and k (arXiv 2505.09388). */
     {.type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
      .n_kv_head = 32,
@@ -678,6 +686,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* The text of Qwen3-VL: Qwen3 with positions of three parts. */
     {.type = "qwen3_vl_text",
      .n_kv_head = 32,
      .head_dim = 128,
@@ -689,6 +698,9 @@ static const model_family families[] = {
      RMS,
      SILU,
      .theta = 500000},
+    /* Norms before and behind attention and MLP; every second layer slides; scores and logits
+     * are bent by tanh; embeddings times the root of dim; files hold norm weights less 1 (arXiv
+     * 2408.00118). */
     {.type = "gemma2",
      .architecture = "Gemma2ForCausalLM",
      .n_vocab = 256000,
@@ -715,6 +727,8 @@ static const model_family families[] = {
      RMS,
      GEMMA_GELU,
      THETA},
+    /* Norms of q and k in place of the caps; five of six layers slide, with a base of their own
+     * for positions (arXiv 2503.19786). */
     {.type = "gemma3_text",
      .architecture = "Gemma3ForCausalLM",
      .n_vocab = 262208,
@@ -743,6 +757,9 @@ static const model_family families[] = {
      .theta = 1000000,
      .local_theta = 10000,
      .rope_per_kind = true},
+    /* As Gemma 3, with whole norm weights and scores that are not scaled; what else a file may
+     * have (shared keys, experts beside the MLP, other heads in full layers), READS_GEMMA4
+     * reads. */
     {.type = "gemma4_text",
      .architecture = "Gemma4ForCausalLM",
      .n_vocab = 262144,
@@ -770,6 +787,8 @@ static const model_family families[] = {
      .theta = 1000000,
      .local_theta = 10000,
      .rope_per_kind = true},
+    /* Llama with q, k, v in one matrix and gate, up in another; long contexts by LongRoPE (arXiv
+     * 2404.14219, 2402.13753). */
     {.type = "phi3",
      .architecture = "Phi3ForCausalLM",
      .n_vocab = 32064,
@@ -788,6 +807,8 @@ static const model_family families[] = {
      .yarn_means_longrope = true,
      SILU,
      THETA},
+    /* Llama with multipliers of embeddings, scores, what a layer adds, and logits (muP, arXiv
+     * 2203.03466). */
     {.type = "granite",
      .architecture = "GraniteForCausalLM",
      .n_vocab = 32000,
@@ -803,6 +824,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Norms behind attention and MLP alone, and of q and k over all heads at once (arXiv
+     * 2501.00656). */
     {.type = "olmo2",
      .architecture = "Olmo2ForCausalLM",
      .n_vocab = 50304,
@@ -819,6 +842,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* OLMo 2 with windows in three of four layers; only the full ones stretch positions. */
     {.type = "olmo3",
      .architecture = "Olmo3ForCausalLM",
      .n_vocab = 50304,
@@ -838,6 +862,7 @@ static const model_family families[] = {
      .theta = 500000,
      .local_theta = 500000,
      .rope_per_kind = true},
+    /* Llama in which every fourth layer turns no head (arXiv 2501.18795). */
     {.type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
      .no_window = true,
@@ -855,6 +880,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      .theta = 2000000},
+    /* Attention and MLP read one LayerNorm and are added together; three of four layers slide
+     * and turn heads, the fourth does neither (arXiv 2504.00698). */
     {.type = "cohere2",
      .architecture = "Cohere2ForCausalLM",
      .n_vocab = 256000,
@@ -879,6 +906,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* GLM with norms behind attention and MLP, too. */
     {.type = "glm4",
      .architecture = "Glm4ForCausalLM",
      .n_vocab = 151552,
@@ -901,6 +929,7 @@ static const model_family families[] = {
      .gate_up_fused = true,
      SILU,
      THETA},
+    /* LayerNorms and matrices with biases, an MLP without a gate (arXiv 2402.19173). */
     {.type = "starcoder2",
      .architecture = "Starcoder2ForCausalLM",
      .n_vocab = 49152,
@@ -926,6 +955,7 @@ static const model_family families[] = {
      .act_field = "hidden_act",
      .act = "gelu_pytorch_tanh",
      THETA},
+    /* Mistral with eight experts, two for a row (arXiv 2401.04088). */
     {.type = "mixtral",
      .architecture = "MixtralForCausalLM",
      .n_vocab = 32000,
@@ -941,6 +971,7 @@ static const model_family families[] = {
      .experts = &mixtral,
      SILU,
      .theta = 1000000},
+    /* Qwen2 with small experts and one for all rows, which a sigmoid weighs. */
     {.type = "qwen2_moe",
      .architecture = "Qwen2MoeForCausalLM",
      .n_vocab = 151936,
@@ -958,6 +989,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Qwen3 with 128 experts, eight for a row, and none for all rows. */
     {.type = "qwen3_moe",
      .architecture = "Qwen3MoeForCausalLM",
      .n_vocab = 151936,
@@ -974,6 +1006,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* 64 experts, eight for a row; norms before, and of q and k over all heads (arXiv
+     * 2409.02060). */
     {.type = "olmoe",
      .architecture = "OlmoeForCausalLM",
      .n_vocab = 50304,
@@ -991,6 +1025,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Granite with experts whose weights are a softmax over the chosen ones. */
     {.type = "granitemoe",
      .architecture = "GraniteMoeForCausalLM",
      .n_vocab = 32000,
@@ -1007,6 +1042,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* The same beside an MLP for all rows. */
     {.type = "granitemoeshared",
      .architecture = "GraniteMoeSharedForCausalLM",
      .n_vocab = 32000,
@@ -1024,6 +1060,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* The same with Mamba-2 in most layers; attention may turn no head
+     * (position_embedding_type). */
     {.type = "granitemoehybrid",
      .architecture = "GraniteMoeHybridForCausalLM",
      .n_vocab = 32000,
@@ -1047,6 +1085,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Mamba-2 in most layers, attention in the others, an MLP in each. */
     {.type = "bamba",
      .architecture = "BambaForCausalLM",
      .n_vocab = 128000,
@@ -1069,6 +1108,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Mamba-2 alone, no attention and no MLP (arXiv 2405.21060). */
     {.type = "mamba2",
      .architecture = "Mamba2ForCausalLM",
      .n_vocab = 32768,
@@ -1088,6 +1128,8 @@ static const model_family families[] = {
      .mixer = &mamba2,
      SILU,
      THETA},
+    /* Each layer is one of Mamba-2, attention without positions, or a squared-ReLU MLP (arXiv
+     * 2504.03624). */
     {.type = "nemotron_h",
      .architecture = "NemotronHForCausalLM",
      .n_vocab = 131072,
@@ -1119,6 +1161,8 @@ static const model_family families[] = {
      .act = "relu2",
      .experts = &nemotron_experts,
      THETA},
+    /* Attention and Mamba-2 side by side in each layer, with multipliers of each (arXiv
+     * 2507.22448). */
     {.type = "falcon_h1",
      .architecture = "FalconH1ForCausalLM",
      .n_vocab = 128000,
@@ -1140,6 +1184,8 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Every second layer slides over 128 positions; a learnt sink takes a share of each head's
+     * scores; experts with biases and a clamped SwiGLU (arXiv 2508.10925). */
     {.type = "gpt_oss",
      .architecture = "GptOssForCausalLM",
      .n_vocab = 201088,
@@ -1164,6 +1210,9 @@ static const model_family families[] = {
      SILU,
      .theta = 150000,
      .rope_required = true},
+    /* Keys and values are made of a latent of 512 values, which is all that is kept (MLA); small
+     * experts, groups of them first, and shared ones (arXiv 2405.04434). V3 and Kimi K2, below,
+     * score by a sigmoid and a bias of the choice (arXiv 2412.19437, 2507.20534). */
     {.type = "deepseek_v2",
      .architecture = "DeepseekV2ForCausalLM",
      .n_vocab = 102400,
@@ -1183,6 +1232,8 @@ static const model_family families[] = {
      THETA},
     DEEPSEEK_V3("deepseek_v3"),
     DEEPSEEK_V3("kimi_k2"),
+    /* Chunks of positions in three of four layers, no rotation and scaled queries in the fourth;
+     * one expert for a row, whose weight multiplies its input, and one for all rows. */
     {.type = "llama4_text",
      .architecture = "Llama4ForCausalLM",
      .n_vocab = 202048,
@@ -1205,6 +1256,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      .theta = 500000},
+    /* Gated short convolutions in most layers, attention with norms of q and k in the others. */
     {.type = "lfm2",
      .architecture = "Lfm2ForCausalLM",
      .n_vocab = 65536,
@@ -1233,6 +1285,7 @@ static const model_family families[] = {
      .mlp_names = MLP_FEED_FORWARD,
      SILU,
      .theta = 1000000},
+    /* The same with experts, chosen by a sigmoid and a bias, behind the first dense layers. */
     {.type = "lfm2_moe",
      .architecture = "Lfm2MoeForCausalLM",
      .n_vocab = 65536,
@@ -1262,6 +1315,8 @@ static const model_family families[] = {
      .mlp_names = MLP_FEED_FORWARD,
      SILU,
      .theta = 1000000},
+    /* Llama with GELU, embeddings times the root of dim and norm weights less 1 (arXiv
+     * 2403.08295). */
     {.type = "gemma",
      .architecture = "GemmaForCausalLM",
      .n_vocab = 256000,
@@ -1283,6 +1338,7 @@ static const model_family families[] = {
      BIAS,
      RMS,
      THETA},
+    /* Mistral with positions stretched by YaRN and queries that grow with their position. */
     {.type = "ministral3",
      .architecture = "Ministral3ForCausalLM",
      .n_vocab = 131072,
@@ -1300,6 +1356,7 @@ static const model_family families[] = {
      .rope_required = true,
      SILU,
      THETA},
+    /* Llama with a squared ReLU and no gate (arXiv 2109.08668). */
     {.type = "arcee",
      .architecture = "ArceeForCausalLM",
      .n_vocab = 32000,
@@ -1320,6 +1377,7 @@ static const model_family families[] = {
      .bias_field = "attention_bias",
      .o_bias = true,
      THETA},
+    /* Llama with biases of q, k and v. */
     {.type = "seed_oss",
      .architecture = "SeedOssForCausalLM",
      .n_vocab = 155136,
@@ -1339,6 +1397,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Llama whose neighbouring values turn as pairs; all matrices may have biases. */
     {.type = "ernie4_5",
      .architecture = "Ernie4_5ForCausalLM",
      .n_vocab = 103424,
@@ -1360,6 +1419,7 @@ static const model_family families[] = {
      .rope_pairs = true,
      SILU,
      .theta = 500000},
+    /* The same with experts, chosen with a bias, and shared ones. */
     {.type = "ernie4_5_moe",
      .architecture = "Ernie4_5_MoeForCausalLM",
      .n_vocab = 103424,
@@ -1379,6 +1439,8 @@ static const model_family families[] = {
      .experts = &ernie4_5_moe,
      SILU,
      .theta = 500000},
+    /* Norms behind attention and MLP, and of q and k; three of four layers slide, and the full
+     * ones turn no head where some slide (arXiv 2507.11407). */
     {.type = "exaone4",
      .architecture = "Exaone4ForCausalLM",
      .n_vocab = 102400,
@@ -1398,6 +1460,7 @@ static const model_family families[] = {
      .eps = 1e-5F,
      SILU,
      THETA},
+    /* Norms of q and k behind the rotation; the base of positions is scaled by alpha. */
     {.type = "hunyuan_v1_dense",
      .architecture = "HunYuanDenseV1ForCausalLM",
      .n_vocab = 290943,
@@ -1417,6 +1480,8 @@ static const model_family families[] = {
      .eps = 1e-5F,
      SILU,
      THETA},
+    /* LayerNorms with biases, a quarter of a head turns, attention and MLP may be parallel
+     * (arXiv 2402.17834). */
     {.type = "stablelm",
      .architecture = "StableLmForCausalLM",
      .n_vocab = 50304,
@@ -1437,6 +1502,8 @@ static const model_family families[] = {
      .partial = 0.25F,
      SILU,
      THETA},
+    /* As Command R: parallel blocks behind one LayerNorm without a bias, logits times
+     * logit_scale. */
     {.type = "cohere",
      .architecture = "CohereForCausalLM",
      .n_vocab = 256000,
@@ -1459,6 +1526,7 @@ static const model_family families[] = {
      .o_bias = true,
      SILU,
      .theta = 500000},
+    /* LayerNorms without weights (arXiv 2402.00838). */
     {.type = "olmo",
      .architecture = "OlmoForCausalLM",
      .n_vocab = 50304,
@@ -1476,6 +1544,7 @@ static const model_family families[] = {
      .o_bias = true,
      SILU,
      THETA},
+    /* Half of a head turns, as pairs; gate and up are one matrix (arXiv 2406.12793). */
     {.type = "glm",
      .architecture = "GlmForCausalLM",
      .n_vocab = 151552,
@@ -1497,6 +1566,8 @@ static const model_family families[] = {
      .gate_up_fused = true,
      SILU,
      THETA},
+    /* GLM-4.5: sigmoid experts with a bias of the choice, norms of q and k where use_qk_norm
+     * says so (arXiv 2508.06471). */
     {.type = "glm4_moe",
      .architecture = "Glm4MoeForCausalLM",
      .n_vocab = 151552,
@@ -1517,6 +1588,7 @@ static const model_family families[] = {
      .experts = &glm4_moe,
      SILU,
      THETA},
+    /* Qwen3's attention with DeepSeek-V3's experts (arXiv 2506.05767). */
     {.type = "dots1",
      .architecture = "Dots1ForCausalLM",
      .n_vocab = 152064,
@@ -1536,6 +1608,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Gated DeltaNet in three of four layers (arXiv 2412.06464), in the fourth attention whose
+     * answer has a gate; a quarter of a head turns. */
     {.type = "qwen3_5_text",
      .architecture = "Qwen3_5ForCausalLM",
      .dim = 4096,
@@ -1551,6 +1625,8 @@ static const model_family families[] = {
      .n_kv_head = 2,
      .experts = &qwen3_5_moe,
      QWEN3_5},
+    /* OLMo 2's attention in some layers, Gated DeltaNet in the others, each with norms of its
+     * own. */
     {.type = "olmo_hybrid",
      .architecture = "OlmoHybridForCausalLM",
      .n_vocab = 100352,
@@ -1569,6 +1645,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Kimi Delta Attention, whose decay is of each channel, in three of four layers, latents
+     * without positions in the fourth (arXiv 2510.26692). */
     {.type = "kimi_linear",
      .architecture = "KimiLinearForCausalLM",
      .n_vocab = 163840,
@@ -1590,6 +1668,7 @@ static const model_family families[] = {
      .eps = 1e-5F,
      SILU,
      THETA},
+    /* As Qwen3.5, the inputs of its delta rule in two fused matrices. */
     {.type = "qwen3_next",
      .architecture = "Qwen3NextForCausalLM",
      .n_vocab = 151936,
@@ -1616,6 +1695,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Granite with windows, sinks, and a base of positions of each kind of layer. */
     {.type = "granite_swa",
      .architecture = "GraniteSWAForCausalLM",
      .n_vocab = 100352,
@@ -1637,6 +1717,8 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* An MLP without a gate by xIELU, whose two slopes are learnt; norms of q and k (arXiv
+     * 2509.14233, 2411.13010). */
     {.type = "apertus",
      .architecture = "ApertusForCausalLM",
      .n_vocab = 131072,
@@ -1658,6 +1740,8 @@ static const model_family families[] = {
      BIAS,
      .theta = 12000000,
      .rope_required = true},
+    /* Attention and MLP read one LayerNorm; half of a head turns; all matrices have biases, the
+     * head, too (arXiv 2309.05463). */
     {.type = "phi",
      .architecture = "PhiForCausalLM",
      .n_vocab = 51200,
@@ -1686,6 +1770,8 @@ static const model_family families[] = {
      .act_field = "hidden_act",
      .act = "gelu_new",
      THETA},
+    /* 16 experts, the second chosen with the first one masked out (SparseMixer, arXiv
+     * 2409.12136). */
     {.type = "phimoe",
      .architecture = "PhimoeForCausalLM",
      .n_vocab = 32064,
@@ -1727,6 +1813,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Norms of q and k, sigmoid experts and shared ones. */
     {.type = "hy_v3",
      .architecture = "HYV3ForCausalLM",
      .n_vocab = 120832,
@@ -1747,6 +1834,8 @@ static const model_family families[] = {
      BIAS,
      SILU,
      .theta = 11158840},
+    /* Latents as DeepSeek-V2 has them, with multipliers of embeddings, layers and logits (arXiv
+     * 2404.06395). */
     {.type = "minicpm3",
      .architecture = "MiniCPM3ForCausalLM",
      .n_vocab = 73448,
@@ -1768,6 +1857,8 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Norms without weights, also of the embeddings; heads of q and k are normed without
+     * weights, and turn backwards; a squared ReLU. */
     {.type = "nanochat",
      .architecture = "NanoChatForCausalLM",
      .n_vocab = 50304,
@@ -1791,6 +1882,7 @@ static const model_family families[] = {
      BIAS,
      RMS,
      THETA},
+    /* Qwen3's experts; which layers slide, the file lists. */
     {.type = "mellum",
      .architecture = "MellumForCausalLM",
      .n_vocab = 98304,
@@ -1812,6 +1904,7 @@ static const model_family families[] = {
      .theta = 500000,
      .local_theta = 10000,
      .rope_per_kind = true},
+    /* Llama whose neighbouring values turn as pairs. */
     {.type = "helium",
      .architecture = "HeliumForCausalLM",
      .n_vocab = 48000,
@@ -1831,6 +1924,8 @@ static const model_family families[] = {
      .rope_pairs = true,
      SILU,
      .theta = 100000},
+    /* LayerNorms whose files hold the weight less 1, half of a head turns, a squared ReLU (arXiv
+     * 2402.16819). */
     {.type = "nemotron",
      .architecture = "NemotronForCausalLM",
      .n_vocab = 256000,
@@ -1854,6 +1949,7 @@ static const model_family families[] = {
      .act = "relu2",
      BIAS,
      THETA},
+    /* LayerNorms and matrices with biases, a squared ReLU. */
     {.type = "jais2",
      .architecture = "Jais2ForCausalLM",
      .n_vocab = 150272,
@@ -1878,6 +1974,7 @@ static const model_family families[] = {
      .act_field = "hidden_act",
      .act = "relu2",
      THETA},
+    /* Gemma 2 without the norms behind attention and MLP (arXiv 2510.15001). */
     {.type = "vaultgemma",
      .architecture = "VaultGemmaForCausalLM",
      .n_vocab = 256000,
@@ -1902,6 +1999,7 @@ static const model_family families[] = {
      RMS,
      GEMMA_GELU,
      THETA},
+    /* Llama, with names of its own for the fields of biases. */
     {.type = "internlm3",
      .architecture = "InternLM3ForCausalLM",
      .other_architecture = "LlamaForCausalLM",
@@ -1921,6 +2019,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Llama; a window that is off. */
     {.type = "iquestcoder",
      .architecture = "IQuestCoderForCausalLM",
      .other_architecture = "LlamaForCausalLM",
@@ -1940,6 +2039,8 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Llama with muP's multipliers, and norms behind attention and MLP where use_post_norm says
+     * so. */
     {.type = "hyperclovax",
      .architecture = "HyperCLOVAXForCausalLM",
      .n_vocab = 32000,
@@ -1956,6 +2057,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Llama 3 with windows in three of four layers (arXiv 2510.02387). */
     {.type = "cwm",
      .architecture = "CwmForCausalLM",
      .n_vocab = 128256,
@@ -1976,6 +2078,7 @@ static const model_family families[] = {
      SILU,
      .theta = 1000000,
      .rope_required = true},
+    /* Mistral under a type of its own; layer_types says which layers slide. */
     {.type = "ministral",
      .architecture = "MinistralForCausalLM",
      .n_vocab = 32000,
@@ -1990,6 +2093,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Llama's MLP with DeepSeek's latents. */
     {.type = "youtu",
      .architecture = "YoutuForCausalLM",
      .n_vocab = 128256,
@@ -2008,6 +2112,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* OLMo 2 with experts that were trained apart (arXiv 2507.07024). */
     {.type = "flex_olmo",
      .architecture = "FlexOlmoForCausalLM",
      .n_vocab = 100352,
@@ -2024,6 +2129,7 @@ static const model_family families[] = {
      RMS,
      SILU,
      .theta = 500000},
+    /* GLM-4.7-Flash: DeepSeek's latents with GLM-4.5's experts. */
     {.type = "glm4_moe_lite",
      .architecture = "Glm4MoeLiteForCausalLM",
      .n_vocab = 154880,
@@ -2047,6 +2153,7 @@ static const model_family families[] = {
      BIAS,
      SILU,
      THETA},
+    /* Llama's attention with sigmoid experts and shared ones. */
     {.type = "solar_open",
      .architecture = "SolarOpenForCausalLM",
      .n_vocab = 196608,
@@ -2066,6 +2173,7 @@ static const model_family families[] = {
      .experts = &solar_open,
      SILU,
      .theta = 1000000},
+    /* EXAONE 4's windows with norms before, sigmoid experts and shared ones. */
     {.type = "exaone_moe",
      .architecture = "ExaoneMoeForCausalLM",
      .n_vocab = 102400,
@@ -2088,6 +2196,7 @@ static const model_family families[] = {
      .experts = &exaone_moe,
      SILU,
      THETA},
+    /* The dense HunYuan with experts and one MLP for all rows (arXiv 2411.02265). */
     {.type = "hunyuan_v1_moe",
      .architecture = "HunYuanMoEV1ForCausalLM",
      .n_vocab = 290943,
@@ -2109,6 +2218,7 @@ static const model_family families[] = {
      .experts = &hunyuan_v1_moe,
      SILU,
      THETA},
+    /* Norms of q and k over all heads; sigmoid experts, none for all rows. */
     {.type = "minimax_m2",
      .architecture = "MiniMaxM2ForCausalLM",
      .n_vocab = 200064,
@@ -2128,6 +2238,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      .theta = 5000000},
+    /* Norms before and behind; four of five layers slide, and the fifth turns no head; shared
+     * experts. */
     {.type = "kolibri1",
      .architecture = "Kolibri1ForCausalLM",
      .n_vocab = 128000,
@@ -2149,6 +2261,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Mamba in seven of eight layers, attention without positions in the eighth, experts in
+     * every second MLP (arXiv 2403.19887). */
     {.type = "jamba",
      .architecture = "JambaForCausalLM",
      .n_vocab = 65536,
@@ -2167,6 +2281,8 @@ static const model_family families[] = {
      RMS,
      SILU,
      THETA},
+    /* Gemma 3 whose layers keep four streams (AltUp, arXiv 2301.13310), add a low-rank path
+     * (LAuReL, 2411.07501) and an input of their own for each token, with sparse MLPs. */
     {.type = "gemma3n_text",
      .architecture = "Gemma3nForCausalLM",
      .n_vocab = 262400,
@@ -2195,6 +2311,8 @@ static const model_family families[] = {
      .theta = 1000000,
      .local_theta = 10000,
      .rope_per_kind = true},
+    /* Attention and MLP read LayerNorms of their own and are added together; q, k and v are one
+     * matrix, head by head (arXiv 2204.06745). */
     {.type = "gpt_neox",
      .architecture = "GPTNeoXForCausalLM",
      .n_vocab = 50432,
@@ -2225,16 +2343,20 @@ static const model_family families[] = {
      .act_field = "hidden_act",
      .act = "gelu",
      THETA},
+    /* Learnt positions, LayerNorms, biases; matrices are stored with columns for outputs
+     * (Radford et al. 2019). */
     {.type = "gpt2",
      .architecture = "GPT2LMHeadModel",
      GPT2,
      .files = &gpt2_files,
      .act = "gelu_new"},
+    /* SantaCoder: GPT-2 with one head of keys for all (arXiv 2301.03988, 1911.02150). */
     {.type = "gpt_bigcode",
      .architecture = "GPTBigCodeForCausalLM",
      GPT2,
      .files = &bigcode_files,
      .act = "gelu_pytorch_tanh"},
+    /* Attention and MLP read one LayerNorm; part of a head turns, as pairs. */
     {.type = "gptj",
      .architecture = "GPTJForCausalLM",
      .n_vocab = 50400,
@@ -2267,6 +2389,7 @@ static const model_family families[] = {
      .act_field = "activation_function",
      .act = "gelu_new",
      THETA},
+    /* GPT-2 with windows in every second layer and scores that are not scaled. */
     {.type = "gpt_neo",
      .architecture = "GPTNeoForCausalLM",
      .n_vocab = 50257,
@@ -2301,6 +2424,8 @@ static const model_family families[] = {
      .act_field = "activation_function",
      .act = "gelu_new",
      THETA},
+    /* Attention and MLP side by side; q, k and v are one matrix by groups of heads (arXiv
+     * 2311.16867). */
     {.type = "falcon",
      .architecture = "FalconForCausalLM",
      .n_vocab = 65024,
@@ -2330,6 +2455,7 @@ static const model_family families[] = {
      .act_field = "activation",
      .act = "gelu",
      THETA},
+    /* GPT-2 with a ReLU, whose positions begin at 2 (arXiv 2205.01068). */
     {.type = "opt",
      .architecture = "OPTForCausalLM",
      .n_vocab = 50272,

@@ -116,6 +116,7 @@ static void stream_proj_shape(const model_config *c, proj p, int *d_out, int *d_
     *d_in = p == PROJ_LAUREL_RIGHT ? low : p > PROJ_ALTUP_ROUTER ? n : dim;
 }
 
+/* Shape of a projection in a layer with these heads and this MLP; 0 by 0: the family has none. */
 static void proj_shape(const model_config *c, int ffn_dim, attn_heads heads, proj p, int *d_out,
                        int *d_in)
 {

@@ -68,6 +68,7 @@ static void heads_most(const model_config *c, int *q, int *kv)
     if (*kv < full_kv) *kv = full_kv;
 }
 
+/* Tells the backend the largest step that will come, so that no step allocates. */
 static err_code reserve(const model *m, err *e)
 {
     const model_config *c = &m->cfg;
@@ -185,6 +186,8 @@ static bool latent_create(model *m)
                        : m->scratch.latent && m->scratch.keys);
 }
 
+/* Memory for the rows of the largest step: the stream, what a block reads, and what lies between
+ * its products. Only what this model needs. */
 static err_code scratch_create(model *m, err *e)
 {
     const model_config *c = &m->cfg;
@@ -900,6 +903,9 @@ static void latent_attention(model *m, kv_pool *kv, const float *in, const step 
     be_attend(m->be, kv, m->scratch.attn, m->scratch.q, NULL, s, at);
 }
 
+/* Into m->scratch.attn: products, norms of q and k (of each head in be_rope_append(), or of all
+ * heads here), rotation, pages, attention. A layer that shares keys makes queries alone; one
+ * without a matrix of values uses its keys as values. */
 static void attention(model *m, kv_pool *kv, const float *in, const step *s, int i)
 {
     const model_config *c = &m->cfg;
@@ -1312,6 +1318,9 @@ static void feed_forward(model *m, const float *in, const step *s, int i)
     }
 }
 
+/* One layer: x += mixer(norm(x)), then x += mlp(norm(x)). Of a parallel layer both read the
+ * same, and x is added to twice; with streams (Gemma 3n) x is a prediction that is corrected
+ * behind. */
 static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
 {
     const model_config *c = &m->cfg;
@@ -1373,6 +1382,7 @@ static void forward_ple(model *m, const step *s)
     }
 }
 
+/* Embeddings, layers, logits of the rows that want some; everything is enqueued on the backend. */
 static void forward(model *m, kv_pool *kv, const step *s)
 {
     const model_config *c = &m->cfg;

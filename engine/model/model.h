@@ -189,6 +189,8 @@ void model_config_place(model_config *c, const weight_rules *rules);
  * attention reads a block of these where it lies.  After model_config_place(); part of
  * model_load(). */
 enum { LATENT_PAGE_MIN = 32 };
+
+/* ERR_UNSUPPORTED: pages of that many positions are too small for this model. */
 err_code model_config_pages(const model_config *c, int page_tokens, err *e);
 
 /* Of keys and values of one position in all layers, or of what is kept in their place, in bytes;

@@ -626,6 +626,8 @@ static err_code read_shared(const cJSON *j, const family_experts *fx, experts_co
     return rc;
 }
 
+/* How many experts of what size, how they are chosen, and which layers have them: first all,
+ * then those that a field takes out. */
 static err_code read_experts(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     const family_experts *fx = f->experts;
@@ -828,6 +830,8 @@ static err_code read_minicpm(const cJSON *j, model_config *c, err *e)
     return rc;
 }
 
+/* All that scales embeddings, scores, layers and logits, and the caps that bend them; 1 and 1 /
+ * sqrt(head_dim) where a family has none. */
 static err_code read_multipliers(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     float divisor = 1, query = f->query_scalar;
@@ -907,6 +911,8 @@ static err_code read_spare_layers(const cJSON *j, const model_family *f, model_c
     return rc;
 }
 
+/* What a family says of norms, positions and biases, and the fields of config.json that may say
+ * otherwise. At the end everything that was not read and would change the arithmetic is refused. */
 static err_code read_flags(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
     c->tied = f->tied;

@@ -137,6 +137,8 @@ static const char *fused_module(const loader *l, int layer, proj p, int d_out, s
  * same for all instruction sets. */
 static const bool sensitive[PROJ_COUNT] = {[PROJ_V] = true, [PROJ_DOWN] = true};
 
+/* Adds a layer's projection to the list of tensors: by its own name, or as rows of a fused one
+ * (`cut`), with its bias. A GGUF has parts apart that Hugging Face's files fuse. */
 static void want_matrix(loader *l, int i, proj p)
 {
     /* What a GGUF has apart, by names that its own follow from. */
@@ -461,6 +463,8 @@ static bool is_ple(const wanted *w)
     return strcmp(w->module, ple_table) == 0;
 }
 
+/* The list of all tensors that the model needs, in the order in which they are loaded. Nothing
+ * is read here; a tensor that is missing is found before the first one is packed. */
 static err_code want_all(loader *l, err *e)
 {
     const model_config *c = &l->m->cfg;
@@ -1200,6 +1204,9 @@ static err_code pack_to_disk(loader *l, err *e)
     return err_set(e, ERR_IO, "the packed weights in data.dir cannot be mapped");
 }
 
+/* Plan, room on this machine, packed weights of an earlier start, then tensor after tensor, with
+ * files read ahead of their use. At the end it begins to keep the packed form for the next
+ * start. */
 static err_code load_all(loader *l, const char *path, err *e)
 {
     model_survey survey;

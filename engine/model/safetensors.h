@@ -92,14 +92,17 @@ err_code safetensors_open_header(safetensors **out, const void *prefix, size_t l
 err_code safetensors_header_bytes(const uint8_t first[8], uint64_t file_bytes, const st_limits *lim,
                                   size_t *out, err *e);
 
+/* Ends the mapping, if the file made one, and all tensors with it. NULL is fine. */
 void safetensors_close(safetensors *f);
 
+/* Number of tensors. */
 int safetensors_count(const safetensors *f);
 /* In the order of their offsets; i in [0, count). */
 const st_tensor *safetensors_at(const safetensors *f, int i);
 /* NULL: there is none of this name. */
 const st_tensor *safetensors_find(const safetensors *f, const char *name);
 
+/* The name in a file's header ("BF16"); static. */
 const char *st_dtype_name(st_dtype t);
 /* True for F32, F16, BF16, and sets *out. */
 bool st_usable(st_dtype t, dtype *out);

@@ -139,6 +139,8 @@ void stored_forget(const stored *s);
 
 /* Into `to`, which stays where it is; `from` has nothing of its own left. */
 void stored_move(stored *to, stored *from);
+
+/* Frees its order and halves, not the file's bytes; a zeroed one is fine. */
 void stored_clear(stored *s);
 
 /* A tensor of a GGUF for s->src.rows and cols; false: its type is none that is read. */

@@ -22,6 +22,8 @@ void mapping_watch(void);
  * SIGBUS there ends the process. */
 enum { MAPPINGS_MAX = 4096 };
 void mapping_add(const void *at, size_t bytes);
+
+/* Before munmap(); an address that is not noted is passed over. */
 void mapping_remove(const void *at);
 /* A registered mapping has lost pages. */
 bool mapping_lost(void);

@@ -63,9 +63,13 @@ typedef struct sampled {
 
 /* Scratch for one thread; about 15 bytes per vocabulary entry. */
 typedef struct sampler sampler;
+
+/* For rows of n_vocab logits at most; NULL: no memory. */
 sampler *sampler_create(int n_vocab);
 /* Rows of logits have n_vocab values from now on: at most what it was created with. */
 void sampler_set_vocab(sampler *sp, int n_vocab);
+
+/* NULL is fine. */
 void sampler_destroy(sampler *sp);
 
 /* Picks one token.  `logits` [n_vocab] may be modified.  `prompt` and `output` are the tokens so

@@ -33,8 +33,8 @@
  * A request is charged what it is expected to cost when it is seated, and settled when it leaves:
  * counters are integers and end as what was really used, exactly.
  *
- * A pick costs O(flows that wait), the rest O(1), but O(flow) where somebody pre-empted waits behind
- * others of his flow.  Nothing is allocated after fair_create().  There
+ * A pick costs O(flows that wait), the rest O(1), but O(flow) where somebody pre-empted waits
+ * behind others of his flow.  Nothing is allocated after fair_create().  There
  * is no clock: the same calls give the same picks.
  * Threads: the caller's; one at a time.
  */

@@ -200,6 +200,9 @@ static void show(sched *sc)
     board_close(sc->board, n_row, n_share, now);
 }
 
+/* What other threads may know, once for each iteration: the outlook that admission asks (prices
+ * of tokens, work before a new request, free seats), the board if somebody looks, and counters.
+ * All under one lock, after everything that needs none. */
 static void publish_counts(sched *sc)
 {
     kv_counts kc;
@@ -274,6 +277,9 @@ static void see_waking(sched *sc, int64_t now)
     sched_cause_woke(sc, came_us, now);
 }
 
+/* An iteration: wait, take what came in, restart a lost device, do a job on pages, land the step
+ * in flight where the next one depends on it, plan, run. A plan that finds such a dependence
+ * itself (must_land) is made anew after landing. At the end what runs is cancelled. */
 static void *engine_thread(void *arg)
 {
     sched *sc = arg;

@@ -584,6 +584,8 @@ void sched_draft_destroy(sched *sc);
 
 /* Around a restart of the device: gives back what lies there, and takes it again. */
 void sched_draft_unload(sched *sc);
+
+/* Takes it again on the device that was reopened; ERR_NONE without a draft model. */
 err_code sched_draft_reload(sched *sc, err *e);
 
 /* The request has ended or gave up its seat: what the draft model has read of it is forgotten. */

@@ -563,6 +563,9 @@ static void add_segments(sched *sc, const request *rq, int row0, int n)
     if (bare < n) add_segment(sc, row0 + bare, n - bare, rq->run.lora);
 }
 
+/* Rows of the step out of the chunks that were planned: for each its token, position and
+ * segment, and which of them want logits. A token that the step in flight has not drawn yet is
+ * taken on the device (`from`: the row of that step's draw) without waiting for it. */
 static void build_rows(sched *sc)
 {
     step *st = &sc->step;

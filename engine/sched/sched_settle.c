@@ -272,6 +272,11 @@ static bool undo(sched *sc, flight *f, int s)
     return f->row[s].undone;
 }
 
+/* What one sequence's rows of a step have made, in this order: undo what was computed on a wrong
+ * guess; count the prompt that is done, once for each token however often it is computed;
+ * publish its pages to the prefix cache; then, if its last row was computed, hand out the tokens
+ * and see whether numbers, grammar or memory ended it. An owner of NULL: it ended while the step
+ * ran. */
 static void settle_entry(sched *sc, flight *f, int s, int64_t now)
 {
     request *rq = f->row[s].owner;
@@ -336,6 +341,8 @@ static void count_guesses(sched_stats *t, const flight *f, int s)
     t->guess.right_by[f->row[s].source] += right;
 }
 
+/* Adds a step to the statistics and, where it had no prompt, learns what a row costs beyond the
+ * price of an empty step. */
 static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now)
 {
     int discarded = 0;

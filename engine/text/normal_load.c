@@ -104,6 +104,7 @@ static err_code read_prepend(normaliser *n, const cJSON *v, err *e)
     return rc ? rc : add(n, s, e);
 }
 
+/* One normalizer of tokenizer.json becomes one step or some; unknown ones are refused by name. */
 static err_code read_one(normaliser *n, const cJSON *v, err *e)
 {
     static const struct {

@@ -85,6 +85,8 @@ static int parse_look(split_parser *p, bool negated, bool behind)
     return split_add_node(p, look);
 }
 
+/* One atom of a pre-tokeniser's pattern; returns its node. Groups do not capture; kinds of
+ * groups that are not known are refused. */
 static int parse_atom(split_parser *p)
 {
     size_t used;

@@ -132,6 +132,9 @@ int32_t tokenizer_vocabulary_id(const tokenizer *t, const char *s);
 bool tokenizer_undo_alphabet(const char *s, char *out, size_t *len);
 /* `same`: NULL, or [n_vocab]: the id by which an entry's string is found. */
 err_code tokenizer_hash_entries(tokenizer *t, int32_t *same, err *e);
+
+/* An empty table with room for n merges, before tokenizer_put_merge(); freed with the tokenizer.
+ * ERR_NOMEM. */
 err_code tokenizer_make_merges(tokenizer *t, size_t n, err *e);
 /* The last one of a pair counts, as with Hugging Face. */
 void tokenizer_put_merge(tokenizer *t, merge m);
@@ -170,6 +173,8 @@ typedef struct encoder {
 
 /* Whether a guarded text may produce this token only from trusted bytes. */
 bool tokenizer_is_barred(const encoder *en, int32_t id);
+
+/* Appends an id; counts on where the room is full. */
 void tokenizer_emit(encoder *en, int32_t id);
 /* Ids of a part without added tokens, behind the normaliser; at_start: it begins the text. */
 void tokenizer_encode_part(encoder *en, const char *s, size_t len, bool at_start);
@@ -227,6 +232,8 @@ typedef struct tok_files {
  * hash.  Clear `out` in any case. */
 err_code tokenizer_read_words(tok_words *out, const tokenizer *t, const cJSON *root,
                               const tok_files *files, int n, err *e);
+
+/* Frees what tokenizer_read_words() made; a zeroed one is fine. */
 void tokenizer_clear_words(tok_words *w);
 /* The token that has a name (bos_token ...); -1: none. */
 int32_t tokenizer_named(const tokenizer *t, const tok_files *files, const char *name);

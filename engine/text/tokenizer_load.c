@@ -218,6 +218,9 @@ static err_code read_post(loader *l, const cJSON *v)
 /* Stages of a SentencePiece decoder, in this order, each at most once. */
 enum { NOTHING, BLOCKS, BYTES, FUSED, STRIPPED };
 
+/* One step of a decoder of SentencePiece's kind. Steps must come in the order Replace,
+ * ByteFallback, Fuse, Strip, each at most once (*stage: how far it is); Metaspace stands for the
+ * first two. */
 static err_code read_one_decoder(loader *l, const cJSON *v, int *stage)
 {
     tokenizer *t = l->t;

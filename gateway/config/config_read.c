@@ -221,6 +221,8 @@ static err_code begin_section(config *c, reader *r, const char *name, err *e)
     return err_set(e, ERR_INPUT, "unknown section [%.40s]", name);
 }
 
+/* A section, an option or nothing; cuts the line up in place. Options that have been renamed are
+ * taken under their old name, with a warning. */
 static err_code read_line(config *c, char *line, reader *r, err *e)
 {
     char *s = trim(line);

@@ -9,7 +9,11 @@ typedef struct http_status {
     const char *type, *code; /* of OpenAI's error object */
 } http_status;
 
+/* The status, type and code that an error is told by; 500 for one without a row. Static, never
+ * NULL. */
 const http_status *http_status_of(err_code code);
+
+/* The words behind a status ("Not Found"); static. */
 const char *http_reason(int status);
 
 /* What llm-d's router says in x-llm-d-request-dropped-reason for an answer like ours with this

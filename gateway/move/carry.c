@@ -227,6 +227,9 @@ static bool take_head(transfer *t)
     return good;
 }
 
+/* Bytes of an answer as they come: a head, then records of a digest and a page, each straight
+ * into its place; whole batches of pages go to the engine while the rest is on its way. Less
+ * than size * n ends the transfer. */
 static size_t receive(char *data, size_t size, size_t n, void *arg)
 {
     transfer *t = arg;

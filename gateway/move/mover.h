@@ -56,6 +56,8 @@ bool mover_idle(const mover *m);
 
 /* This request is about to leave the engine, for mover_take(), or it ended before: */
 void mover_expect(mover *m);
+
+/* Undoes mover_expect() for a request that ended before it could leave. */
 void mover_forget(mover *m);
 /* Has it go on elsewhere, after request_go_on(); it ends as if our engine had it.  Copies `name`.
  * `first`: the node that was chosen (roster.h), and no other while this node does not drain;
@@ -74,6 +76,8 @@ roster *mover_roster(const mover *m);
  * it is given its pages; for mover_lent().  ERR_NOT_FOUND: none has that pass; ERR_BUSY: too many
  * are given pages now. */
 err_code mover_lend(mover *m, uint64_t pass, sched_text *out, err *e);
+
+/* The pages have been given: frees the text's tokens. */
 void mover_lent(mover *m, sched_text *text);
 /* The text of a prompt that was computed for another node, which will ask for its pages with this
  * pass; copied, and kept for some seconds. */

@@ -29,6 +29,8 @@ enum { ROSTER_MAX = 64, ROSTER_NONE = -1 };
 /* Borrows `s` and `c` (which knows what transfers take).  `door`: where this node is reached.
  * NULL: out of memory. */
 roster *roster_create(server *s, carry *c, const char *door);
+
+/* No thread may use it any more. NULL is fine. */
 void roster_destroy(roster *r);
 /* This node is reached by another text from now on. */
 void roster_renew(roster *r, const char *door);
@@ -41,6 +43,8 @@ int roster_size(roster *r);
 int roster_next(roster *r, uint64_t tried);
 /* A request goes there: copies its door.  Pair it with roster_return(). */
 void roster_send(roster *r, int at, node_door *door);
+
+/* The request that was sent to node `at` has ended there. */
 void roster_return(roster *r, int at);
 /* It did not accept, or broke off: nothing is placed there for some seconds. */
 void roster_avoid(roster *r, int at);
@@ -52,6 +56,7 @@ int roster_number(roster *r, int at);
 /* The door of the node with that number; false: it is not among those that accept requests. */
 bool roster_door(roster *r, int64_t number, node_door *out);
 
+/* This node's own role; it does not change. */
 node_role roster_role(const roster *r);
 /* May a request be placed at another node now, by the roles?  Takes no lock. */
 bool roster_divides(const roster *r);

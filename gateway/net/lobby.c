@@ -377,6 +377,8 @@ static void note_closed(lobby *l)
     l->n_closed = 0;
 }
 
+/* A connection that was accepted: counted and put into epoll, else closed again. One that is
+ * over a limit is kept until it has been told so; over TLS that takes the handshake first. */
 static void admit(lobby *l, const door *d, int fd, const struct sockaddr_storage *from)
 {
     int yes = 1, unsent = LOBBY_UNSENT_BYTES;

@@ -210,6 +210,9 @@ static void link_stream(carrier *c, stream *s)
     c->asked = true;
 }
 
+/* A request on an HTTP/2 connection: it becomes a visitor of its own with a pair of sockets,
+ * queued for a worker as a connection of HTTP/1 is; refused on the stream where there is no
+ * place. NULL: no memory, and the stream is reset. */
 static void *on_begin(void *arg, int32_t id, const char *head, size_t n, bool chunked)
 {
     carrier *c = arg;

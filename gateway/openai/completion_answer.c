@@ -418,6 +418,8 @@ static int list_choices(const completion *c, choice **out, int *index)
     return n;
 }
 
+/* An answer that is no stream: all choices that were answered, the prompt in front of each where
+ * it is asked for. Memory that is short is c->run.starved. */
 static void compose_whole(completion *c)
 {
     openai_head h;

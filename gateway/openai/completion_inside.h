@@ -173,6 +173,8 @@ typedef struct completion {
 const char *completion_endpoint(const completion *c);
 /* When it began, for the books: on the day whose budget it was taken from. */
 int64_t completion_booked_us(const completion *c);
+
+/* The version that answers; 0: the base, or a stack. */
 uint64_t completion_adapter_id(const completion *c);
 
 /* c->problem from an error; param may be NULL.  Always false. */
@@ -228,6 +230,8 @@ bool completion_submit(completion *c);
 /* Some have ended: as many of the others follow.  Those that the scheduler refuses wait for the
  * next time, if others run. */
 void completion_submit_more(completion *c);
+
+/* Asks the scheduler to end all choices that it has; they still end one by one. */
 void completion_cancel(completion *c);
 /* Takes what the engine has made for one choice.  True if there is news for the client. */
 bool completion_take(completion *c, choice *ch, int most);
@@ -267,7 +271,12 @@ bool completion_number(completion *c, int n);
 
 /* The body; and once the model is known its prompts, in ids.  False: c->problem. */
 bool completion_pooled_read(completion *c, const cJSON *body);
+
+/* Also checks that the model can do what is asked, and the number of inputs. Takes ids, or
+ * tokenizes. */
 bool completion_pooled_prompts(completion *c);
+
+/* Writes the answer of all inputs into c->reply; c->run.starved: no memory for it. */
 void completion_pooled_compose(completion *c);
 
 /* ---- completion_settle.c: the ledger, the limits, the log ---- */
@@ -295,10 +304,15 @@ void completion_usage(const completion *c, openai_usage *u);
 bool completion_open_stream(completion *c);
 /* Appends the chunks of one choice that there is something to say about. */
 void completion_add_news(completion *c, choice *ch);
+
+/* Sends what c->reply holds to a client that is still there, and empties it. A write that fails
+ * marks the client as gone. */
 void completion_flush(completion *c);
 /* The whole answer, or the end of a stream, before its usage is settled: an answer that there is no
  * memory for must not be paid.  False: c->problem. */
 bool completion_compose(completion *c);
+
+/* Sends what completion_compose() made; not for a starved completion. */
 void completion_send(completion *c);
 
 #endif

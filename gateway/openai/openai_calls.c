@@ -317,6 +317,8 @@ static bool add_answer(openai_request *rq, cJSON *root, tool_style style, const 
     return ok && add_fronts(root, style, ct) && openai_own(rq, rq->format_tree);
 }
 
+/* The grammar by which a forced or strict call is written: the schemas of the tools in the
+ * family's frame, and beside them the answer's own format where the request has one. */
 static bool guide(openai_request *rq, tool_style style, const chat_template *ct, openai_problem *p)
 {
     cJSON *calls = schema_of_calls(rq, style, true), *root = cJSON_CreateObject();

@@ -73,6 +73,8 @@ static bool take_tar(void *arg, const void *data, size_t len)
     return t->rc == ERR_NONE;
 }
 
+/* A tar in the body, unpacked as it comes. The key is looked at again at the end, since an
+ * upload takes minutes; what is refused leaves nothing. */
 static void upload_tar(exchange *x)
 {
     const upload_env env = adapters_upload(x);
@@ -164,6 +166,7 @@ static bool take_manifest_file(exchange *x, manifest *mf, const cJSON *item, int
     return true;
 }
 
+/* The files of an upload that comes in parts, with their sizes and digests. False: answered. */
 static bool read_manifest(exchange *x, const cJSON *body, manifest *mf)
 {
     static const char *const known[] = {"files", "description", "activate", NULL};

@@ -129,6 +129,8 @@ static bool take_text(exchange *x, const cJSON *body, const char *name, const ch
     return false;
 }
 
+/* A folder of the server's disk, which must lie in the tenant's own folder of a root; it is
+ * copied. */
 static void load_path(exchange *x)
 {
     /* Which way experts lie is told by the tensors themselves. */

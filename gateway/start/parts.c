@@ -157,6 +157,9 @@ static err_code find_model(parts *p, err *e)
     return ERR_NONE;
 }
 
+/* Device, model, grammars, draft model, chat template, pooling; and the fingerprint that answers
+ * carry, made of all that decides their bits. A template that cannot be read turns chat off,
+ * unless the configuration names it. */
 static err_code open_model(parts *p, err *e)
 {
     server *s = &p->srv;
@@ -348,6 +351,8 @@ static err_code open_depot(parts *p, err *e)
     return p->bucket ? depot_start(&s->adapters.depot, &dc, e) : ERR_NONE;
 }
 
+/* In the order in which they need each other: object store, registry, stacks, the arena on the
+ * device, residency, vocabularies, room on the disk, depot, uploads. */
 static err_code open_adapters(parts *p, err *e)
 {
     server *s = &p->srv;

@@ -275,6 +275,8 @@ static void put_verdict(stats *st, int class, proto_class *c)
     breach_text(&b, k->ttft_us, k->tpot_us, c->verdict, sizeof(c->verdict));
 }
 
+/* Counts since the start, and shares over the last CLASS_WINDOW samples: the ring has the counts
+ * as they were then. Requests that run or wait come from the scheduler's picture. */
 static void take_classes(stats *st)
 {
     lock_assert_held(&st->mu);

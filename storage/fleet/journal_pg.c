@@ -264,6 +264,8 @@ static err_code begin(pg_journal *g, err *e)
     return rc;
 }
 
+/* Where the journal stands, in one statement, so all numbers are of one moment. With `lock` a
+ * transaction stays open in which no other node can append. */
 static err_code pg_look(journal *j, bool lock, journal_state *out, err *e)
 {
     pg_journal *g = (pg_journal *)j;
@@ -356,6 +358,10 @@ static err_code migrate(pg_journal *g, err *e)
     return rc;
 }
 
+/* The node's row becomes ours if it is new, was ours, or its heartbeat is older than
+ * dead_after_us; one statement, so of two servers with one number one gets it. The epoch rises,
+ * which fences whoever had it. Then the tables are migrated, leases of instances that are gone are
+ * deleted, and the fleet's schema rises to ours. */
 static err_code pg_claim(journal *j, const journal_claim *me, int64_t *epoch, err *e)
 {
     pg_journal *g = (pg_journal *)j;
@@ -492,6 +498,7 @@ static err_code pg_put_snapshot(journal *j, int64_t seq, const void *bytes, int 
     return rc;
 }
 
+/* The newest snapshot, put together from its parts; *bytes is malloced. */
 static err_code pg_get_snapshot(journal *j, int64_t *seq, void **bytes, int *n, err *e)
 {
     pg_journal *g = (pg_journal *)j;

@@ -307,7 +307,8 @@ static bool make_place(server *s, int need, int i)
     return true;
 }
 
-/* Whether a request of the same flow has got a seat in this step: rule 1 is for one of each flow. */
+/* Whether a request of the same flow has got a seat in this step: rule 1 is for one of each
+ * flow. */
 static bool flow_is_seated(const server *s, const sim_arrival *a)
 {
     for (int i = s->n_ran; i < s->n; i++) {

@@ -254,6 +254,8 @@ static bool obey(cJSON *body, const char *line, char *system, size_t cap, bool *
     return true;
 }
 
+/* A talk of many turns, until Ctrl-D. A question that was refused is taken out of the
+ * conversation again; an answer that was interrupted stays as far as it came. */
 static int converse(ctl *c, cJSON *body)
 {
     char system[4096] = "", history[PATH_MAX] = "";

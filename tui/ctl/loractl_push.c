@@ -256,6 +256,9 @@ static int64_t ask_offset(client *cl, const char *path)
     return at;
 }
 
+/* The rest of a file from `offset` on. After a break it asks how much the server has and goes on
+ * from there; attempts count anew whenever something arrived, so a bad line takes long but gets
+ * there. */
 static int send_file(push *p, int i, int64_t offset)
 {
     client *cl;
@@ -446,6 +449,8 @@ static bool is_gguf(const char *path)
            S_ISREG(st.st_mode);
 }
 
+/* A GGUF goes in one body, as a tar that is made while it is sent: unlike files of a folder it
+ * cannot be resumed. */
 static int push_gguf(push *p)
 {
     struct stat st;

@@ -151,6 +151,9 @@ static void ask_past(feed *f)
     client_reply_clear(&r);
 }
 
+/* Asks for statistics by the cursor of the last answer that was taken, waits out the interval,
+ * and meanwhile makes the calls that were asked for. A server that does not answer is asked
+ * again after pauses that double, by the same cursor. */
 static void *feed_thread(void *arg)
 {
     feed *f = arg;

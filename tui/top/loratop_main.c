@@ -279,6 +279,9 @@ static void write_csv(const view_server *s)
     (void)fflush(stdout);
 }
 
+/* An answer of a server: into the data, and to the recording and the outputs that were asked
+ * for. One that is not understood is asked for anew in full, since a part of it may be in the
+ * data. */
 static void came(app *a, int i, const char *text, size_t len)
 {
     view_server *s = &a->v.server[i];
@@ -310,6 +313,8 @@ static void came(app *a, int i, const char *text, size_t len)
     }
 }
 
+/* All that a feed has brought. While the display is paused the newest answer is held; the feed
+ * stops by itself, for it waits for that answer's cursor. */
 static void take_items(app *a, int i)
 {
     feed_item it;
@@ -441,6 +446,8 @@ static int64_t replay_wait_us(const app *a, int64_t now_us)
     return us < REDRAW_US ? us : REDRAW_US;
 }
 
+/* Keys, news, and a picture when something changed or REDRAW_US have passed; with --frames until
+ * so many updates were drawn. */
 static int run_screen(app *a, err *e)
 {
     int64_t drawn_us = 0, interval_ms = a->v.interval_ms;

@@ -388,6 +388,8 @@ static double ratio(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
+/* Differences of two answers' counters over the time between them, as one more value of each
+ * series; of the first answer the server's own rates. */
 static void note_series(topdata *t, int64_t then_us)
 {
     const proto_totals *a = &t->before, *b = &t->totals;

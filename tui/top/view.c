@@ -586,6 +586,7 @@ static void swap_ended(view *v)
     narrow(view_table(v), from->class_name, from->tenant);
 }
 
+/* The keys that mean something on a table. False: it is none of them, or there is no table. */
 static bool table_key(view *v, int key)
 {
     table_view *t = view_table(v);

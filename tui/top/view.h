@@ -193,9 +193,11 @@ rowset *view_rows(view *v, int table);
 /* The table of the server's answer that a view's table is made of (VIEW_LIMITS: tenants). */
 int view_source(int table);
 
-/* What is known of the server that is shown; view_table(): the state of the screen's table, NULL
- * where it has none. */
+/* What is known of the server that is shown. */
 topdata *view_data(view *v);
+
+/* The rows, order and selection of the screen's table; NULL: the screen has no table. Owned by
+ * the view. */
 table_view *view_table(view *v);
 
 /* Filters and sorts the rows again if the data or the order has changed since. */
@@ -204,12 +206,20 @@ void view_refresh(view *v, int table);
 /* Opens the menu of actions on the selected or tagged rows, of columns to sort by, of columns to
  * show. */
 void view_open_menu(view *v);
+
+/* Opens a menu of the table's columns, the present one selected. */
 void view_open_sort(view *v);
+
+/* Opens a menu of the columns behind the first, each marked if it is shown; the menu stays open. */
 void view_open_columns(view *v);
 
 /* A key while a menu, a confirmation or an input is open (view_mode). */
 void view_menu_key(view *v, int key);
+
+/* The answer to a question: y makes the calls in view->action, any other key does nothing. */
 void view_confirm_key(view *v, int key);
+
+/* Enter behind a number that was typed for a limit: asks to set it; says so if it is no number. */
 void view_input_done(view *v);
 
 /* One row of a table, as its cells are made of it. */
@@ -237,6 +247,7 @@ struct view_column {
     size_t member; /* of the row, for those two; 0 where they need none */
 };
 
+/* The columns of a table, in their order; static. *n: how many. */
 const view_column *view_columns(int table, int *n);
 /* The limit that a tenant is at; "": none. */
 const char *view_limit_of(const view_row *r);
@@ -269,6 +280,8 @@ void view_lay_out(const view *v, int table, int cols, view_layout *out);
 void view_group(view *v, int table, const char *tenant, size_t *first, size_t *n);
 /* Folds it, or unfolds it. */
 void view_fold(view *v, int table, const char *tenant);
+
+/* Whether the tenant's group shows its sums alone. */
 bool view_is_folded(const table_view *t, const char *tenant);
 /* A row of sums of a group, and what stands beside it; `row` has room for any. */
 void view_group_sum(view *v, int table, size_t first, size_t n, void *row, row_side *side);

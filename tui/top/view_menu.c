@@ -284,6 +284,8 @@ void view_input_done(view *v)
     ask(v, what);
 }
 
+/* An item was chosen: done at once where it only changes the display, else a second menu, a
+ * number to type, or the question. */
 static void pick(view *v, int i)
 {
     view_menu *m = &v->menu;

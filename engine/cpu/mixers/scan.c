@@ -83,6 +83,8 @@ static float step_size(const scan_job *j, size_t row, size_t head)
     return dt < r->dt_most ? dt : r->dt_most;
 }
 
+/* The rows of one sequence for one head, STEPS at a time: sizes of steps and what they forget
+ * first, then the kernel; in order, so that the bits do not depend on how a prompt was cut. */
 static void scan_head(const scan_job *j, const step_seq *q, size_t head)
 {
     assert(q->row0 >= 0 && q->row0 + q->n_rows <= j->s->n_rows);

@@ -401,6 +401,9 @@ void mask_free(state_mask *m)
     free(m);
 }
 
+/* Two passes over the stretches: sizes, then contents. Few tokens are a list, many a set of
+ * bits; tokens whose fate depends on the stack are kept in the trie's order, each with how many
+ * bytes it shares with the one before, so that a walk repeats nothing. */
 static bool fill(state_mask *m, const sorter *s)
 {
     const token_trie *t = s->t;

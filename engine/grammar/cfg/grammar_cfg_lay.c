@@ -181,6 +181,9 @@ static void lay_folded(layout *l, const cfg_node *x, int32_t from, int32_t to)
     if (x->n == 0) gb_eps(&l->b, from, to);
 }
 
+/* x{min,max} between two states. A long repetition of one class counts in a state (gb_enter());
+ * all else is unrolled: min copies, then a loop, or max - min copies that may be left before
+ * each. */
 static void lay_repeat(layout *l, const cfg_node *x, int32_t from, int32_t to, mode m)
 {
     assert(x->child >= 0 && x->min >= 0 && (x->max < 0 || x->min <= x->max));
@@ -230,6 +233,8 @@ static void lay_sequence(layout *l, const cfg_node *x, int32_t from, int32_t to,
     }
 }
 
+/* Edges for a node of the grammar between two states. `m` says whether ignored text may follow,
+ * and whether the left corner of a left-recursive rule is replaced (m.first). */
 static void lay(layout *l, int32_t node, int32_t from, int32_t to, mode m)
 {
     const cfg_node *x = &l->g->node[node];

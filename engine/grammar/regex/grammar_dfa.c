@@ -574,6 +574,9 @@ typedef struct {
     bool json;
 } plan;
 
+/* Two fixed points, from the last state back: far[s], how few characters lead from s to an end
+ * (FAR: none do), and onward[s], whether a text from s can go on for ever and
+ * still be completed at any place. */
 static void look_ahead(plan *p)
 {
     const g_dfa *d = p->d;

@@ -267,6 +267,8 @@ static uint32_t bracket_item(parser *p, g_class *c, bool negative, bool *set)
     return escaped(p);
 }
 
+/* A class [...] behind its bracket: characters, ranges, escapes and sets; returns its node, 0
+ * after a failure. */
 static int bracket(parser *p)
 {
     int index = 0;
@@ -437,6 +439,8 @@ static bool braces(parser *p, int *min, int *max)
     return true;
 }
 
+/* An atom and the repetitions behind it. Lazy ones allow the same texts as greedy ones;
+ * possessive ones do not, and are refused. */
 static int repeated(parser *p)
 {
     int x = atom(p);
@@ -583,6 +587,8 @@ static bool lay_turns(layout *l, const node *x, int32_t from, int32_t to)
     return true;
 }
 
+/* As in grammar_cfg_lay.c: a counted state for a long repetition of one class, else copies and a
+ * loop. `step` is taken by the first character that is read. */
 static void lay_repeat(layout *l, const node *x, int32_t from, edge_step step, int32_t to)
 {
     assert(x->min >= 0 && (x->max < 0 || x->min <= x->max));
@@ -619,6 +625,8 @@ static void lay_repeat(layout *l, const node *x, int32_t from, edge_step step, i
     gb_eps(b, from, to);
 }
 
+/* Edges for a node between two states; recursion goes into right sides alone, so a long chain
+ * needs no stack. */
 static void lay(layout *l, int i, int32_t from, edge_step step, int32_t to)
 {
     g_builder *b = l->b;

@@ -397,6 +397,9 @@ static bool lacks_values(schema_compiler *c, const cJSON *s)
     return false;
 }
 
+/* Edges for the arrays of a schema: prefixItems one after the other, each a place where the
+ * array may end once minItems are there, then a counted loop of `items`. Bounds that no value
+ * meets leave no edge, which is "nothing". */
 static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     g_builder *b = &c->b;
@@ -789,6 +792,8 @@ static bool all_absent(const property *p, int n)
     return true;
 }
 
+/* Edges for the objects of a schema. Named members come in the order of `properties`, so that
+ * which are there needs no set of states; members without a name are counted, to COUNTED_MAX. */
 static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
@@ -1065,6 +1070,9 @@ static bool build_all(schema_compiler *c, const cJSON *s, int32_t from, int32_t 
     return sum && build(c, sum, from, to);
 }
 
+/* One schema between two states, by the keyword that says most: $ref, allOf, anyOf, oneOf,
+ * const, enum, then the types. A $ref with other keywords beside it is merged with its target
+ * first. */
 static bool build_one(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
 {
     if (cJSON_IsFalse(s)) return true; /* nothing */

@@ -209,6 +209,9 @@ int32_t schema_space(schema_compiler *c, int32_t from); /* one, or none */
 void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to);
 /* grammar_values.c: does the value hold for the schema? */
 typedef enum { HOLDS_NOT, HOLDS, HOLDS_UNKNOWN } holding;
+
+/* The answer for a value that the schema lists; HOLDS_UNKNOWN: it hangs on what is not judged
+ * here. */
 holding schema_holds(schema_compiler *c, const cJSON *s, const cJSON *value);
 /* The same of what the schema says beside the values that it lists. */
 holding schema_holds_beside(schema_compiler *c, const cJSON *s, const cJSON *value);

@@ -104,6 +104,8 @@ typedef enum unicode_cluster {
 
 /* A code point with its kind from bit 24 on. */
 uint32_t unicode_with_kind(uint32_t c);
+
+/* Whether one of n ranges, ascending and apart, has the code point; a binary search. */
 bool unicode_in_ranges(const unicode_range *t, int n, uint32_t c);
 bool unicode_is_letter(uint32_t c); /* \p{L} */
 bool unicode_is_number(uint32_t c); /* \p{N} */

@@ -102,6 +102,8 @@ size_t scan_quoted(const tool_reader *r, size_t at);
 size_t scan_string(const tool_reader *r, size_t at);
 /* Where the value at `at` ends; SCAN_NONE: it has no end yet. */
 size_t scan_value(const tool_reader *r, size_t at, const scan_form *form);
+
+/* Whether s[0 .. len) is one value of JSON, within the limits of a request. */
 bool scan_is_json(const char *s, size_t len);
 
 /* ---- parts of a call ------------------------------------------------------------------ */
@@ -113,11 +115,16 @@ bool tool_take_name(const tool_reader *r, size_t at, size_t end, tool_head *h);
 /* The name at `at` ends before one of `ends`, of which `behind` bytes belong to no argument. */
 tool_verdict tool_name_look(const tool_reader *r, size_t at, const char *ends, size_t behind,
                             tool_head *h);
+
+/* Whether the request has a tool of that name. */
 bool tool_is_known(const tool_reader *r, const char *name);
 
+/* Appends bytes to b; without memory r->failed is set, and later calls do nothing. */
 void tool_add(tool_reader *r, held_bytes *b, const char *s, size_t len);
 /* s[0 .. len) as a string of JSON. */
 void tool_add_string(tool_reader *r, held_bytes *b, const char *s, size_t len);
+
+/* The first n bytes of r->raw are understood. */
 void tool_drop(tool_reader *r, size_t n);
 /* One argument of the call that is open: its value is JSON, or a text. */
 void tool_put_argument(tool_reader *r, const char *key, size_t key_len, const char *value,
