@@ -2,7 +2,10 @@
  *
  *     cuda.c      open/close, faults, the ops table
  *     memory.c    one arena, uploads through pinned staging on a stream of their own
- *     linear.c    weights, fused groups, be_linear, be_logits
+ *     weights.c   matrices and tables in device memory
+ *     linear.c    fused groups of matrices, be_linear
+ *     rows.c      operations on rows: embeddings, norms, activations, sums
+ *     logits.c    be_logits
  *     inside.c    which products have LoRA inside them
  *     experts.c   be_experts(): memory, launches, tables of adapters on experts
  *     products/   matrix products, the base's by blas.h; codes.c: quantised matrices as their
@@ -82,13 +85,18 @@ typedef struct cuda_memory {
     unsigned long long seen; /* that the main stream waits for; engine thread */
 } cuda_memory;
 
-/* ---- linear.c -------------------------------------------------------------------------------- */
+/* ---- weights.c, linear.c --------------------------------------------------------------------- */
 
 typedef struct cuda_weight {
     weight head;
     void *p;          /* [rows][cuda_k()], row-major, zeros behind cols; or: */
     gemm_codes codes; /* form not GEMM_PLAIN: panels of codes (codes.h) */
 } cuda_weight;
+
+static inline bool cuda_by_codes(const weight *w)
+{
+    return ((const cuda_weight *)w)->codes.form != GEMM_PLAIN;
+}
 
 /* A result that lies in a fused product's rows instead of where the caller asked for it. */
 typedef struct cuda_alias {
@@ -509,8 +517,31 @@ static inline int cuda_k(dtype type, int cols)
 void cuda_norm_part(backend *be, float *out, const cuda_alias *x, const float *gain, float eps,
                     int n_rows, int dim);
 
+/* ---- tensor_parallel.c, what a device calls ------------------------------------------------- */
+
+/* The matrix as it lies on this device; of a projection (d_out columns here) that the devices share
+ * this one's columns, which are whole blocks.  `from`: its first further piece in the table. */
+void cuda_mat_here(const cuda_state *cu, cuda_writer *w, int at, int from, int d_out);
+/* This device's columns of all rows of logits; the first one then has all of them. */
+bool cuda_multiply_shared(backend *be, const weight *base, const void *x, int n);
+
 /* ---- linear.c, inside.c ---------------------------------------------------------------------- */
 
+/* y = the rows_of_w rows of w and those behind them by x, with what `more` adds.  False: the
+ * backend is marked, or the recording spoilt. */
+bool cuda_multiply(backend *be, const weight *w, int rows_of_w, const void *x, float *y, int n_rows,
+                   blas_sum more);
+/* The common arguments of LoRA kernels for the rows of `l`. */
+sgmv_args cuda_lora_args(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x,
+                         int d_in);
+/* The shrink of all outputs, beside the product that is enqueued next; cuda_finish() waits for it
+ * and launches what comes after the product. */
+void cuda_begin_shrink(backend *be, const sgmv_args *a, bool adapted);
+void cuda_finish(backend *be, sgmv_args *a, bool adapted, bool all_rows);
+/* The gate and up that cuda_linear() has left (cuda_state.late), and their gate. */
+void cuda_finish_gated(backend *be, const float *gate, bool gelu);
+/* A result is where the caller asked for it: cuda_where() knows no other place. */
+void cuda_forget(cuda_state *cu, const float *y);
 /* The product of x, which is lora->x, into y, the shrink of LoRA beside it, and its expand;
  * `gated`: into there, and gated. */
 void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y,
