@@ -264,6 +264,12 @@ typedef struct cuda_shared_weight {
     weight *part[CU_DEVICES_MAX];
 } cuda_shared_weight;
 
+/* MLPs that all rows go through. */
+typedef struct cuda_mlps {
+    int *cols;       /* [n_layer]: each one's width on this device; 0: the layer has none */
+    bool gate_apart; /* no product has their activation */
+} cuda_mlps;
+
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
@@ -286,8 +292,8 @@ typedef struct cuda_state {
     bool prepared; /* be_prepare() has had the head */
     cuda_part part;
     int n_vocab, dim;
-    int *mlp; /* step_bounds', like the next two */
-    latent_shape latent;
+    cuda_mlps mlp;
+    latent_shape latent; /* step_bounds', like q_rank */
     int q_rank;
     const void *shared_table; /* the input table that is the head's matrix */
 
@@ -619,6 +625,7 @@ const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample
 
 /* Rows of the table, f32, by each segment's own table or LoRA where it has one. */
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+void cuda_positions(backend *be, float *out, const float *table, int n, int dim, const step *s);
 
 /* With BF16 products the rows are also written rounded (cu->x16), for the product that follows;
  * without experts, whose router reads f32, and out of place, they are written only so. */
@@ -630,9 +637,11 @@ void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain,
 /* If the product that makes `gate` and `up`, or its LoRA, was left to this call (cu->late), both
  * are done in one launch. */
 void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n);
+void cuda_xielu(backend *be, float *x, const xielu_weights *w, size_t n);
 void cuda_add(backend *be, float *x, const float *y, float scale, size_t n);
 void cuda_scale(backend *be, float *x, float scale, size_t n);
 void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
+void cuda_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias, int n);
 
 /* Sizes and layout are those of sgmv_plan.h. Loader threads. */
 size_t cuda_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);

@@ -300,8 +300,8 @@ static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, i
 static bool gate_and_up(const cuda_state *cu, const sgmv_args *a, const linear_out *outs, int n_out)
 {
     return n_out == 2 && outs[0].lora_proj == PROJ_GATE && outs[1].lora_proj == PROJ_UP &&
-           a->type == DT_BF16 && cu->arith == DT_BF16 && outs[0].w->rows == outs[1].w->rows &&
-           outs[0].w->rows % 8 == 0;
+           !cu->mlp.gate_apart && a->type == DT_BF16 && cu->arith == DT_BF16 &&
+           outs[0].w->rows == outs[1].w->rows && outs[0].w->rows % 8 == 0;
 }
 
 /* Leaves gate and up to be_gate(); `rows` of both where the product is to be made, too. */

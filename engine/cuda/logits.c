@@ -14,6 +14,19 @@ void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float 
     (void)CU(be, cu_blend(cu->stream, &a));
 }
 
+void cuda_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias, int n)
+{
+    cuda_state *cu = cuda_of(be);
+    (void)logits;
+    (void)n_rows;
+    cu_bias_args a = {.x = cu->logits.device,
+                      .bias = bias,
+                      .n_rows = cu->step.shape.n_logit,
+                      .stride = stride,
+                      .n = n};
+    (void)CU(be, cu_add_bias(cu->stream, &a));
+}
+
 /* Rows of logits with one output layer: by the plan of the base's where it has that shape. */
 static bool multiply_head(backend *be, const weight *base, const weight *w, const int32_t *place,
                           const void *x, int from, int n)

@@ -33,6 +33,21 @@ void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim,
     (void)CU(be, cu_sgmv_expand(cu->stream, &g));
 }
 
+void cuda_positions(backend *be, float *out, const float *table, int n, int dim, const step *s)
+{
+    cuda_state *cu = cuda_of(be);
+    if (!cuda_step_enter(be, s)) return;
+    cu_embed_args a = {.out = out,
+                       .table = table,
+                       .type = DT_F32,
+                       .dim = dim,
+                       .n_rows = cu->step.shape.n_rows,
+                       .n_vocab = n,
+                       .token = cu->step.pos};
+    if (cu->x16_of == out) cu->x16_of = NULL;
+    (void)CU(be, cu_embed(cu->stream, &a));
+}
+
 /* What reads `out` is a product: in BF16 models only the rounded values are written.  In place, it
  * is what is added to the stream. */
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
@@ -97,7 +112,9 @@ void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain,
     (void)CU(be, cu_layer_norm(cu->stream, &a));
 }
 
-void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n)
+/* xielu: of ACT_XIELU, else NULL. */
+static void activate(backend *be, activation act, float *gate, const float *up, size_t n,
+                     const xielu_weights *xielu)
 {
     cuda_state *cu = cuda_of(be);
     int cols = (int)(n / (size_t)(cu->step.of ? cu->step.of->n_rows : 1));
@@ -111,16 +128,29 @@ void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t
         cuda_finish_gated(be, gate, act == ACT_GELU_TANH);
         return;
     }
-    cu_silu_args a = {.gate = ag.at,
-                      .up = up ? cuda_where(cu, up, cols).at : NULL,
-                      .in_stride = ag.stride,
-                      .out = half ? NULL : gate,
-                      .out16 = half ? cu->x16 : NULL,
-                      .n_rows = cu->step.of ? cu->step.shape.n_rows : 1,
-                      .cols = cols,
-                      .gelu = act == ACT_GELU_TANH};
+    cu_act_args a = {.act = act};
+    a.rows = (cu_silu_args){.gate = ag.at,
+                            .up = up ? cuda_where(cu, up, cols).at : NULL,
+                            .in_stride = ag.stride,
+                            .out = half ? NULL : gate,
+                            .out16 = half ? cu->x16 : NULL,
+                            .n_rows = cu->step.of ? cu->step.shape.n_rows : 1,
+                            .cols = cols,
+                            .gelu = act == ACT_GELU_TANH};
+    if (xielu) a.xielu = *xielu;
     cu->x16_of = half ? gate : NULL;
-    (void)CU(be, cu_silu_mul(cu->stream, &a));
+    (void)CU(be, act > ACT_SWIGLU_CLAMPED ? cu_act_mul(cu->stream, &a)
+                                          : cu_silu_mul(cu->stream, &a.rows));
+}
+
+void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n)
+{
+    activate(be, act, gate, up, n, NULL);
+}
+
+void cuda_xielu(backend *be, float *x, const xielu_weights *w, size_t n)
+{
+    activate(be, ACT_XIELU, x, NULL, n, w);
 }
 
 /* n values of the step's rows; those of a padded step too, for a record's next replay. */

@@ -884,6 +884,13 @@ static void tp_embed(backend *be, float *out, const void *table, dtype type, int
         cuda_embed(&tp_of(be)->dev[i], floats_here(be, i, out), here(be, i, table), type, dim, s);
 }
 
+static void tp_positions(backend *be, float *out, const float *table, int n, int dim, const step *s)
+{
+    for (int i = 0; enter(be, i); i++)
+        cuda_positions(&tp_of(be)->dev[i], floats_here(be, i, out), floats_here(be, i, table), n,
+                       dim, s);
+}
+
 static void tp_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
                         int row0, int n_rows, int dim)
 {
@@ -973,6 +980,17 @@ static void tp_gate(backend *be, activation act, float *gate, const float *up, s
     tp->parted = gate;
 }
 
+static void tp_xielu(backend *be, float *x, const xielu_weights *w, size_t n)
+{
+    tp_state *tp = tp_of(be);
+    for (int i = 0; enter(be, i); i++) {
+        const xielu_weights mine = {floats_here(be, i, w->alpha_p), floats_here(be, i, w->alpha_n),
+                                    floats_here(be, i, w->beta), floats_here(be, i, w->eps)};
+        cuda_xielu(&tp->dev[i], floats_here(be, i, x), &mine, n / (size_t)tp->n);
+    }
+    tp->parted = x;
+}
+
 static bool logits_met(void *self)
 {
     tp_state *tp = self;
@@ -1027,6 +1045,14 @@ static void tp_logits_bend(backend *be, float *logits, int n_rows, int stride, f
 {
     if (!enter(be, 0)) return;
     cuda_logits_bend(&tp_of(be)->dev[0], logits, n_rows, stride, scale, cap);
+    (void)take_failure(be, 0);
+}
+
+static void tp_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias,
+                           int n)
+{
+    if (!enter(be, 0)) return;
+    cuda_logits_bias(&tp_of(be)->dev[0], logits, n_rows, stride, bias, n);
     (void)take_failure(be, 0);
 }
 
@@ -1102,15 +1128,18 @@ const backend_ops backend_cuda_tp = {
     .step_begin = tp_step_begin,
     .step_end = tp_step_end,
     .embed = tp_embed,
+    .positions = tp_positions,
     .rms_norm = tp_rms_norm,
     .layer_norm = tp_layer_norm,
     .linear = tp_linear,
     .rope_append = tp_rope_append,
     .attend = tp_attend,
     .gate = tp_gate,
+    .xielu = tp_xielu,
     .add = tp_add,
     .scale = tp_scale,
     .logits_bend = tp_logits_bend,
+    .logits_bias = tp_logits_bias,
     .logits = tp_logits,
     .logits_fetch = tp_logits_fetch,
     .sample = tp_sample,

@@ -1503,7 +1503,7 @@ _rule("cuda.experts-pieces", "engine/cuda/experts.c",
       "        c.x = x + before;", "        c.x = x;",
       "emu.test_batch_invariance", "rows that go through experts later are their own")
 _rule("cuda.mlp-of-a-layer", "engine/cuda/adapter.c",
-      "[PROJ_UP] = cu->mlp[l],", "[PROJ_UP] = cu->mlp[l] / 2,",
+      "[PROJ_UP] = cu->mlp.cols[l],", "[PROJ_UP] = cu->mlp.cols[l] / 2,",
       "emu.test_golden", "LoRA has as many columns as its layer's MLP is wide")
 _rule("cuda.sinks", "engine/cuda/attend.cu",
       "if (a->sinks)", "if (a->sinks && !a->sinks)",
