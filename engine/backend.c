@@ -571,6 +571,23 @@ void be_embed(backend *be, float *out, const void *table, dtype type, int dim, c
     if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
 }
 
+void be_positions(backend *be, float *out, const float *table, int n, int dim, const step *s)
+{
+    const step_seg base = {0, s->n_rows, NULL};
+    step at = *s;
+    assert(s->n_rows > 0 && n > 0 && dim > 0 && table && takes(be, EXTRA_POSITIONS));
+    if (broken(be)) return;
+    if (be->ops->positions) {
+        be->ops->positions(be, out, table, n, dim, s);
+        return;
+    }
+    at.token = s->pos;
+    at.from = NULL;
+    at.seg = &base;
+    at.n_seg = 1;
+    be->ops->embed(be, out, table, DT_F32, dim, &at);
+}
+
 void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                  int n_rows, int dim)
 {

@@ -123,7 +123,7 @@ enum {
     EXTRA_LAYER_HEADS = 1 << 25,  /* attn_shape.layer_heads, be_rope_append() without keys */
     EXTRA_PER_LAYER = 1 << 26,    /* rows of a table that the host reads in the midst of a step */
     EXTRA_SCALED_MIX = 1 << 27,   /* expert_set.scales */
-    EXTRA_POSITIONS = 1 << 28,    /* be_embed() of positions, from a table of their own */
+    EXTRA_POSITIONS = 1 << 28,    /* be_positions() */
     EXTRA_STREAMS = 1 << 29,      /* be_streams_...(), be_match_rms(), be_gate_sparse() */
     EXTRA_APART = 1 << 30,        /* two norms of the stream before attention changes it */
     EXTRAS = 31,
@@ -481,6 +481,7 @@ typedef struct step_bounds {
     /* [n_layer], borrowed for the call: what the MLP that all rows take is wide; 0: none. */
     const int *mlp;
     int n_layer;
+    activation act;      /* of these MLPs */
     latent_shape latent; /* rank 0: there is none */
     int q_rank;          /* of a latent of queries; 0: there is none */
 } step_bounds;
@@ -589,6 +590,9 @@ bool be_step_end(backend *be, const step *s);
  * base's, of be_table_create().  NULL, where weight_rules.host_rows: the base's rows stand in out
  * already. */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+/* out[i] = table[pos[i]]; table [n][dim], f32 in backend memory.  No adapter replaces its rows.
+ * (EXTRA_POSITIONS) */
+void be_positions(backend *be, float *out, const float *table, int n, int dim, const step *s);
 
 /* out = rms_norm(x) * weight, over n_rows rows of `dim` from row0 on;
  * weight f32 in backend memory. */

@@ -99,6 +99,8 @@ struct backend_ops {
     bool (*step_end)(backend *be, const step *s);
 
     void (*embed)(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+    /* NULL: embed() does it, for a step whose tokens are positions. */
+    void (*positions)(backend *be, float *out, const float *table, int n, int dim, const step *s);
     void (*rms_norm)(backend *be, float *out, const float *x, const float *weight, float eps,
                      int row0, int n_rows, int dim);
     /* NULL: backend_caps.extras says no. */

@@ -272,37 +272,6 @@ bool cuda_write_mat(cuda_writer *w, int at, const lora_mat *m, int d_out)
     return true;
 }
 
-/* The matrix as it lies on this device; of a projection (d_out columns here) that the devices share
- * this one's columns, which are whole blocks.  `from`: its first further piece in the table. */
-static void mat_here(const cuda_state *cu, cuda_writer *w, int at, int from, int d_out)
-{
-    sgmv_mat *m = &w->mats[at];
-    const cuda_part *part = &cu->part;
-    if (part->n == 1) return;
-    m->a = cuda_here(cu, m->a);
-    m->b = cuda_here(cu, m->b);
-    m->gain = cuda_here(cu, m->gain);
-    m->bias = cuda_here(cu, m->bias);
-    for (int i = from; i < w->n; i++) w->more[i] = cuda_here(cu, w->more[i]);
-    if (d_out == 0) return;
-    int col0 = part->i * d_out;
-    m->d_out = d_out;
-    if (m->gain) m->gain += col0;
-    if (m->bias) m->bias += col0;
-    if (m->rank == 0) return;
-    size_t each = (size_t)round_up(m->rank, 8) * dtype_bytes(cu->arith);
-    assert(col0 % SGMV_COLS == 0);
-    if (col0 < m->b_first) {
-        m->b = (const char *)m->b + (size_t)col0 * each;
-        if (m->b_first != INT32_MAX) m->b_first -= col0;
-        return;
-    }
-    int piece = (col0 - m->b_first) / m->b_each, rest = (col0 - m->b_first) % m->b_each;
-    m->b = (const char *)w->more[m->b_more - w->more_device + piece] + (size_t)rest * each;
-    m->b_first = m->b_each - rest;
-    m->b_more += piece + 1;
-}
-
 static bool write_table(const cuda_state *cu, cuda_writer *w, const lora_view *view)
 {
     static const lora_mat none;
@@ -319,8 +288,8 @@ static bool write_table(const cuda_state *cu, cuda_writer *w, const lora_view *v
             [PROJ_K] = k_out,
             [PROJ_V] = v_out,
             [PROJ_O] = dim,
-            [PROJ_GATE] = cu->mlp[l],
-            [PROJ_UP] = cu->mlp[l],
+            [PROJ_GATE] = cu->mlp.cols[l],
+            [PROJ_UP] = cu->mlp.cols[l],
             [PROJ_DOWN] = dim,
             [PROJ_ROUTER] = cu->experts.n,
             [PROJ_SHARED_SCORE] = cu->experts.n > 0,
@@ -330,18 +299,18 @@ static bool write_table(const cuda_state *cu, cuda_writer *w, const lora_view *v
             w->mats[at] = (sgmv_mat){.rank = 0};
             if (d_out[p] == 0) continue; /* this model has none */
             if (!cuda_write_mat(w, at, &view->mat[at], d_out[p] * n)) return false;
-            mat_here(cu, w, at, from, d_out[p]);
+            cuda_mat_here(cu, w, at, from, d_out[p]);
         }
     }
     bool layers = w->biased;
     int n_vocab = cuda_vocab_of(cu, view), from = w->n;
     if (!cuda_write_mat(w, cuda_head_mat(cu), view->head ? &view->head->mat : &none, n_vocab))
         return false;
-    mat_here(cu, w, cuda_head_mat(cu), from, 0);
+    cuda_mat_here(cu, w, cuda_head_mat(cu), from, 0);
     from = w->n;
     if (!cuda_write_mat(w, cuda_embed_mat(cu), view->embed ? &view->embed->mat : &none, cu->dim))
         return false;
-    mat_here(cu, w, cuda_embed_mat(cu), from, 0);
+    cuda_mat_here(cu, w, cuda_embed_mat(cu), from, 0);
     w->mats[cuda_embed_mat(cu)].n_in = n_vocab;
     w->biased = layers;
     return true;

@@ -160,7 +160,7 @@ static uint64_t cuda_order(const backend *be)
 static void leave_hung(backend *be, cuda_state *cu)
 {
     if (cu->pool) pool_destroy(cu->pool);
-    free(cu->mlp);
+    free(cu->mlp.cols);
     free(cu);
     be->impl = NULL;
     be->spent = true;
@@ -191,7 +191,7 @@ static void cuda_close(backend *be)
     if (cu->joined) (void)cudaEventDestroy(cu->joined);
     if (cu->side) (void)cudaStreamDestroy(cu->side);
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
-    free(cu->mlp);
+    free(cu->mlp.cols);
     if (cu->pool) pool_destroy(cu->pool);
     /* A broken context is destroyed, so that the next one begins anew. */
     if (remedy == BE_HEALS_REOPENED) {
@@ -348,7 +348,9 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     be->caps.rules = (weight_rules){.takes = takes_codes, .bf16 = true};
     be->caps.extras = EXTRA_SUMS | EXTRA_LAYER_NORM | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS |
                       EXTRA_LOGITS | EXTRA_ROPE_PAIRS | EXTRA_WIDE_NORM | EXTRA_NO_GATE |
-                      EXTRA_EXPERTS | EXTRA_SINKS | EXTRA_CHUNKS | EXTRA_TEMPER | EXTRA_LATENT;
+                      EXTRA_EXPERTS | EXTRA_SINKS | EXTRA_CHUNKS | EXTRA_TEMPER | EXTRA_LATENT |
+                      EXTRA_ACTS | EXTRA_XIELU | EXTRA_NORM_LAST | EXTRA_LOGIT_BIAS |
+                      EXTRA_POSITIONS | EXTRA_APART | EXTRA_SPARSE_MIX;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
              p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
     return ERR_NONE;
@@ -401,11 +403,12 @@ static bool cuda_reserve(backend *be, const step_bounds *most)
 {
     cuda_state *cu = cuda_of(be);
     err e;
-    size_t mlp = (size_t)most->n_layer * sizeof(*cu->mlp);
-    free(cu->mlp);
-    cu->mlp = malloc(mlp);
-    if (!cu->mlp) return false;
-    memcpy(cu->mlp, most->mlp, mlp);
+    size_t mlp = (size_t)most->n_layer * sizeof(*cu->mlp.cols);
+    free(cu->mlp.cols);
+    cu->mlp.cols = malloc(mlp);
+    if (!cu->mlp.cols) return false;
+    memcpy(cu->mlp.cols, most->mlp, mlp);
+    cu->mlp.gate_apart = most->act != ACT_SILU && most->act != ACT_GELU_TANH;
     cu->latent = most->latent;
     cu->q_rank = most->q_rank;
     cuda_experts_reserve(cu, most);
@@ -464,6 +467,7 @@ const backend_ops backend_cuda = {
     .step_begin = cuda_step_begin,
     .step_end = cuda_step_end,
     .embed = cuda_embed,
+    .positions = cuda_positions,
     .rms_norm = cuda_rms_norm,
     .layer_norm = cuda_layer_norm,
     .linear = cuda_linear,
@@ -472,10 +476,12 @@ const backend_ops backend_cuda = {
     .latent_norm = cuda_latent_norm,
     .latent_spread = cuda_latent_spread,
     .gate = cuda_gate,
+    .xielu = cuda_xielu,
     .experts = cuda_experts_run,
     .add = cuda_add,
     .scale = cuda_scale,
     .logits_bend = cuda_logits_bend,
+    .logits_bias = cuda_logits_bias,
     .logits = cuda_logits_run,
     .logits_fetch = cuda_logits_fetch,
     .sample = cuda_sample,

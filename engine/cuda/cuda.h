@@ -2,7 +2,10 @@
  *
  *     cuda.c      open/close, faults, the ops table
  *     memory.c    one arena, uploads through pinned staging on a stream of their own
- *     linear.c    weights, fused groups, be_linear, be_logits
+ *     weights.c   matrices and tables in device memory
+ *     linear.c    fused groups of matrices, be_linear
+ *     rows.c      operations on rows: embeddings, norms, activations, sums
+ *     logits.c    be_logits
  *     inside.c    which products have LoRA inside them
  *     experts.c   be_experts(): memory, launches, tables of adapters on experts
  *     products/   matrix products, the base's by blas.h; codes.c: quantised matrices as their
@@ -82,13 +85,18 @@ typedef struct cuda_memory {
     unsigned long long seen; /* that the main stream waits for; engine thread */
 } cuda_memory;
 
-/* ---- linear.c -------------------------------------------------------------------------------- */
+/* ---- weights.c, linear.c --------------------------------------------------------------------- */
 
 typedef struct cuda_weight {
     weight head;
     void *p;          /* [rows][cuda_k()], row-major, zeros behind cols; or: */
     gemm_codes codes; /* form not GEMM_PLAIN: panels of codes (codes.h) */
 } cuda_weight;
+
+static inline bool cuda_by_codes(const weight *w)
+{
+    return ((const cuda_weight *)w)->codes.form != GEMM_PLAIN;
+}
 
 /* A result that lies in a fused product's rows instead of where the caller asked for it. */
 typedef struct cuda_alias {
@@ -256,6 +264,12 @@ typedef struct cuda_shared_weight {
     weight *part[CU_DEVICES_MAX];
 } cuda_shared_weight;
 
+/* MLPs that all rows go through. */
+typedef struct cuda_mlps {
+    int *cols;       /* [n_layer]: each one's width on this device; 0: the layer has none */
+    bool gate_apart; /* no product has their activation */
+} cuda_mlps;
+
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
@@ -278,8 +292,8 @@ typedef struct cuda_state {
     bool prepared; /* be_prepare() has had the head */
     cuda_part part;
     int n_vocab, dim;
-    int *mlp; /* step_bounds', like the next two */
-    latent_shape latent;
+    cuda_mlps mlp;
+    latent_shape latent; /* step_bounds', like q_rank */
     int q_rank;
     const void *shared_table; /* the input table that is the head's matrix */
 
@@ -509,8 +523,31 @@ static inline int cuda_k(dtype type, int cols)
 void cuda_norm_part(backend *be, float *out, const cuda_alias *x, const float *gain, float eps,
                     int n_rows, int dim);
 
+/* ---- tensor_parallel.c, what a device calls ------------------------------------------------- */
+
+/* The matrix as it lies on this device; of a projection (d_out columns here) that the devices share
+ * this one's columns, which are whole blocks.  `from`: its first further piece in the table. */
+void cuda_mat_here(const cuda_state *cu, cuda_writer *w, int at, int from, int d_out);
+/* This device's columns of all rows of logits; the first one then has all of them. */
+bool cuda_multiply_shared(backend *be, const weight *base, const void *x, int n);
+
 /* ---- linear.c, inside.c ---------------------------------------------------------------------- */
 
+/* y = the rows_of_w rows of w and those behind them by x, with what `more` adds.  False: the
+ * backend is marked, or the recording spoilt. */
+bool cuda_multiply(backend *be, const weight *w, int rows_of_w, const void *x, float *y, int n_rows,
+                   blas_sum more);
+/* The common arguments of LoRA kernels for the rows of `l`. */
+sgmv_args cuda_lora_args(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x,
+                         int d_in);
+/* The shrink of all outputs, beside the product that is enqueued next; cuda_finish() waits for it
+ * and launches what comes after the product. */
+void cuda_begin_shrink(backend *be, const sgmv_args *a, bool adapted);
+void cuda_finish(backend *be, sgmv_args *a, bool adapted, bool all_rows);
+/* The gate and up that cuda_linear() has left (cuda_state.late), and their gate. */
+void cuda_finish_gated(backend *be, const float *gate, bool gelu);
+/* A result is where the caller asked for it: cuda_where() knows no other place. */
+void cuda_forget(cuda_state *cu, const float *y);
 /* The product of x, which is lora->x, into y, the shrink of LoRA beside it, and its expand;
  * `gated`: into there, and gated. */
 void cuda_beside(backend *be, const weight *w, int rows_of_w, sgmv_args *lora, float *y,
@@ -588,6 +625,7 @@ const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample
 
 /* Rows of the table, f32, by each segment's own table or LoRA where it has one. */
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+void cuda_positions(backend *be, float *out, const float *table, int n, int dim, const step *s);
 
 /* With BF16 products the rows are also written rounded (cu->x16), for the product that follows;
  * without experts, whose router reads f32, and out of place, they are written only so. */
@@ -599,9 +637,11 @@ void cuda_layer_norm(backend *be, float *out, const float *x, const float *gain,
 /* If the product that makes `gate` and `up`, or its LoRA, was left to this call (cu->late), both
  * are done in one launch. */
 void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n);
+void cuda_xielu(backend *be, float *x, const xielu_weights *w, size_t n);
 void cuda_add(backend *be, float *x, const float *y, float scale, size_t n);
 void cuda_scale(backend *be, float *x, float scale, size_t n);
 void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
+void cuda_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias, int n);
 
 /* Sizes and layout are those of sgmv_plan.h. Loader threads. */
 size_t cuda_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);

@@ -18,6 +18,7 @@
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/rows/act.h"
 
 enum {
     WARP = 32,
@@ -124,10 +125,39 @@ __device__ static uint32_t closed(const cu_experts *x, const float *p, float *hi
     return none;
 }
 
+/* Of two experts: each has its share among those whose scores are near to its own, the second one
+ * without the first (expert_route.jitter). */
+__device__ static void choose_near(const cu_experts *x, const float *p, int32_t *expert,
+                                   float *share, int lane)
+{
+    uint32_t taken = 0;
+    int without = -1;
+    for (int i = 0; i < 2; i++) {
+        int at = find_best(p, nullptr, x->n, taken, lane).at;
+        float best = p[at], sum = 0;
+        for (int e = lane; e < x->n; e += WARP) {
+            float size = cu_max(fabsf(p[e]), best), below = cu_add(best, -p[e]);
+            bool far = cu_div(below, size) > cu_mul(2.0F, x->route.jitter);
+            if (e != without && !far) sum = cu_add(sum, expf(-below));
+        }
+        for (int d = WARP / 2; d > 0; d /= 2) sum = cu_add(sum, cu_shfl_xor_f32(sum, d));
+        if (at % WARP == lane) taken |= 1U << at / WARP;
+        without = at;
+        if (lane > 0) continue;
+        expert[i] = at;
+        share[i] = cu_div(1.0F, sum);
+    }
+    cu_syncwarp(); /* the shares are there for all lanes */
+}
+
 /* A row's experts into `expert`, their shares of it into `share`, as they are chosen. */
 __device__ static void choose(const cu_experts *x, float *p, float *high, int32_t *expert,
                               float *share, int lane)
 {
+    if (x->route.jitter > 0) {
+        choose_near(x, p, expert, share, lane);
+        return;
+    }
     if (!x->route.softmax_last) to_weights(p, x->n, x->route.sigmoid, lane);
     uint32_t taken = x->route.n_group > 0 ? closed(x, p, high, lane) : 0;
     for (int i = 0; i < x->top_k; i++) {
@@ -331,6 +361,7 @@ __device__ static float act_of(activation act, float g, float u)
         float sigmoid = cu_div(1.0F, cu_add(1.0F, expf(cu_mul(-1.702F, g))));
         return cu_mul(cu_mul(cu_add(u, 1.0F), g), sigmoid);
     }
+    if (act > ACT_SWIGLU_CLAMPED) return cu_mul(act_of_one(act, g), u);
     float cube = cu_mul(cu_mul(cu_mul(0.044715F, g), g), g);
     float t = act == ACT_GELU_TANH ? cu_mul(1.5957691216F, cu_add(g, cube)) : g;
     return cu_mul(cu_div(g, cu_add(1.0F, expf(-t))), u);

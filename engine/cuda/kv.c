@@ -203,6 +203,11 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       .pos = cu->step.pos,
                       .slot = cu->step.slot,
                       .kv = layer_of(kv, layer)};
+    if (rope->norm_last) {
+        (void)CU(be, cu_turn_first(cu->stream, &a));
+        a.q_norm = a.k_norm = NULL;
+        a.rope_dim = a.first = 0;
+    }
     /* Attention is the next operation, and the only one that reads them. */
     bool rows_alone = cu->step.shape.kind != CUDA_EXACT; /* of sequences: a decode step */
     cu->turn = (cu_rope_args){0};

@@ -487,6 +487,20 @@ static const weight *part_of(const weight *w, int i)
     return ((const cuda_shared_weight *)w)->part[i];
 }
 
+/* Room for whole rows that a product with w reads, of which each device computes its columns. */
+static err_code grow_whole(cuda_state *cu, const weight *w, err *e)
+{
+    cuda_part *part = &cu->part;
+    size_t bytes = (size_t)cu->max_rows * (size_t)cuda_k(w->type, w->cols) * dtype_bytes(w->type);
+    if (bytes <= part->whole_bytes) return ERR_NONE;
+    cuda_give(cu, part->whole);
+    part->whole = cuda_take(cu, bytes, false);
+    part->whole_bytes = bytes;
+    return part->whole ? cuda_clear(cu, part->whole, bytes, e)
+                       : err_set(e, ERR_NOMEM, "not enough device memory for steps of %d rows",
+                                 cu->max_rows);
+}
+
 /* Expand reads B in whole blocks, so a device's columns of the layers' matrices are such. */
 static err_code tp_prepare(backend *be, const weight *const *w, int n, err *e)
 {
@@ -504,6 +518,7 @@ static err_code tp_prepare(backend *be, const weight *const *w, int n, err *e)
         for (int k = 0; k < n; k++) part[k] = part_of(w[k], i);
         rc = CU_TRY(state_of(tp, i), cudaSetDevice(state_of(tp, i)->device), e);
         if (!rc) rc = cuda_prepare(&tp->dev[i], part, n, e);
+        if (!rc) rc = grow_whole(state_of(tp, i), part[0], e);
     }
     return rc;
 }
@@ -564,6 +579,35 @@ static err_code tp_lora_gain(backend *be, const weight *w, const lora_pair *pair
         rc = cuda_lora_gain(&tp->dev[i], part_of(w, i), &part, magnitude + at, gain + at, e);
     }
     return rc;
+}
+
+void cuda_mat_here(const cuda_state *cu, cuda_writer *w, int at, int from, int d_out)
+{
+    sgmv_mat *m = &w->mats[at];
+    const cuda_part *part = &cu->part;
+    if (part->n == 1) return;
+    m->a = cuda_here(cu, m->a);
+    m->b = cuda_here(cu, m->b);
+    m->gain = cuda_here(cu, m->gain);
+    m->bias = cuda_here(cu, m->bias);
+    for (int i = from; i < w->n; i++) w->more[i] = cuda_here(cu, w->more[i]);
+    if (d_out == 0) return;
+    int col0 = part->i * d_out;
+    m->d_out = d_out;
+    if (m->gain) m->gain += col0;
+    if (m->bias) m->bias += col0;
+    if (m->rank == 0) return;
+    size_t each = (size_t)round_up(m->rank, 8) * dtype_bytes(cu->arith);
+    assert(col0 % SGMV_COLS == 0);
+    if (col0 < m->b_first) {
+        m->b = (const char *)m->b + (size_t)col0 * each;
+        if (m->b_first != INT32_MAX) m->b_first -= col0;
+        return;
+    }
+    int piece = (col0 - m->b_first) / m->b_each, rest = (col0 - m->b_first) % m->b_each;
+    m->b = (const char *)w->more[m->b_more - w->more_device + piece] + (size_t)rest * each;
+    m->b_first = m->b_each - rest;
+    m->b_more += piece + 1;
 }
 
 /* ---- KV pages -------------------------------------------------------------------------------- */
@@ -840,6 +884,13 @@ static void tp_embed(backend *be, float *out, const void *table, dtype type, int
         cuda_embed(&tp_of(be)->dev[i], floats_here(be, i, out), here(be, i, table), type, dim, s);
 }
 
+static void tp_positions(backend *be, float *out, const float *table, int n, int dim, const step *s)
+{
+    for (int i = 0; enter(be, i); i++)
+        cuda_positions(&tp_of(be)->dev[i], floats_here(be, i, out), floats_here(be, i, table), n,
+                       dim, s);
+}
+
 static void tp_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
                         int row0, int n_rows, int dim)
 {
@@ -929,11 +980,31 @@ static void tp_gate(backend *be, activation act, float *gate, const float *up, s
     tp->parted = gate;
 }
 
+static void tp_xielu(backend *be, float *x, const xielu_weights *w, size_t n)
+{
+    tp_state *tp = tp_of(be);
+    for (int i = 0; enter(be, i); i++) {
+        const xielu_weights mine = {floats_here(be, i, w->alpha_p), floats_here(be, i, w->alpha_n),
+                                    floats_here(be, i, w->beta), floats_here(be, i, w->eps)};
+        cuda_xielu(&tp->dev[i], floats_here(be, i, x), &mine, n / (size_t)tp->n);
+    }
+    tp->parted = x;
+}
+
 static bool logits_met(void *self)
 {
     tp_state *tp = self;
     for (int j = 1; j < tp->n; j++) wait_for(tp, 0, j);
     return tp->dev[0].failed.code == ERR_NONE;
+}
+
+bool cuda_multiply_shared(backend *be, const weight *base, const void *x, int n)
+{
+    cuda_state *cu = cuda_of(be);
+    float *y = cu->logits.device + (size_t)cu->part.i * (size_t)base->rows;
+    if (!cuda_multiply(be, base, base->rows, x, y, n, (blas_sum){.stride = cu->step.stride}))
+        return false;
+    return cu->part.i > 0 || cu->part.logits_met(cu->part.self);
 }
 
 /* The first device comes last: it waits for the others' columns. */
@@ -974,6 +1045,14 @@ static void tp_logits_bend(backend *be, float *logits, int n_rows, int stride, f
 {
     if (!enter(be, 0)) return;
     cuda_logits_bend(&tp_of(be)->dev[0], logits, n_rows, stride, scale, cap);
+    (void)take_failure(be, 0);
+}
+
+static void tp_logits_bias(backend *be, float *logits, int n_rows, int stride, const float *bias,
+                           int n)
+{
+    if (!enter(be, 0)) return;
+    cuda_logits_bias(&tp_of(be)->dev[0], logits, n_rows, stride, bias, n);
     (void)take_failure(be, 0);
 }
 
@@ -1049,15 +1128,18 @@ const backend_ops backend_cuda_tp = {
     .step_begin = tp_step_begin,
     .step_end = tp_step_end,
     .embed = tp_embed,
+    .positions = tp_positions,
     .rms_norm = tp_rms_norm,
     .layer_norm = tp_layer_norm,
     .linear = tp_linear,
     .rope_append = tp_rope_append,
     .attend = tp_attend,
     .gate = tp_gate,
+    .xielu = tp_xielu,
     .add = tp_add,
     .scale = tp_scale,
     .logits_bend = tp_logits_bend,
+    .logits_bias = tp_logits_bias,
     .logits = tp_logits,
     .logits_fetch = tp_logits_fetch,
     .sample = tp_sample,

@@ -96,6 +96,7 @@ static err_code reserve(const model *m, err *e)
                         .expert_dim = c->experts.ffn_dim,
                         .mlp = mlp,
                         .n_layer = c->n_layer,
+                        .act = c->act,
                         .latent = c->latent,
                         .q_rank = c->q_rank};
     return be_reserve(m->be, &most, e);
@@ -1176,19 +1177,13 @@ static void per_layer_input(model *m, const float *opener, const step *s, int i)
     be_rms_norm(m->be, m->scratch.h, m->scratch.h, l->ple_norm, c->norm_eps, 0, s->n_rows, c->dim);
 }
 
-/* Each row's position has an embedding, too.  No adapter has rows of that table. */
+/* Each row's position has an embedding, too. */
 static void forward_positions(model *m, float *x, const step *s)
 {
     const model_config *c = &m->cfg;
-    const step_seg base = {0, s->n_rows, NULL};
-    const float *table = m->positions;
-    step at = *s;
-    at.token = s->pos;
-    at.from = NULL;
-    at.seg = &base;
-    at.n_seg = 1;
-    table += (size_t)family_find(c->family)->files->before * (size_t)c->dim;
-    be_embed(m->be, m->scratch.h, table, DT_F32, c->dim, &at);
+    int before = family_find(c->family)->files->before;
+    const float *table = m->positions + (size_t)before * (size_t)c->dim;
+    be_positions(m->be, m->scratch.h, table, c->n_position - before, c->dim, s);
     be_add(m->be, x, m->scratch.h, 1, (size_t)s->n_rows * (size_t)c->dim);
 }
 

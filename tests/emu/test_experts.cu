@@ -13,6 +13,7 @@ typedef struct {
     bool softmax_last, sigmoid, normed, scale_in, biased;
     activation act;
     int n_group, top_group, group_best;
+    float jitter = 0;
 } shape;
 
 /* k of one chunk and of several, widths that fill no tile, one that is no multiple of 8. */
@@ -25,6 +26,8 @@ static const shape shapes[] = {
     {DT_F32, 7, 3, 20, 12, true, false, false, false, false, ACT_SILU, 0, 0, 0},
     {DT_BF16, 20, 3, 64, 40, false, true, true, false, false, ACT_SILU, 5, 2, 2},
     {DT_F16, 12, 3, 40, 24, false, false, false, false, false, ACT_SILU, 4, 2, 1},
+    {DT_BF16, 40, 2, 40, 24, false, false, false, false, false, ACT_RELU2, 0, 0, 0, 0.1F},
+    {DT_F32, 6, 2, 20, 12, false, false, false, false, false, ACT_GELU, 0, 0, 0, 0.01F},
 };
 enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -120,6 +123,7 @@ static cu_experts work_for(const bed *b, int from, int n, int tile)
     x.route.n_group = sh->n_group;
     x.route.top_group = sh->top_group;
     x.route.group_best = sh->group_best;
+    x.route.jitter = sh->jitter;
     x.scores = b->scores + (size_t)from * sh->n;
     x.score_stride = sh->n;
     x.shared_stride = 1;
@@ -228,8 +232,27 @@ static void oracle_close(const shape *sh, const double *p, bool *taken)
     for (int e = 0; e < sh->n; e++) taken[e] = !open[e / each];
 }
 
+/* Of two experts, each beside those with near scores. */
+static void oracle_near(const shape *sh, const float *scores, int *expert, double *share)
+{
+    for (int i = 0, without = -1; i < 2; without = expert[i++]) {
+        int best = -1;
+        double sum = 0;
+        for (int e = 0; e < sh->n; e++)
+            if (e != without && (best < 0 || scores[e] > scores[best])) best = e;
+        for (int e = 0; e < sh->n; e++) {
+            double below = (double)scores[best] - scores[e];
+            double size = fmax(fabs((double)scores[e]), scores[best]);
+            if (e != without && !(below / size > 2 * (double)sh->jitter)) sum += exp(-below);
+        }
+        expert[i] = best;
+        share[i] = 1 / sum;
+    }
+}
+
 static void oracle_route(const shape *sh, const float *scores, int *expert, double *share)
 {
+    if (sh->jitter > 0) return oracle_near(sh, scores, expert, share);
     double p[64], sum = 0, most = scores[0];
     bool taken[64] = {false};
     for (int e = 0; e < sh->n; e++) most = fmax(most, scores[e]);
@@ -262,6 +285,8 @@ static double act_of(activation act, double g, double u)
         u = fmax(fmin(u, 7), -7);
         return (u + 1) * g / (1 + exp(-1.702 * g));
     }
+    if (act == ACT_RELU2) return g > 0 ? g * g * u : 0;
+    if (act == ACT_GELU) return 0.5 * g * erfc(-g / sqrt(2.0)) * u;
     double t = act == ACT_SILU ? g : sqrt(8 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
     return g / (1 + exp(-t)) * u;
 }

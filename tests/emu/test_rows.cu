@@ -205,18 +205,22 @@ END_TEST
 typedef struct {
     int d, n_head, n_kv, rope_dim, type;
     bool norm, fused, pairs;
-    float q_scale; /* queries grow by it every 13 positions */
+    float q_scale;     /* queries grow by it every 13 positions */
+    bool last = false; /* norms follow the rotation */
 } rope_case;
+
+static void norm_head(double *x, const float *norm, int d)
+{
+    double sum = 0;
+    for (int i = 0; i < d; i++) sum += x[i] * x[i];
+    double inv = 1 / sqrt(sum / d + 1e-6);
+    for (int i = 0; i < d; i++) x[i] *= inv * norm[i];
+}
 
 static void turn(double *x, const float *norm, const float *cs, const float *sn, int d,
                  int rope_dim, bool pairs)
 {
-    if (norm) {
-        double sum = 0;
-        for (int i = 0; i < d; i++) sum += x[i] * x[i];
-        double inv = 1 / sqrt(sum / d + 1e-6);
-        for (int i = 0; i < d; i++) x[i] *= inv * norm[i];
-    }
+    if (norm) norm_head(x, norm, d);
     for (int i = 0; i < rope_dim / 2; i++) {
         int at = pairs ? 2 * i : i, other = pairs ? 2 * i + 1 : i + rope_dim / 2;
         double a = x[at], b = x[other];
@@ -308,7 +312,13 @@ static void check_rope(const rope_case *rc, int n)
     size_t all = (size_t)(n + 1) * (q_cols + 2 * kv_cols);
     float *before = (float *)malloc(all * sizeof(float));
     memcpy(before, qkv, all * sizeof(float));
-    ck_assert_int_eq(cu_rope_append(NULL, &a), cudaSuccess);
+    cu_rope_args then = a;
+    if (rc->last) {
+        ck_assert_int_eq(cu_turn_first(NULL, &a), cudaSuccess);
+        then.q_norm = then.k_norm = NULL;
+        then.rope_dim = 0;
+    }
+    ck_assert_int_eq(cu_rope_append(NULL, &then), cudaSuccess);
     double x[256];
     for (int i = 0; i < n; i++) {
         const float *cs = a.cos + (size_t)pos[i] * (rc->rope_dim / 2),
@@ -319,12 +329,14 @@ static void check_rope(const rope_case *rc, int n)
             const float *got = is_k ? a.k + (size_t)i * a.k_stride + kv_head * d
                                     : a.q + (size_t)i * a.q_stride + h * d;
             for (int j = 0; j < d; j++) x[j] = before[got - qkv + j];
-            turn(x, is_k ? a.k_norm : a.q_norm, cs, sn, d, rc->rope_dim, rc->pairs);
+            const float *norm = is_k ? a.k_norm : a.q_norm;
+            turn(x, rc->last ? NULL : norm, cs, sn, d, rc->rope_dim, rc->pairs);
+            if (rc->last) norm_head(x, norm, d);
             double grown = is_k ? 1 : 1 + rc->q_scale * log1p(floor((pos[i] + 1) / 13.0));
             for (int j = 0; !is_k && j < d; j++)
                 check_near(got[j], x[j] * grown, 3e-6, "q", (size_t)j);
             if (!is_k || slot[i] < 0) continue;
-            ck_assert_mem_eq(got, before + (got - qkv), (size_t)d * sizeof(float));
+            if (!rc->last) ck_assert_mem_eq(got, before + (got - qkv), (size_t)d * sizeof(float));
             float k[256];
             for (int j = 0; j < d; j++) k[j] = (float)x[j];
             check_kept(&a.kv, slot[i], kv_head, false, k, rc->norm || rc->rope_dim > 0);
@@ -354,7 +366,10 @@ START_TEST(rope_turns_and_appends)
                                       {64, 2, 1, 0, DT_F32, true, false, false, 0.1F},
                                       {128, 4, 2, 128, DT_I8, true, true, false, 0},
                                       {80, 2, 1, 0, DT_I8, false, false, false, 0},
-                                      {20, 2, 2, 0, DT_I8, false, true, false, 0}};
+                                      {20, 2, 2, 0, DT_I8, false, true, false, 0},
+                                      {64, 4, 2, 64, DT_BF16, true, true, false, 0, true},
+                                      {20, 5, 2, 12, DT_F32, true, false, true, 0.1F, true},
+                                      {64, 2, 1, 0, DT_F32, true, true, false, 0, true}};
     emu_seed((uint64_t)_i);
     for (const rope_case &c : cases) {
         for (int n : row_counts) check_rope(&c, n);
@@ -446,6 +461,96 @@ START_TEST(silu_of_all_shapes)
 }
 END_TEST
 
+/* ---- other activations, a bias --------------------------------------------------------------- */
+
+static const float alpha_p = 0.9F, alpha_n = -0.4F, beta = 0.5F, eps = -1e-6F;
+
+static double oracle_act(activation act, double x)
+{
+    double up = log1p(exp((double)alpha_p)), down = (double)beta + log1p(exp((double)alpha_n));
+    switch (act) {
+    case ACT_RELU2: return x > 0 ? x * x : 0;
+    case ACT_RELU: return x > 0 ? x : 0;
+    case ACT_GELU: return 0.5 * x * erfc(-x / sqrt(2.0));
+    default: break;
+    }
+    double low = fmin(x, (double)eps);
+    return (double)beta * x + (x > 0 ? up * x * x : down * (expm1(low) - x));
+}
+
+static void check_act(activation act, int n, int cols, bool fused, bool alone)
+{
+    int stride = fused ? 2 * cols : cols;
+    size_t all = (size_t)(n + 1) * (size_t)cols;
+    float *gate = device_random((size_t)(n + 1) * stride, 6);
+    float *up = device_random((size_t)(n + 1) * stride, 3);
+    const float *numbers[] = {&alpha_p, &alpha_n, &beta, &eps};
+    float *there[4];
+    for (int i = 0; i < 4; i++) there[i] = (float *)to_device(numbers[i], sizeof(float));
+    if (n) gate[0] = NAN;
+    if (n) gate[1] = -30;
+    cu_act_args a = {};
+    a.rows.gate = gate;
+    a.rows.up = alone ? NULL : up;
+    a.rows.in_stride = stride;
+    a.rows.out = device_empty(all);
+    a.rows.out16 = (uint16_t *)emu_alloc(all * 2);
+    a.rows.n_rows = n;
+    a.rows.cols = cols;
+    a.act = act;
+    a.xielu = {there[0], there[1], there[2], there[3]};
+    ck_assert_int_eq(cu_act_mul(NULL, &a), cudaSuccess);
+    for (size_t at = 0; at < (size_t)n * cols; at++) {
+        size_t from = at / cols * stride + at % cols;
+        if (at == 0) {
+            ck_assert(isnan(a.rows.out[at]));
+            continue;
+        }
+        double want = oracle_act(act, gate[from]) * (alone ? 1 : up[from]);
+        check_near(a.rows.out[at], want, 3e-6, "activation", at);
+        ck_assert_int_eq(a.rows.out16[at], bf16_from_f32(a.rows.out[at]));
+    }
+    for (float *p : there) emu_free(p);
+    emu_free(gate);
+    emu_free(up);
+    emu_free(a.rows.out);
+    emu_free(a.rows.out16);
+}
+
+START_TEST(other_activations)
+{
+    static const activation acts[] = {ACT_RELU2, ACT_GELU, ACT_RELU, ACT_XIELU};
+    emu_seed((uint64_t)_i);
+    for (activation act : acts) {
+        check_act(act, 7, 100, false, true);
+        check_act(act, 64, 36, true, false);
+        check_act(act, 0, 8, false, true);
+    }
+    cu_act_args other = {};
+    other.rows.n_rows = other.rows.cols = 1;
+    ck_assert_int_eq(cu_act_mul(NULL, &other), cudaErrorInvalidValue);
+}
+END_TEST
+
+START_TEST(a_bias_of_the_first_columns)
+{
+    const int n = 3, stride = 301, cols = 300;
+    emu_seed((uint64_t)_i);
+    float *x = device_random((size_t)n * stride, 3), *bias = device_random(cols, 1);
+    float *before = (float *)malloc((size_t)n * stride * sizeof(float));
+    memcpy(before, x, (size_t)n * stride * sizeof(float));
+    cu_bias_args a = {x, bias, n, stride, cols};
+    ck_assert_int_eq(cu_add_bias(NULL, &a), cudaSuccess);
+    for (int i = 0; i < n * stride; i++)
+        ck_assert(x[i] == before[i] + (i % stride < cols ? bias[i % stride] : 0));
+    a.n_rows = 0;
+    ck_assert_int_eq(cu_add_bias(NULL, &a), cudaSuccess);
+    free(before);
+    emu_free(x);
+    emu_free(bias);
+}
+END_TEST
+
 START_TEST(sums_multiples_and_caps)
 {
     emu_seed((uint64_t)_i);
@@ -481,6 +586,8 @@ int main(void)
     tcase_add_loop_test(t, rope_turns_and_appends, 0, 2);
     tcase_add_test(t, codes_of_odd_values);
     tcase_add_loop_test(t, silu_of_all_shapes, 0, 2);
+    tcase_add_loop_test(t, other_activations, 0, 2);
+    tcase_add_loop_test(t, a_bias_of_the_first_columns, 0, 2);
     tcase_add_loop_test(t, sums_multiples_and_caps, 0, 2);
     suite_add_tcase(s, t);
     return run_suite(s);

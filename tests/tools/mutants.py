@@ -1457,10 +1457,10 @@ _rule("cuda.slices-early", "engine/cuda/products/blas.c",
 _rule("cuda.wide-device", "engine/cuda/cuda.c",
       "p->major != 9 || p->minor != 0", "p->major < 9 || p->minor != 0",
       "emu.test_wide", "kernels for sm_90 are launched on sm_90 alone")
-_rule("cuda.in-place", "engine/cuda/linear.c",
+_rule("cuda.in-place", "engine/cuda/rows.c",
       "half && out != x && cu->experts.n == 0;", "half && cu->experts.n == 0;",
       "emu.test_golden", "a norm in place leaves f32 for the stream")
-_rule("cuda.routers-read-f32", "engine/cuda/linear.c",
+_rule("cuda.routers-read-f32", "engine/cuda/rows.c",
       "half && out != x && cu->experts.n == 0;", "half && out != x;",
       "emu.test_golden", "a norm before a router leaves f32 for it")
 _rule("cuda.devices-meet", "engine/cuda/tensor_parallel.c",
@@ -1469,10 +1469,10 @@ _rule("cuda.devices-meet", "engine/cuda/tensor_parallel.c",
 _rule("cuda.devices-columns", "engine/cuda/tensor_parallel.c",
       "a.to[a.n_to++] = floats_here(be, j, y) + i * each;", "a.to[a.n_to++] = floats_here(be, j, y) + j * each;",
       "emu.test_tensor_parallel", "a device's columns go to their own place in the others' rows")
-_rule("cuda.devices-expand", "engine/cuda/adapter.c",
+_rule("cuda.devices-expand", "engine/cuda/tensor_parallel.c",
       "        m->b = (const char *)m->b + (size_t)col0 * each;\n", "",
       "emu.test_tensor_parallel", "a device expands its own columns of an adapter")
-_rule("cuda.devices-pieces", "engine/cuda/adapter.c",
+_rule("cuda.devices-pieces", "engine/cuda/tensor_parallel.c",
       "    m->b_more += piece + 1;\n", "    m->b_more += piece;\n",
       "emu.test_tensor_parallel", "a device's columns of an adapter go on in the pieces behind their first")
 _rule("cuda.devices-law", "engine/cuda/tensor_parallel.c",
@@ -1503,7 +1503,7 @@ _rule("cuda.experts-pieces", "engine/cuda/experts.c",
       "        c.x = x + before;", "        c.x = x;",
       "emu.test_batch_invariance", "rows that go through experts later are their own")
 _rule("cuda.mlp-of-a-layer", "engine/cuda/adapter.c",
-      "[PROJ_UP] = cu->mlp[l],", "[PROJ_UP] = cu->mlp[l] / 2,",
+      "[PROJ_UP] = cu->mlp.cols[l],", "[PROJ_UP] = cu->mlp.cols[l] / 2,",
       "emu.test_golden", "LoRA has as many columns as its layer's MLP is wide")
 _rule("cuda.sinks", "engine/cuda/attend.cu",
       "if (a->sinks)", "if (a->sinks && !a->sinks)",
@@ -1533,7 +1533,7 @@ _rule("pace.few-turns-saved-up", "adapters/residency/pace.c",
 _rule("pace.turn-of-this-step", "adapters/residency/pace.c",
       "double had = t->step == p->n_steps ? (double)(busy_us - t->busy_us) : 0;", "double had = (double)(busy_us - t->busy_us);",
       "adapters.test_pace", "a thread that goes before the steps has its part of each anew")
-_rule("cuda.part-norms", "engine/cuda/linear.c",
+_rule("cuda.part-norms", "engine/cuda/rows.c",
       "    if (at.at != x) { /* a part", "    if (at.at == NULL) { /* a part",
       "emu.test_golden", "norms of all heads find their part of a fused product")
 _rule("hurry.rest", "engine/program/hurry.c",
@@ -1554,7 +1554,7 @@ _rule("cuda.closed-groups", "engine/cuda/experts.cu",
 _rule("cuda.group-heights", "engine/cuda/experts.cu",
       "bool left = key < last || (key == last && e > at);", "bool left = true;",
       "emu.test_experts", "a group is as high as its highest experts, each taken once")
-_rule("cuda.odd-widths", "engine/cuda/linear.c",
+_rule("cuda.odd-widths", "engine/cuda/weights.c",
       "memcpy(padded + (size_t)i * wide,", "memcpy(padded + (size_t)i * row,",
       "emu.test_golden", "rows of matrices of an odd width stand on 16 bytes")
 _rule("cuda.own-rows", "engine/cuda/rows/rows.cu",
@@ -1573,7 +1573,7 @@ _rule("cuda.codes-halves", "engine/cuda/products/gemm_codes.cu",
       "-half * 60, a->gated", "0, a->gated",
       "emu.test_codes", "gate and up by codes have the scales of their own rows")
 _rule("cuda.codes-fused", "engine/cuda/linear.c",
-      "if (fused && !planned && !by_codes(w[0])) fused = 0;", "if (fused && !planned) fused = 0;",
+      "if (fused && !planned && !cuda_by_codes(w[0])) fused = 0;", "if (fused && !planned) fused = 0;",
       "emu.test_quantised", "q, k and v by codes are one product, gate and up another that gates")
 _rule("cuda.early-wait", "engine/cuda/products/gemm.cu",
       "    cu_grid_wait();\n", "",

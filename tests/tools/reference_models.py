@@ -23,10 +23,8 @@ One line for each `model_type`. [Models and adapters](adapters.md) says more abo
 GGUF_TOO = {"ministral3": "mistral3", "granitemoeshared": "granitemoe", "bamba": "granitehybrid", "youtu": "deepseek2", "glm4_moe_lite": "deepseek2",
             "solar_open": "glm4moe", "iquestcoder": "llama", "internlm3": "llama", "mistral": "llama", "mixtral": "llama", "olmo3": "olmo2", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
             "kimi_k2": "deepseek2"}
-LACKS = [(r"\.mixer = ", "states"), (r'\.act = "relu2"', "squared ReLU"), (r'\.act = "xielu"', "xIELU"),
-         (r"READS_GEMMA4", "heads of different sizes in different layers"), (r"\.qk_norm_last = true", "norms behind the rotation"), (r"\.head_bias\b", "a bias of the output layer"),
-         (r"\.streams = true", "streams that layers update together"), (r"&(gpt2|bigcode|gpt_neo|opt)_files", "learned embeddings of positions"),
-         (r'\.act = "gelu"', "the exact GELU"), (r"\.head_bias_field\b", "a bias of the output layer"), (r"\.q_gated = true", "gated attention")]
+LACKS = [(r"\.mixer = ", "states"), (r"READS_GEMMA4", "heads of different sizes in different layers"),
+         (r"\.streams = true", "streams that layers update together"), (r"\.q_gated = true", "gated attention")]
 
 
 def rows(source):

@@ -10,6 +10,7 @@
 #include "engine/cuda/products/floats.h"
 #include "engine/cuda/products/intrin.h"
 #include "engine/cuda/products/launch.h"
+#include "engine/cuda/rows/act.h"
 #include "engine/cuda/rows/turn.h"
 
 enum {
@@ -297,6 +298,36 @@ extern "C" cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *a
     return cudaGetLastError();
 }
 
+/* A warp per (row, head of q or k); grid.x: rows, grid.y: heads by four. */
+__global__ void turn_kernel(cu_rope_args a)
+{
+    int row = (int)blockIdx.x, lane = (int)threadIdx.x % WARP, d = a.kv.head_dim;
+    int h = (int)blockIdx.y * ROPE_WARPS + (int)threadIdx.x / WARP, kh = h - a.n_head;
+    if (kh >= a.kv.n_kv_head) return; /* a whole warp; no block barrier below */
+    size_t at = (size_t)a.pos[row] * (size_t)(a.rope_dim / 2);
+    const float *norm = kh < 0 ? a.q_norm : a.k_norm;
+    float *x = kh < 0 ? a.q + (size_t)row * a.q_stride + (size_t)h * d
+                      : (float *)a.k + (size_t)row * a.k_stride + (size_t)kh * d;
+    turn_head(&a, x, x, NULL, a.cos + at, a.sin + at, lane);
+    if (!norm) return;
+    cu_syncwarp(); /* lanes read what others turned */
+    float acc = 0;
+    for (int i = lane; i < d; i += WARP) acc = cu_fma(x[i], x[i], acc);
+    float inv = cu_div(1.0F, cu_sqrt(cu_add(cu_div(halves_sum(acc), (float)d), a.norm_eps)));
+    for (int i = lane; i < d; i += WARP) x[i] = cu_mul(cu_mul(x[i], inv), norm[i]);
+}
+
+extern "C" cudaError_t cu_turn_first(cudaStream_t stream, const cu_rope_args *args)
+{
+    if (args->n_rows <= 0) return cudaSuccess;
+    if (args->first + args->rope_dim > args->kv.head_dim || args->rope_dim % 2)
+        return cudaErrorInvalidValue;
+    int heads = args->n_head + args->kv.n_kv_head;
+    dim3 grid((unsigned)args->n_rows, (unsigned)((heads + ROPE_WARPS - 1) / ROPE_WARPS));
+    CU_LAUNCH(turn_kernel, grid, dim3(ROPE_WARPS * WARP), 0, stream, *args);
+    return cudaGetLastError();
+}
+
 /* A warp per (row, head); grid.x: rows, grid.y: heads by four. */
 __global__ void spread_kernel(cu_spread_args a)
 {
@@ -387,5 +418,55 @@ extern "C" cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args
     dim3 grid((unsigned)blocks_for((size_t)args->cols, 4 * ROW_THREADS),
               (unsigned)(args->n_rows < BLOCKS_MAX ? args->n_rows : BLOCKS_MAX));
     CU_LAUNCH(silu_kernel, grid, dim3(ROW_THREADS), 0, stream, *args);
+    return cudaGetLastError();
+}
+
+/* A thread: every so many values of all rows. */
+__global__ void act_mul_kernel(cu_act_args a)
+{
+    const cu_silu_args *r = &a.rows;
+    size_t n = (size_t)r->n_rows * (size_t)r->cols;
+    act_xielu c = {};
+    if (a.act == ACT_XIELU) c = act_xielu_of(&a.xielu);
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        size_t from = i / (size_t)r->cols * (size_t)r->in_stride + i % (size_t)r->cols;
+        float v = r->gate[from];
+        v = a.act == ACT_XIELU ? act_by_xielu(&c, v) : act_of_one(a.act, v);
+        if (r->up) v = cu_mul(v, r->up[from]);
+        if (r->out) r->out[i] = v;
+        if (r->out16) r->out16[i] = cu_bf16_of(v);
+    }
+}
+
+extern "C" cudaError_t cu_act_mul(cudaStream_t stream, const cu_act_args *args)
+{
+    const cu_silu_args *r = &args->rows;
+    if (r->n_rows <= 0 || r->cols <= 0) return cudaSuccess;
+    if (r->out == r->gate && r->in_stride != r->cols) return cudaErrorInvalidValue;
+    if (args->act <= ACT_SWIGLU_CLAMPED) return cudaErrorInvalidValue; /* cu_silu_mul() */
+    size_t n = (size_t)r->n_rows * (size_t)r->cols;
+    CU_LAUNCH(act_mul_kernel, dim3((unsigned)blocks_for(n, ROW_THREADS)), dim3(ROW_THREADS), 0,
+              stream, *args);
+    return cudaGetLastError();
+}
+
+/* Grid: pieces of a row, rows. */
+__global__ void bias_kernel(cu_bias_args a)
+{
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= a.n) return;
+    for (int row = (int)blockIdx.y; row < a.n_rows; row += (int)gridDim.y) {
+        float *x = a.x + (size_t)row * (size_t)a.stride + i;
+        *x = cu_add(*x, a.bias[i]);
+    }
+}
+
+extern "C" cudaError_t cu_add_bias(cudaStream_t stream, const cu_bias_args *args)
+{
+    if (args->n_rows <= 0 || args->n <= 0) return cudaSuccess;
+    dim3 grid((unsigned)((args->n + ROW_THREADS - 1) / ROW_THREADS),
+              (unsigned)(args->n_rows < BLOCKS_MAX ? args->n_rows : BLOCKS_MAX));
+    CU_LAUNCH(bias_kernel, grid, dim3(ROW_THREADS), 0, stream, *args);
     return cudaGetLastError();
 }

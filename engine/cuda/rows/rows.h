@@ -1,5 +1,5 @@
 /* rows.h -- CUDA kernels that treat each row (or value) alone: embedding, RMS norm, rotary
- * positions with the write into KV pages, SiLU, conversions.
+ * positions with the write into KV pages, activations, conversions.
  *
  * The bits of a row never depend on how many rows there are: one block (or warp) sums one row in a
  * fixed order.  All pointers are device memory.  What changes from step to step is read from device
@@ -99,6 +99,9 @@ typedef struct cu_rope_args {
 
 /* A warp for each head of a row; K and V are written in the pool's type (int8 with scales). */
 cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);
+/* For models whose norms follow the rotation: turns q and k in place, then norms each head.  What
+ * cu_rope_append() or attention does with them afterwards has no norms and rope_dim 0. */
+cudaError_t cu_turn_first(cudaStream_t stream, const cu_rope_args *args);
 
 /* k [n_rows][n_head][nope + rope] and v [n_rows][n_head][v]: of each head its own key and value in
  * kv, and behind the key the one that all heads of a row share. */
@@ -135,6 +138,22 @@ typedef struct cu_silu_args {
 
 /* A thread for each value; both outputs may be asked for. */
 cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args);
+
+/* The same with any other activation of one value. */
+typedef struct cu_act_args {
+    cu_silu_args rows; /* `gelu` is not read */
+    activation act;
+    xielu_weights xielu; /* of ACT_XIELU */
+} cu_act_args;
+cudaError_t cu_act_mul(cudaStream_t stream, const cu_act_args *args);
+
+/* x[i][j] += bias[j] for j < n, rows `stride` floats apart. */
+typedef struct cu_bias_args {
+    float *x;
+    const float *bias; /* [n] */
+    int n_rows, stride, n;
+} cu_bias_args;
+cudaError_t cu_add_bias(cudaStream_t stream, const cu_bias_args *args);
 
 #ifdef __cplusplus
 }

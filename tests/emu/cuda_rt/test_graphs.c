@@ -6,14 +6,11 @@
  * the golden ones.  Counters show how often something was recorded, and that a step waits
  * once and allocates nothing.
  */
-#include <dirent.h>
-#include <unistd.h>
-
 #include "engine/cuda/cuda.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
+#include "tests/engine/changed_model.h"
 #include "tests/engine/golden_rig.h"
 #include "tests/run_suite.h"
-#include "tests/tmpdir.h"
 
 enum { MEMORY = 96 << 20, LONG_PAGES = 26, LONG_SEQS = 5 };
 
@@ -265,38 +262,6 @@ END_TEST
 
 /* ---- long sequences: several splits, merges ------------------------------------------------ */
 
-/* The model with a longer limit: its files by links, but for config.json. */
-static void longer_model(char dir[64])
-{
-    static const char limit[] = "\"max_position_embeddings\": ";
-    char here[512], from[1024], to[1024], text[4096];
-    tmpdir_make(dir);
-    ck_assert_ptr_nonnull(getcwd(here, sizeof(here)));
-    DIR *d = opendir("fixtures/models/llama-bf16");
-    ck_assert_ptr_nonnull(d);
-    for (const struct dirent *f; (f = readdir(d)) != NULL;) {
-        if (f->d_name[0] == '.' || strcmp(f->d_name, "config.json") == 0) continue;
-        snprintf(from, sizeof(from), "%s/fixtures/models/llama-bf16/%s", here, f->d_name);
-        snprintf(to, sizeof(to), "%s/%s", dir, f->d_name);
-        ck_assert_int_eq(symlink(from, to), 0);
-    }
-    (void)closedir(d);
-    FILE *f = fopen("fixtures/models/llama-bf16/config.json", "rb");
-    ck_assert_ptr_nonnull(f);
-    size_t n = fread(text, 1, sizeof(text) - 1, f);
-    (void)fclose(f);
-    text[n] = '\0';
-    char *at = strstr(text, limit);
-    ck_assert_ptr_nonnull(at);
-    ck_assert_int_eq(atoi(at + strlen(limit)), 512);
-    at[strlen(limit)] = '8'; /* 812 */
-    snprintf(to, sizeof(to), "%s/config.json", dir);
-    f = fopen(to, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(text, 1, n, f), n);
-    (void)fclose(f);
-}
-
 /* Pages as if long prompts had been computed: the same numbers in both rigs. */
 static void invent_pages(rig *r)
 {
@@ -343,7 +308,8 @@ START_TEST(lengths_change_between_replays)
     float *logits[2];
     int len[LONG_SEQS] = {506, 3, 740, 508, 100};
     unsigned seed = 3;
-    longer_model(dir);
+    changed_model(dir, "fixtures/models/llama-bf16", "\"max_position_embeddings\": 512",
+                  "\"max_position_embeddings\": 812");
     for (int k = 0; k < 2; k++) {
         open_rig(&r[k], dir, open_backend(k == 1, 0.45), 0);
         for (int i = 0; i < 4; i++) load(&r[k], dir, i);

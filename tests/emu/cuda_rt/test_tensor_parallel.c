@@ -9,7 +9,9 @@
 
 #include "engine/backend_ops.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
+#include "tests/engine/changed_model.h"
 #include "tests/engine/golden_rig.h"
+#include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"
 
 enum { CASE_STEP = 5, DEVICE_BYTES = 96 << 20 };
@@ -399,6 +401,53 @@ START_TEST(a_saved_page_is_as_one_device_would_have_it)
 }
 END_TEST
 
+/* ---- activations ------------------------------------------------------------------------- */
+
+/* Gates that no product and no expand computes: the oracle's answers, the same bits over two
+ * devices and row by row. */
+START_TEST(other_gates)
+{
+    static const char *const acts[] = {"relu2", "gelu", "relu"};
+    enum { N_RUN = 4, ROWS = 14 };
+    char dir[64], act[64], what[96];
+    golden *g = golden_read(model_dir);
+    size_t n = (size_t)g->n_vocab, all = (size_t)TOKENS_MAX * n * sizeof(float);
+    golden_case c = g->c[0];
+    c.adapter = 0;
+    c.n_prompt = ROWS;
+    c.n_new = 1;
+    (void)snprintf(act, sizeof(act), "\"hidden_act\": \"%s\"", acts[_i]);
+    changed_model(dir, model_dir, "\"hidden_act\": \"silu\"", act);
+    float *want = calloc(1, all), *got[N_RUN];
+    for (int k = -1; k < N_RUN; k++) { /* the oracle; one device and two, whole and row by row */
+        backend *be;
+        rig r;
+        err e = {0};
+        err_code rc = k < 0 ? be_open(&be, &backend_plain, &(backend_config){0}, &e)
+                            : open_devices(&be, 1 + k / 2, &e);
+        ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
+        rig_open_as(&r, dir, be, 0, WEIGHTS_AUTO);
+        rig_adapter(&r, model_dir, 0);
+        if (k >= 0) got[k] = calloc(1, all);
+        run_alone(&r, &c, k == 1 || k == 3 ? 1 : MAX_ROWS, false, k < 0 ? want : got[k]);
+        rig_close(&r);
+    }
+    for (int row = 0; row < ROWS; row++) {
+        size_t at = (size_t)row * n;
+        double d = log_prob_difference(want + at, got[0] + at, (int)n);
+        ck_assert_msg(d <= 3e-2, "%s, row %d: off by %.2e", acts[_i], row, d);
+    }
+    for (int k = 0; k < N_RUN; k++) {
+        (void)snprintf(what, sizeof(what), "%s, run %d", acts[_i], k);
+        assert_same_bits(got[0], got[k], ROWS, (int)n, what);
+    }
+    for (int k = 0; k < N_RUN; k++) free(got[k]);
+    free(want);
+    free(g);
+    tmpdir_remove(dir);
+}
+END_TEST
+
 /* ---- what is refused --------------------------------------------------------------------- */
 
 static void refused(err_code rc, const err *e, const char *why)
@@ -469,6 +518,7 @@ int main(void)
                         the_golden_logits_and_the_same_bits_over_1_2_and_4_devices, 0, 3);
     tcase_add_loop_test(one(s, "adapters"), adapters_of_every_kind_give_the_same_bits, 0, 4);
     tcase_add_loop_test(one(s, "pages"), a_saved_page_is_as_one_device_would_have_it, 0, 2);
+    tcase_add_loop_test(one(s, "gates"), other_gates, 0, 3);
     tcase_add_test(one(s, "refused"), what_does_not_fit_is_refused_by_name);
     return run_suite(s);
 }
