@@ -20,6 +20,7 @@
 #include "engine/base/clock.h"
 #include "engine/model/model.h"
 #include "engine/sample/sampler.h"
+#include "tests/bench/random_adapter.h"
 
 enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, PAGES = 160 };
 enum { RUNS = 15, LONG_RUNS = 60, TURN_RUNS = 7, PROMPT_RUNS = 5, SAMPLE_RUNS = 41 };
@@ -48,69 +49,10 @@ static void die(const err *e)
     exit(2);
 }
 
-static float *noise(size_t n)
-{
-    float *v = malloc(n * sizeof(*v));
-    if (!v) abort();
-    uint32_t s = 12345;
-    for (size_t i = 0; i < n; i++) {
-        s = s * 1664525U + 1013904223U;
-        v[i] = ((float)(s >> 8) / (float)(1U << 24) - 0.5F) * 0.02F;
-    }
-    return v;
-}
-
-/* The i-th matrix that an adapter wraps: projections of all layers, then those of experts.  False:
- * its layer has no such projection. */
-static bool shape_of(const model_config *c, int i, int *d_out, int *d_in, dtype *type)
-{
-    *type = c->type;
-    int expert = i - c->n_layer * PROJ_COUNT;
-    int layer = expert < 0 ? i / PROJ_COUNT : expert / LORA_EXPERT_PROJS / c->experts.route.n;
-    if (expert < 0) {
-        model_layer_shape(c, layer, (proj)(i % PROJ_COUNT), d_out, d_in);
-        *type = model_proj_type(c, (proj)(i % PROJ_COUNT));
-        return model_has_proj(c, layer, (proj)(i % PROJ_COUNT));
-    }
-    model_expert_shape(c, (proj)(PROJ_GATE + expert % LORA_EXPERT_PROJS), d_out, d_in);
-    return c->layer[layer] & LAYER_EXPERTS;
-}
-
 static void make_adapters(void)
 {
-    const model_config *c = model_get_config(m);
-    int n_mat = c->n_layer * (PROJ_COUNT + c->experts.route.n * LORA_EXPERT_PROJS);
-    err e;
-    for (int a = 0; a < STREAMS; a++) {
-        lora_mat *mat = calloc((size_t)n_mat, sizeof(*mat));
-        if (!mat) abort();
-        size_t bytes = 0;
-        for (int i = 0; i < n_mat; i++) {
-            int d_out, d_in;
-            dtype type;
-            if (!shape_of(c, i, &d_out, &d_in, &type)) continue;
-            bytes += be_lora_a_bytes(be, type, RANK, d_in);
-            bytes += be_lora_b_bytes(be, type, RANK, d_out);
-        }
-        char *at =
-            be_alloc(be, bytes); /* one slab an adapter, as adapters/residency/residency.c has */
-        if (!at) abort();
-        for (int i = 0; i < n_mat; i++) {
-            int d_out, d_in;
-            dtype type;
-            if (!shape_of(c, i, &d_out, &d_in, &type)) continue;
-            float *x = noise((size_t)RANK * (size_t)(d_in > d_out ? d_in : d_out));
-            void *pa = at, *pb = at + be_lora_a_bytes(be, type, RANK, d_in);
-            at = (char *)pb + be_lora_b_bytes(be, type, RANK, d_out);
-            if (be_lora_pack(be, type, pa, pb, x, x, DT_F32, RANK, d_in, d_out, &e)) abort();
-            mat[i] = (lora_mat){.a = pa, .b = pb, .rank = RANK, .scale = 2.0F};
-            free(x);
-        }
-        views[a] = (lora_view){
-            .adapter_id = (uint64_t)a + 1, .n_layer = c->n_layer, .rank_max = RANK, .mat = mat};
-        views[a].n_expert = c->experts.route.n;
-        if (c->experts.route.n > 0) views[a].expert = mat + c->n_layer * PROJ_COUNT;
-    }
+    for (int a = 0; a < STREAMS; a++)
+        random_adapter(be, m, RANK, 0.01F, (uint64_t)a + 1, &views[a]);
 }
 
 static double run_step(int n_seq, int rows, int pos0, bool lora)

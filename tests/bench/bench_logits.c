@@ -2,9 +2,9 @@
  *
  * A line of stdin is a sequence of token ids; for each of its tokens the logits [n_vocab] of the
  * next one go to stdout, f32.  LORAD_BENCH_ISA, LORAD_BENCH_WEIGHTS and LORAD_BENCH_ACTIVATIONS as
- * bench_engine has them.  With `ids` stdin is a text, and its token ids are printed, without those
- * that a tokenizer adds, after a line with the size of the vocabulary and the first of those (-1:
- * none).
+ * bench_engine has them; LORAD_BENCH_LORA is the largest value of a random adapter of rank 16 on
+ * all layers.  With `ids` stdin is a text, and its token ids are printed, without those that a
+ * tokenizer adds, after a line with the size of the vocabulary and the first of those (-1: none).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,9 @@
 #include "engine/backend.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
+#include "tests/bench/random_adapter.h"
 
-enum { TOKENS_MAX = 512, PAGES = 64, TEXT_MAX = 1 << 20 };
+enum { TOKENS_MAX = 512, PAGES = 64, TEXT_MAX = 1 << 20, RANK = 16 };
 
 static void die(const char *what)
 {
@@ -33,13 +34,13 @@ static int read_ids(char *line, int32_t *token, int n_vocab)
     return n;
 }
 
-static void say(model *m, kv_pool *kv, const int32_t *token, int n)
+static void say(model *m, kv_pool *kv, const lora_view *lora, const int32_t *token, int n)
 {
     int32_t pos[TOKENS_MAX], page[PAGES];
     for (int i = 0; i < n; i++) pos[i] = i;
     for (int i = 0; i < PAGES; i++) page[i] = i;
     step_seq seq = {0, n, 0, page, PAGES, 0};
-    step_seg seg = {0, n, NULL};
+    step_seg seg = {0, n, lora};
     step s = {.n_rows = n,
               .token = token,
               .pos = pos,
@@ -97,9 +98,12 @@ int main(int argc, char **argv)
     if (model_load_with(&m, argv[1], be, TOKENS_MAX, TOKENS_MAX, &options, &e)) die(e.msg);
     attn_shape shape = model_attn_shape(m);
     if (be_kv_create(be, &kv, &shape, PAGES, &e)) die(e.msg);
+    const char *lora = getenv("LORAD_BENCH_LORA");
+    lora_view adapter;
+    if (lora) random_adapter(be, m, RANK, strtof(lora, NULL), 1, &adapter);
     while (fgets(line, sizeof(line), stdin)) {
         int n = read_ids(line, token, model_get_config(m)->n_vocab);
-        if (n > 0) say(m, kv, token, n);
+        if (n > 0) say(m, kv, lora ? &adapter : NULL, token, n);
     }
     be_kv_destroy(be, kv);
     model_destroy(m);

