@@ -370,7 +370,8 @@ START_TEST(answers_are_the_same_in_any_schedule)
            name, (int)sum.preempted, (int)sum.swapped, (int)sum.hits, (int)sum.cached,
            (int)sum.evicted, (int)sum.right, (int)sum.guessed, (int)sum.moved);
     ck_assert(sum.preempted > 0 && sum.swapped > 0 && sum.hits > 0 && sum.evicted > 0);
-    ck_assert(sum.right > 0 && sum.guessed > sum.right && sum.moved > 0);
+    ck_assert(sum.right > 0 && sum.guessed > sum.right);
+    ck_assert(sum.moved > 0 || schedules < 40); /* of a few, perhaps no state was there */
     for (int i = 0; i < TEXTS; i++) drop(ref[i]);
 }
 END_TEST
