@@ -309,9 +309,10 @@ static err_code read_rotary_dim(const cJSON *j, const model_family *f, const mod
     if (!dim && !set) return ERR_NONE;
     err_code rc = config_dimension(j, "rotary_dim", c->head_dim, &dim, e);
     if (!rc && dim > c->head_dim)
-        return err_set(e, ERR_INPUT,
-                       "\"rotary_dim\" is missing, and %d, its value then, exceeds the %d of a head",
-                       dim, c->head_dim);
+        return err_set(
+            e, ERR_INPUT,
+            "\"rotary_dim\" is missing, and %d, its value then, exceeds the %d of a head", dim,
+            c->head_dim);
     if (!rc) *partial = (float)dim / (float)c->head_dim;
     return rc;
 }
