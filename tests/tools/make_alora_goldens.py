@@ -130,7 +130,7 @@ def main():
         case = make_case(make_stacked(base, adapters, parts), 45, gen)
         cases.append({"adapter": None, "stack": parts, **case})
     with open(os.path.join(out, "golden.json"), "w") as f:
-        json.dump({"cases": cases}, f)
+        json.dump({"cases": cases}, f, separators=(",", ":"))
         f.write("\n")
 
 

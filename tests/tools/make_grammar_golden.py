@@ -185,7 +185,7 @@ def case(spec, good, fits):
     yes = sorted(set(t for t in good if fits(t)))[:12]
     no = sorted(set(d for t in yes for d in (damaged(t) for _ in range(12)) if not fits(d)))
     r.shuffle(no)
-    print(json.dumps({**spec, "yes": yes, "no": no[:24]}, ensure_ascii=False))
+    print(json.dumps({**spec, "yes": yes, "no": no[:24]}, ensure_ascii=False, separators=(",", ":")))
 
 
 def texts_of(pattern):

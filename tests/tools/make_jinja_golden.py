@@ -527,11 +527,11 @@ def main():
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 600
     out = fixtures / "jinja"
     out.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"v": VARS})]
+    lines = [json.dumps({"v": VARS}, separators=(",", ":"))]
     for text in BY_HAND:
         made = render(text, VARS)
         if comparable(made):
-            lines.append(json.dumps({"t": text, "o": made}))
+            lines.append(json.dumps({"t": text, "o": made}, separators=(",", ":")))
         else:
             print("left out:", text[:100], file=sys.stderr)
     seed, made, errors = 0, 0, 0
@@ -543,7 +543,7 @@ def main():
             continue
         errors += got is None
         made += 1
-        lines.append(json.dumps({"t": text, "o": got}))
+        lines.append(json.dumps({"t": text, "o": got}, separators=(",", ":")))
     (out / "cases.jsonl").write_text("\n".join(lines) + "\n")
     print(f"{len(lines) - 1} cases, {errors} of the random ones are errors")
 

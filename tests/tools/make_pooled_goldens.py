@@ -158,7 +158,7 @@ def main():
     adopt(OUT / "classes")
     model = tf.Qwen2ForSequenceClassification.from_pretrained(OUT / "classes", dtype=torch.float32).eval()
     golden["logits"]["classes"] = logits(model, ids)
-    (OUT / "golden.json").write_text(json.dumps(golden).replace("], ", "],\n") + "\n")  # a vector on each line
+    (OUT / "golden.json").write_text(json.dumps(golden, separators=(",", ":")).replace("],", "],\n") + "\n")  # a vector on each line
 
 
 def vectors_of_body(model, ids, how):

@@ -36,7 +36,8 @@ static void check_heads(const model_config *c)
     FUZZ_CHECK(c->n_head % c->n_kv_head == 0 && c->rope.dim <= wide && c->rope.dim % 2 == 0);
     FUZZ_CHECK(!c->full_head_dim || c->n_head % c->full_kv_head == 0);
     /* Gemma 3n's table may have fewer rows. */
-    FUZZ_CHECK(c->ple_dim == 0 || (c->ple_vocab > 0 && (c->streams.n || c->ple_vocab >= c->n_vocab)));
+    FUZZ_CHECK(c->ple_dim == 0 ||
+               (c->ple_vocab > 0 && (c->streams.n || c->ple_vocab >= c->n_vocab)));
     if (c->rope.kind == ROPE_LONG) FUZZ_CHECK(c->rope.dim / 2 <= MODEL_ROPE_MAX);
     FUZZ_CHECK(c->n_eos >= 0 && c->n_eos <= MODEL_EOS_MAX);
     FUZZ_CHECK(c->n_gen_barred >= 0 && c->n_gen_barred <= MODEL_BARRED_MAX);
