@@ -67,11 +67,12 @@ def writer(port, ca, key):
     """The process that writes: until SIGTERM, then one line of JSON."""
     os.nice(19)
     stopped, count = threading.Event(), collections.Counter()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler that sets an Event can wait for itself
     threads = [threading.Thread(target=write, args=(port, ca, key, count, stopped)) for _ in range(CONNECTIONS)]
     for t in threads:
         t.start()
-    stopped.wait()
+    signal.sigwait({signal.SIGTERM})
+    stopped.set()
     for t in threads:
         t.join()
     print(json.dumps({str(k): v for k, v in count.items()}))
