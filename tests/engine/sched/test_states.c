@@ -369,9 +369,11 @@ START_TEST(answers_are_the_same_in_any_schedule)
            "%d were evicted; %d of %d draft tokens were right; %d states went to another engine\n",
            name, (int)sum.preempted, (int)sum.swapped, (int)sum.hits, (int)sum.cached,
            (int)sum.evicted, (int)sum.right, (int)sum.guessed, (int)sum.moved);
-    ck_assert(sum.preempted > 0 && sum.swapped > 0 && sum.hits > 0 && sum.evicted > 0);
-    ck_assert(sum.right > 0 && sum.guessed > sum.right);
-    ck_assert(sum.moved > 0 || schedules < 40); /* of a few, perhaps no state was there */
+    /* A few schedules, as under ThreadSanitizer, need not have each of these. */
+    if (schedules >= 40) {
+        ck_assert(sum.preempted > 0 && sum.swapped > 0 && sum.hits > 0 && sum.evicted > 0);
+        ck_assert(sum.right > 0 && sum.guessed > sum.right && sum.moved > 0);
+    }
     for (int i = 0; i < TEXTS; i++) drop(ref[i]);
 }
 END_TEST
