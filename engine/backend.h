@@ -302,7 +302,8 @@ typedef struct expert_set {
     const float *scales;      /* [n], which multiply the weights at last; NULL: none */
     bool onto;                /* without `shared`: they are added to what stands in `out` */
     activation act;
-    /* [n]: [d][dim], [d][dim], [dim][d]; gate NULL: there is none (EXTRA_BARE_EXPERTS) */
+    /* One matrix per expert, [n]: gate and up are [d][dim], down is [dim][d]. Without a gate (the
+     * device needs EXTRA_BARE_EXPERTS), `gate` is NULL. */
     weight *const *gate, *const *up, *const *down;
     const void *there;                            /* what be_experts_prepare() made of them */
     const float *gate_bias, *up_bias, *down_bias; /* [n][d], [n][d], [n][dim]; NULL: none */
@@ -345,8 +346,8 @@ typedef enum {
     BE_HEALS_NEVER,    /* not in this process: another one has to take its place */
 } be_remedy;
 
-/* What the engine should do after be_sync() has returned an error. Asking clears a failure that
- * heals itself (a step that ran out of memory, for example). Engine thread. */
+/* Returns what the engine must do after an error of be_sync(). The call also clears an error that
+ * needs no repair, such as a step that ran out of memory. Engine thread. */
 be_remedy be_remedy_of(backend *be);
 /* After a failure that BE_HEALS_NEVER: the name of the kernels that were being tried then, for the
  * next process to open the backend without them; NULL: none were. */
@@ -362,7 +363,8 @@ uint64_t be_order(const backend *be);
  * failure the backend can be asked for its remedy, reopened again or closed, nothing else. */
 err_code be_reopen(backend *be, err *e);
 
-/* What this device can do. Constant while it is open; borrowed. Any thread. */
+/* Returns the capabilities of the device, borrowed. They do not change while the device is open.
+ * Any thread. */
 const backend_caps *be_caps(const backend *be);
 
 /* Backend memory, zeroed, 64-byte aligned (CUDA: 256); NULL when there is none. */

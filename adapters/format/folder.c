@@ -4,10 +4,10 @@
  * leaves) are passed over, a pickle is refused with the way to convert it, since reading one can
  * run code.
  *
- * A path that a tenant names is opened in three steps, since links on the way may change
- * meanwhile: realpath() and a look whether it lies inside of a root; open() of the last part
- * without following a link; then the same look at the path that the open directory has. What
- * lies outside is refused alike whether it exists or not.
+ * Links in a path that a tenant names may change while it is opened. So this takes three steps:
+ * realpath(), and a check that the result lies inside a root; open() of the last part, which
+ * follows no link; the same check of the opened directory's own path. A path outside the roots
+ * gets the same error whether it exists or not.
  *
  * Threads: any; nothing is kept.
  */

@@ -54,7 +54,7 @@ typedef struct pace_counts {
 /* share: percent of the slack that copies may use; 0: no bound ever. */
 void pace_init(pace *p, int share);
 
-/* Nobody may wait in it. */
+/* Frees what pace_init() made. No thread may be waiting in pace_take(). */
 void pace_clear(pace *p);
 
 /* Before a step: how long it will take, and may take beyond that (INFINITY: as long as it

@@ -3,8 +3,10 @@
  *
  *   request for a version whose files are not here --> flight (one per content) --> THREADS
  *   download
- *      DUE --> RUNS --> DONE            FAILED: pause doubles from 1 s to 60 s, requests are told
- *      when to retry
+ *      DUE --> RUNS --> DONE
+ *               |
+ *               +--> FAILED: tried again after a pause, which doubles from 1 s to 60 s; requests
+ *                    get an error that says when to retry
  *
  * A few threads serve what is due, flights before looks. A look verifies after each change, and in
  * a sweep every 6 hours, that each published version's files are in the store, and uploads or

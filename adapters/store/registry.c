@@ -267,9 +267,9 @@ static const char *split_owner(registry *r, const char *model, uint64_t *owner_i
     return slash + 1;
 }
 
-/* "name", "name@7", "name:alias", "name@latest", each also as "owner/name" for a shared adapter,
- * to a version that is pinned until it is released. What another tenant does not share is
- * unknown, not denied. */
+/* Finds the version that `model` names: "name", "name@7", "name:alias" or "name@latest", each also
+ * as "owner/name" for a shared adapter. The version is pinned until it is released. An adapter
+ * that its owner does not share gives the error of one that does not exist. */
 static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
                         const adapter_version **out, uint64_t *absent_id, err *e)
 {

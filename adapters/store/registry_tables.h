@@ -103,7 +103,7 @@ version *version_by_id(const registry *r, uint64_t id);
 /* By bisection; NULL: the entry has no such version. */
 version *version_by_number(const entry *en, int number);
 
-/* What "name@latest" means; NULL: none is ready. */
+/* The version that "name@latest" selects; NULL if no version is ready. */
 version *version_newest_ready(const entry *en);
 /* A version and its place in the entry, in no table yet; NULL: out of memory. */
 version *version_make(entry *en, const char *error);
@@ -124,7 +124,7 @@ version *version_of_digest(const registry *r, const uint8_t digest[DIGEST_BYTES]
 /* Does any version, of any tenant, have this content? */
 bool registry_has_digest(const registry *r, const uint8_t digest[DIGEST_BYTES]);
 
-/* Borrowed, and valid until the entry's aliases change; NULL: there is none. */
+/* The alias with this name, borrowed until the entry's aliases change; NULL if there is none. */
 alias *alias_find(const entry *en, const char *name);
 /* Room for one more; false: out of memory. */
 bool alias_reserve(entry *en);

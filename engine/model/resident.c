@@ -284,33 +284,30 @@ static void drop_first_locked(resident *r)
     pop_locked(r, &r->drops);
 }
 
-static void *reader_main(void *arg)
+/* One of the two threads, until stop_thread(). */
+static void serve(resident *r, bool (*can_locked)(const resident *), void (*do_locked)(resident *))
 {
-    resident *r = arg;
-    (void)pthread_setname_np(pthread_self(), "weights");
     lock_take(&r->mu);
     while (!r->stop) {
-        if (can_read_locked(r))
-            read_first_locked(r);
+        if (can_locked(r))
+            do_locked(r);
         else
             cond_wait(&r->work, &r->mu);
     }
     lock_release(&r->mu);
+}
+
+static void *reader_main(void *arg)
+{
+    (void)pthread_setname_np(pthread_self(), "weights");
+    serve(arg, can_read_locked, read_first_locked);
     return NULL;
 }
 
 static void *dropper_main(void *arg)
 {
-    resident *r = arg;
     (void)pthread_setname_np(pthread_self(), "weights-drop");
-    lock_take(&r->mu);
-    while (!r->stop) {
-        if (can_drop_locked(r))
-            drop_first_locked(r);
-        else
-            cond_wait(&r->work, &r->mu);
-    }
-    lock_release(&r->mu);
+    serve(arg, can_drop_locked, drop_first_locked);
     return NULL;
 }
 

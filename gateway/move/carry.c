@@ -182,9 +182,15 @@ static bool has_pages(const transfer *t)
     return t->next + t->n_page >= t->end;
 }
 
+/* The pages that came are of use: the state is there, or the model has none. */
+static bool is_useful(const transfer *t)
+{
+    return t->has_state || t->state_bytes == 0;
+}
+
 static bool is_over(const transfer *t)
 {
-    return has_pages(t) && (t->has_state || t->state_bytes == 0);
+    return has_pages(t) && is_useful(t);
 }
 
 static size_t record_bytes(const transfer *t)
@@ -308,7 +314,7 @@ static moved_kv judge(transfer *t, CURLcode rc)
     }
     bool whole = !rc && t->n_head == sizeof(t->head) && t->n_record == 0;
     if (whole && t->n_page > 0 && !put_pages(t)) return t->why;
-    if (whole && t->next > t->first && (t->has_state || t->state_bytes == 0)) return MOVED_KV_TAKEN;
+    if (whole && t->next > t->first && is_useful(t)) return MOVED_KV_TAKEN;
     (void)err_set(t->e, ERR_IO, "%s after %d of %d pages",
                   rc ? curl_easy_strerror(rc) : "the transfer ended", t->next - t->first,
                   t->end - t->first);
@@ -366,8 +372,7 @@ static moved_kv run(carry *c, const carry_want *w, int first, int64_t until_us, 
                       .why = MOVED_KV_TAKEN,
                       .e = e};
         why = transfer_pages(c, &t, i > 0);
-        bool useful = t.has_state || t.state_bytes == 0;
-        *n_tokens = useful ? (t.next - first) * sched_page_tokens(sc) : 0;
+        *n_tokens = is_useful(&t) ? (t.next - first) * sched_page_tokens(sc) : 0;
         again = t.unknown;
     }
     return why;

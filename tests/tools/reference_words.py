@@ -8,8 +8,8 @@ with `#`. Sizes look like `512MiB` or `4GiB`, times like `500ms`, `30s` or `5min
 - Switches for developers and diagnosis are in a section `[debug]`, which the default file does not have: `man lorad.conf`.
 - Options marked "Live" can be changed while the server runs: in the file, then SIGHUP or `loractl reload`; or by name until the next restart
   (`loractl config set`, `PATCH /admin/v1/config`). All other options need a restart.
-- The server applies all of a change or none of it. The answer, the log and the audit name what was applied and what needs a restart. Running requests
-  keep the options with which they began.
+- The server applies a change completely or not at all. The response, the log and the audit log name the options that were applied and those that need
+  a restart. Running requests keep the options with which they began.
 - `lorad check --diff` on the host, and `loractl config diff` from elsewhere, show what a reload would change.
 - Targets, weights, overload rules and tiers of a class are live. Adding, removing or reordering classes needs a restart.
 """
