@@ -336,7 +336,7 @@ class Stream(threading.Thread):
         return said, self.finish, usage
 
 
-def moved(fleet, key, asks, meanwhile=lambda streams: None, pace=50):
+def moved(fleet, key, asks, meanwhile=lambda streams: None):
     """All asks at node 0, undisturbed, and again while it drains; what differs, how many others had taken, how many of them for good, and what
     the log says of requests."""
     a = fleet.nodes[0]
@@ -345,7 +345,7 @@ def moved(fleet, key, asks, meanwhile=lambda streams: None, pace=50):
         return fleet.of_others("lorad_moves_in_total")[0]
     want = [s.whole() for s in [Stream(a, key, *ask) for ask in asks]]
     before = taken()
-    with fleet.slow_steps(pace):
+    with fleet.slow_steps():
         streams = [Stream(a, key, *ask) for ask in asks]
         for s in streams:
             assert s.begun.wait(600)

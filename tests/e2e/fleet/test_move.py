@@ -89,7 +89,7 @@ def keys_and_values_come_along(fleet):
 def without_them_all_is_computed(fleet):
     fleet.brings_pages("never")
     came, computed, n_prompt = moved_pages(fleet, "without", "off")
-    assert came == 0 and computed >= n_prompt, (came, computed, n_prompt)
+    assert came == 0 and computed >= n_prompt - 4 * PAGE, (came, computed, n_prompt)  # their first words are the same
     fleet.brings_pages("always")
 
 
@@ -97,7 +97,7 @@ def a_damaged_page_is_computed(fleet):
     """The second of each text: what comes before it is good."""
     with fleet.bad_pages("damage"):
         came, computed, n_prompt = moved_pages(fleet, "damaged", "damaged")
-    assert came == 4 * PAGE and computed >= n_prompt - came, (came, computed, n_prompt)
+    assert came == 4 * PAGE and computed >= n_prompt - came - PAGE, (came, computed, n_prompt)
     said = [n.log_path.read_text() for n in fleet.nodes[1:]]
     assert sum(text.count("page 1 of") for text in said) == sum(text.count("came damaged") for text in said) == 4
 
@@ -105,7 +105,7 @@ def a_damaged_page_is_computed(fleet):
 def pages_of_another_kind_are_refused(fleet):
     with fleet.bad_pages("type"):
         came, computed, n_prompt = moved_pages(fleet, "typed", "refused")
-    assert came == 0 and computed >= n_prompt, (came, computed, n_prompt)
+    assert came == 0 and computed >= n_prompt - 4 * PAGE, (came, computed, n_prompt)
     assert sum(n.log_path.read_text().count("its pages have") for n in fleet.nodes[1:]) == 4
 
 
@@ -304,13 +304,14 @@ def a_lost_stream_is_resumed_elsewhere(fleet):
 
 
 def states_come_along(fleet):
-    """Up to the last snapshot, which is behind the second page; what follows is computed."""
+    """Up to the last snapshot, which is behind the second page or a later one; what follows is computed."""
     b, n = fleet.nodes[1], 4
     names = (KV % "taken", "lorad_moves_kv_tokens_total", "lorad_state_snapshot_hits_total")
-    asks = [("/v1/completions", BASE | {"prompt": f"{i}: {hybrid.TEXT}", "max_tokens": 36, "logprobs": 2, "seed": i}) for i in range(n)]
-    differ, taken, *_ = fleets.moved(fleet, KEY, asks, pace=200)
+    asks = [("/v1/completions", BASE | {"prompt": f"{i}: {hybrid.TEXT}", "max_tokens": 700, "logprobs": 2, "seed": i}) for i in range(n)]
+    differ, taken, *_ = fleets.moved(fleet, KEY, asks)
     assert differ == [] and taken == n, (differ, taken)
-    assert fleet.of_others(*names) == [n, n * 2 * PAGE, n], (fleet.of_others(*names), b.log_path.read_text()[-2000:])
+    ended, came, hits = fleet.of_others(*names)
+    assert ended == hits == n and came >= n * 2 * PAGE and came % PAGE == 0, (ended, came, hits, b.log_path.read_text()[-2000:])
 
 
 def a_state_may_be_anything(fleet):
@@ -359,7 +360,7 @@ def all_of_it():
 
 def with_a_state():
     global KEY, OTHER
-    model = hybrid.make_model(pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")) / hybrid.NAME)
+    model = hybrid.make_model(pathlib.Path(tempfile.mkdtemp(prefix="lorad-move-")) / hybrid.NAME, 1024)
     with fleets.Fleet(2, shared={"server.drain_timeout": "300s", "server.fleet_kv": "always"}, program="lorad_faulty", model=model) as fleet:
         KEY = OTHER = fleet.tenant("mover")
         states_come_along(fleet)
