@@ -7,7 +7,7 @@
 # -fsanitize=thread makes the compiler call hooks, which tests/emu/emu_memory.cpp has: these
 # programs are never linked with a sanitizer's library, in no preset.
 set(emu_flags -Wall -Wextra -Wshadow -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-Wno-deprecated-enum-enum-conversion>
-    -O1 -g -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
+    -O1 -g1 -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
 set(emu_watch -fsanitize=thread "SHELL:--param tsan-instrument-func-entry-exit=0")
 add_library(emu STATIC tests/emu/emu.cpp tests/emu/emu_memory.cpp tests/emu/emu_wgmma.cpp tests/emu/emu_cluster.cpp)
 set_target_properties(emu PROPERTIES COMPILE_OPTIONS "${emu_flags};-O3" CXX_STANDARD 20)
