@@ -59,6 +59,15 @@ def test_the_whole_picture():
     assert {"tenant.create", "key.create", "adapter.publish"} <= kinds, kinds
 
 
+def picture_with(cursor, hits):
+    """What has changed since then, once these adapters have so many hits: a picture may be older than what the ledger has."""
+    def whole():
+        x = stats(cursor=cursor)
+        seen = rows(x, "adapters", "name")
+        return x if all(seen.get(name, {}).get("hits") == n for name, n in hits.items()) else None
+    return until(whole)
+
+
 def test_counts_equal_the_ledger():
     held = {t: {} for t in ("tenants", "adapters", "requests", "events")}
     a = stats()
@@ -69,13 +78,12 @@ def test_counts_equal_the_ledger():
             r = s.ask(key, name, "What is 7 plus 5?")
             assert r.status == 200, r
     s.booked()
-    b = stats(cursor=a["cursor"])
+    b = picture_with(a["cursor"], {name: before[name]["hits"] + 2 for name in demo_adapters()[:3]})
     assert not b["reset"]
     assert len(b["adapters"]) <= len(demo_adapters())
     apply(held, b)
     after = {r["name"]: r for r in held["adapters"].values()}
     for name in demo_adapters()[:3]:
-        assert after[name]["hits"] == before[name]["hits"] + 2
         assert after[name]["tier"] == "device", after[name]
         assert after[name]["last_used_s"] > 0
         assert after[name]["met"] + after[name]["missed"] == after[name]["hits"] and after[name]["ttft_p99_ms"] > 0, after[name]
@@ -103,10 +111,10 @@ def test_counts_equal_the_ledger():
     assert s.call("PATCH", f"/v1/adapters/{shared}", {"sharing": "all"}, key=key).status == 200
     assert s.ask(s.key("globex"), f"acme/{shared}", "What is 7 plus 5?").status == 200
     s.booked()
-    d = stats(cursor=b["cursor"])
+    d = picture_with(b["cursor"], {shared: after[shared]["hits"] + 1})
     apply(held, d)
     mine = {r["name"]: r for r in held["adapters"].values()}[shared]
-    assert mine["tenant"] == "acme" and mine["hits"] == after[shared]["hits"] + 1, mine
+    assert mine["tenant"] == "acme", mine
     assert mine["output_tokens"] > after[shared]["output_tokens"], mine
     assert s.metrics()[f'lorad_adapter_ended_total{{tenant="acme",adapter="{shared}"}}'] == mine["hits"]
 
