@@ -1,4 +1,4 @@
-/* run_suite.h -- the last line of a unit test's main(), and what its assertions cost.
+/* run_suite.h -- the last line of a unit test's main().
  *
  * Threads: none; each case runs in a process of its own, but for what is said below.
  */
@@ -6,33 +6,8 @@
 #define TESTS_RUN_SUITE_H
 
 #include <stdlib.h>
-#include <time.h>
 
 #include <check.h>
-
-/* Check writes each assertion that holds to a file, so that it can say behind which one a case
- * crashed: a system call for each, a third of the time of tests whose loops have some.  Here, with
- * --wrap=_mark_point, a thread writes one for each tick of the coarse clock (4 ms). */
-#ifdef __cplusplus
-extern "C" {
-#    define MARK_LOCAL thread_local
-#else
-#    define MARK_LOCAL _Thread_local
-#endif
-void __real__mark_point(const char *file, int line) __attribute__((weak));
-void __wrap__mark_point(const char *file, int line);
-void __wrap__mark_point(const char *file, int line)
-{
-    static MARK_LOCAL struct timespec last;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    if (now.tv_nsec == last.tv_nsec && now.tv_sec == last.tv_sec) return;
-    last = now;
-    __real__mark_point(file, line);
-}
-#ifdef __cplusplus
-}
-#endif
 
 /* Check's limits (4 s, where a case says nothing) are for cases that hang, not for slow
  * machines. */
